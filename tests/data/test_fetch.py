@@ -11,6 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from equidp.data import open_source
 from equidp.data.digits import _idx
 from equidp.data.fetch import RemoteFile
 from equidp.errors import DataError
@@ -46,9 +47,48 @@ def test_downloads_once_and_then_reads_the_cache(remote):
     assert _idx(remote).tolist() == [97, 98, 99]
 
 
-def test_a_download_with_another_checksum_is_refused(remote):
-    with pytest.raises(DataError, match="could not be downloaded"):
+def test_a_download_with_another_checksum_is_refused_and_not_kept(remote, tmp_path):
+    with pytest.raises(DataError, match=r"not the labels\.gz that was expected .*set EQUIDP_DATA"):
         replace(remote, known_hash="md5:" + "0" * 32).content()
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_damaged_cache_is_downloaded_again(remote, tmp_path):
+    remote.content()
+    (tmp_path / "cache" / "toy" / "labels.gz").write_bytes(b"damaged")
+    assert remote.content() == CONTENT
+
+
+def test_nothing_is_printed_where_no_terminal_is(remote, capfd):
+    remote.content()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_a_bar_that_ends_full(remote, monkeypatch, capfd):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    remote.content()
+    shown = capfd.readouterr().err
+    assert "downloading labels.gz" in shown
+    assert "100%" in shown
+
+
+def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match=r"cannot be kept in .*Set EQUIDP_CACHE"):
+        remote.content()
+
+
+def test_a_data_folder_that_is_none_is_named(remote, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="which is no folder"):
+        remote.content()
+
+
+def test_a_data_folder_without_the_file_leads_to_its_source(remote, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
+    assert remote.content() == CONTENT
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/labels.gz", "{}-missing"])
@@ -65,7 +105,17 @@ def test_a_folder_of_ones_own_comes_first_however_compressed(remote, tmp_path, m
     assert replace(remote, url="http://127.0.0.1:9/gone").content() == CONTENT
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"no gzip", gzip.compress(CONTENT)[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(gzip.compress(b"other", mtime=0), id="other content"),
+        pytest.param(b"no gzip", id="no gzip"),
+        pytest.param(gzip.compress(CONTENT, mtime=0)[:-9], id="truncated"),
+        pytest.param(
+            gzip.compress(CONTENT, mtime=0)[:10] + b"\xff" * 20, id="body that is no deflate stream"
+        ),
+    ],
+)
 def test_a_damaged_file_is_named(remote, tmp_path, monkeypatch, content):
     own = tmp_path / "own" / "toy"
     own.mkdir(parents=True)
@@ -82,3 +132,17 @@ def test_idx_files_that_are_none(remote, monkeypatch, content):
     monkeypatch.setattr(RemoteFile, "content", lambda self: content)
     with pytest.raises(DataError, match=r"idx file|truncated"):
         _idx(remote)
+
+
+HEADER = "@relation dutch\n@attribute sex {2,1}\n@attribute occupation {5_4_9,2_1}\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "@relation dutch\n@attribute sex {2,1}\n", HEADER + "@data\n2,5_4_9\n1,2_", HEADER + "@da", "\xff"],
+    ids=["empty", "no data", "half a row", "half a mark", "no utf-8"],
+)
+def test_arff_files_that_are_none(monkeypatch, content):
+    monkeypatch.setattr(RemoteFile, "content", lambda self: content.encode("latin-1"))
+    with pytest.raises(DataError, match=r"dutch_census_2001\.arff cannot be read as ARFF"):
+        open_source("dutch").split(0)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from equidp.data import SOURCES, open_source
+from equidp.data.adult import _CODES, AdultEsipova
+from equidp.data.dutch import DutchEsipova
 from equidp.errors import SettingError
 
 
@@ -50,12 +52,41 @@ def test_esipovas_adult_is_balanced_by_sex_and_standardised(real_data):
     assert torch.equal(split.train.inputs[:, -1].long(), split.train.groups)
 
 
-def test_dutch_has_the_papers_rows(real_data):
+def test_esipovas_adult_has_the_same_inputs_whichever_rows_are_sampled(real_data):
+    """One complete row only comes from Holand-Netherlands; seed 13 samples it away."""
+    country = 5 + 7 + 16 + 7 + 14 + 6 + _CODES["native-country"].index("Holand-Netherlands")
+    holders = []
+    for seed in (0, 13):
+        split = open_source("adult-esipova").split(seed)
+        assert split.train.inputs.shape[1] == 98
+        holders.append(float(split.train.inputs[:, country].sum() + split.test.inputs[:, country].sum()))
+    assert holders == [1.0, 0.0]
+
+
+def test_dutch_has_the_papers_rows_groups_and_attributes(real_data):
     split = open_source("dutch").split(0)
     assert (len(split.train), len(split.test)) == (48336, 12084)
-    assert sorted((split.train.group_sizes() + split.test.group_sizes()).tolist()) == [30147, 30273]
-    assert split.train.inputs.shape[1] == 38
-    assert open_source("dutch-esipova").split(0).train.inputs.shape[1] == 49
+    assert split.train.group_names == ("Male", "Female")
+    assert (split.train.group_sizes() + split.test.group_sizes()).tolist() == [30147, 30273]
+    assert int(split.train.targets.sum() + split.test.targets.sum()) == 28763
+    assert split.train.inputs.shape[1] == 35
+    assert 0 <= float(split.test.inputs.min()) < float(split.test.inputs.max()) <= 1
+
+
+def test_esipovas_dutch_is_binary_throughout_with_sex_among_the_inputs(real_data):
+    split = open_source("dutch-esipova").split(0)
+    assert split.train.inputs.shape[1] == 59
+    assert set(split.train.inputs.unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(split.train.inputs[:, -1].long(), split.train.groups)
+    assert split.notes == ()
+
+
+@pytest.mark.parametrize("source", [AdultEsipova(), DutchEsipova()], ids=lambda source: source.name)
+def test_lists_of_codes_are_what_the_data_use(source, real_data):
+    table = source.table()
+    for column, codes in source.category_codes.items():
+        assert len(set(codes)) == len(codes)
+        assert set(codes) == set(table[column])
 
 
 def test_mnist_has_xus_training_set(real_data):
@@ -66,6 +97,15 @@ def test_mnist_has_xus_training_set(real_data):
     assert len(split.test) == 10000
     assert abs(float(split.test.inputs.mean())) < 0.02
     assert not torch.equal(split.train.inputs, open_source("mnist").split(1).train.inputs)
+
+
+def test_unit_mnist_keeps_the_same_eights_with_pixels_in_0_to_1(real_data):
+    unit, standardised = open_source("mnist-unit").split(3), open_source("mnist").split(3)
+    assert (float(unit.train.inputs.min()), float(unit.train.inputs.max())) == (0.0, 1.0)
+    assert torch.allclose(
+        (unit.train.inputs[:999] - 0.1307) / 0.3081, standardised.train.inputs[:999], atol=1e-5
+    )
+    assert torch.equal(unit.train.targets, standardised.train.targets)
 
 
 def test_esipovas_mnist_keeps_eights_by_chance(real_data):
@@ -84,5 +124,6 @@ def test_every_source_is_small_and_hashable():
 def test_unknown_names_and_settings_that_do_not_belong_are_refused():
     with pytest.raises(SettingError, match="Did you mean 'adult'"):
         open_source("adlut")
-    with pytest.raises(SettingError, match="are for files"):
-        open_source("digits", target="x")
+    for settings in ({"target": "x"}, {"group": "x"}, {"test_share": 0.3}, {"missing": "category"}):
+        with pytest.raises(SettingError, match="are for files"):
+            open_source("digits", **settings)

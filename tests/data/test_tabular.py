@@ -90,6 +90,95 @@ def test_missing_values_are_refused_with_counts_or_kept_as_a_category(save):
     assert int(indicators.sum()) == 3
 
 
+def test_an_unseen_category_of_the_test_split_is_all_zeros(save):
+    table = people()
+    table.loc[:, "job"] = [f"job{index}" for index in table.index]
+    split = split_of(save(table), drop=["age", "race"])
+    assert split.train.inputs.shape == (48, 48)
+    assert (split.train.inputs.sum(dim=1) == 1).all()
+    assert (split.test.inputs == 0).all()
+
+
+def test_constant_columns_are_zero(save):
+    split = split_of(save(people().assign(age=0.1)), drop=["job", "race"])
+    assert split.train.inputs.abs().max() < 1e-6
+
+
+def test_true_and_false_are_categories_in_every_format(save):
+    table = people().assign(age=lambda t: t["age"] > 40, income=lambda t: t["income"] == ">50K")
+    for name in ("people.csv", "people.parquet"):
+        split = split_of(save(table, name))
+        assert split.train.class_names == ("False", "True")
+        assert split.train.inputs.shape[1] == 2 + 2 + 2
+
+
+def test_missing_numbers_become_the_training_mean_or_the_middle_of_their_bounds(save):
+    table = people()
+    table.loc[::2, "age"] = np.nan
+    path = save(table)
+    plain = split_of(path, missing="category", drop=["job", "race"]).train.inputs
+    bounded = split_of(path, missing="category", drop=["job", "race"], bounds={"age": (0, 100)}).train.inputs
+    assert torch.equal(plain[:, 0], bounded[:, 0])
+    marked = plain[:, 0] == 1
+    assert 0 < int(marked.sum()) < len(plain)
+    assert (plain[marked, 1] == 0).all()
+    assert plain[~marked, 1].mean().abs() < 1e-6
+    assert (bounded[marked, 1] == 0.5).all()
+
+
+def test_notes_name_what_was_read_off_the_data(save):
+    table = people()
+    table.loc[0, "age"] = np.nan
+    path = save(table)
+    notes = split_of(path, missing="category", drop=["race"]).notes
+    assert ["age come" in notes[0], "job come" in notes[1], "missing in age" in notes[2]] == [True] * 3
+    bounded = split_of(path, missing="category", drop=["race"], bounds={"age": (0, 100)}).notes
+    assert bounded == notes[1:]
+
+
+def test_one_name_alone_is_a_column_and_a_share_is_kept(save):
+    path = save(people())
+    split = open_source(path, target="income", group="sex", drop="job", test_share=0.5).split(0)
+    assert split.train.inputs.shape == (30, 1 + 2)
+    assert split.train.group_names == ("F", "M")
+
+
+def test_an_existing_file_is_a_table_whatever_its_name(save):
+    assert len(split_of(save(people().to_csv(index=False), "people.data")).train) == 48
+
+
+def test_dates_can_be_dropped(save):
+    dated = people().assign(born=pd.Timestamp("2020-01-01"))
+    for name in ("people.csv", "people.parquet"):
+        assert split_of(save(dated, name), drop=["born"]).train.inputs.shape[1] == 1 + 2 + 2
+
+
+def test_the_index_that_pandas_set_aside_is_a_column(save):
+    split = split_of(save(people().set_index("age"), "people.parquet"))
+    assert split.train.inputs.shape[1] == 1 + 2 + 2
+
+
+def test_rare_groups_are_on_both_sides_even_where_classes_cannot_be(save):
+    """Ten rows in two classes of nine and one: no stratum of one row can be split, the group can."""
+    table = people().assign(sex=lambda t: np.where(t.index < 10, "X", t["sex"]))
+    table["income"] = np.where(table.index == 0, "rare", table["income"])
+    for seed in range(3):
+        split = open_source(save(table), target="income", group=["sex"]).split(seed)
+        assert (split.train.group_sizes()[2], split.test.group_sizes()[2]) == (8, 2)
+
+
+def test_numbers_as_groups_are_in_their_order(save):
+    split = split_of(save(people(120).assign(sex=lambda t: t.index % 12)))
+    assert split.train.group_names == tuple(str(value) for value in range(12))
+
+
+def test_crossed_groups_name_missing_values(save):
+    table = people(200)
+    table.loc[table.index % 4 == 0, "race"] = None
+    names = split_of(save(table), group=["sex", "race"], missing="category").train.group_names
+    assert names == ("sex=F, race=B", "sex=F, race=missing", "sex=M, race=A", "sex=M, race=B")
+
+
 def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
     table = people().assign(income=lambda t: (t.index % 12).astype(float), sex=lambda t: t.index % 2)
     split = split_of(save(table))
@@ -110,6 +199,20 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
         (lambda t: pd.concat([t] * 3).assign(income=lambda d: np.arange(len(d))), {}, "180 distinct values"),
         (lambda t: t.assign(sex="F"), {}, "one group only"),
         (lambda t: t.assign(sex=["X", *t["sex"][1:]]), {}, "group 'X' has 1 example"),
+        (
+            lambda t: t.assign(sex=["X", "X", *t["sex"][2:]]),
+            {},
+            "group 'X', which has 2, falls into the test",
+        ),
+        (lambda t: t.head(12), {"test_share": 0.01}, "12 rows are too few .* group 'F' has 6"),
+        (lambda t: t, {"test_share": 1.0}, r"test_share=1\.0; expected a share"),
+        (lambda t: t, {"group": ["sex", "sex"]}, "'sex' is named twice"),
+        (lambda t: t, {"bounds": {"age": (0, 1)}, "drop": ["age"]}, "'age' is named twice"),
+        (lambda t: t, {"bounds": {"age": (9, 1)}}, "bounds of 'age' are 9 to 1"),
+        (lambda t: t, {"bounds": {"age": (0, float("nan"))}}, "expected finite numbers"),
+        (lambda t: t, {"bounds": {"job": (0, 1)}}, "'job' has bounds but holds texts, such as 'clerk'"),
+        (lambda t: t.assign(age="2020-01-01"), {}, "'age' holds dates"),
+        (lambda t: t.assign(age="31/12/2020 "), {}, "'age' holds dates"),
         (lambda t: t.assign(age=np.inf), {}, "'age' holds 60 infinite values"),
         (lambda t: t.assign(age=1e300), {}, "beyond 1e"),
         (
@@ -135,9 +238,23 @@ def test_tables_that_cannot_be_used(save, change, arguments, message):
         split_of(path, **arguments)
 
 
-def test_dates_are_refused(save):
-    with pytest.raises(DataError, match="holds dates"):
-        split_of(save(people().assign(age=pd.Timestamp("2020-01-01")), "people.parquet"))
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (pd.Timestamp("2020-01-01"), "'age' holds dates"),
+        (pd.Timestamp("2020-01-01").date(), "'age' holds dates"),
+        (pd.Timedelta("1D"), "'age' holds dates"),
+        ([1, 2], "'age' holds values of type ndarray"),
+        ({"years": 1}, "'age' holds values of type dict"),
+        (b"abc", "'age' holds values of type bytes"),
+    ],
+    ids=["time", "date", "duration", "list", "struct", "bytes"],
+)
+def test_values_that_are_neither_numbers_nor_texts(save, value, message):
+    table = people()
+    table["age"] = pd.Series([value] * len(table))
+    with pytest.raises(DataError, match=message):
+        split_of(save(table, "people.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +263,9 @@ def test_dates_are_refused(save):
         ("", "it is empty"),
         ("age,age,income\n1,2,3\n" * 20, "several columns named 'age'"),
         ("age,,income\n1,2,3\n", "column 2 has no name"),
+        (people().to_csv(index=False, sep=";"), "separate columns by commas"),
+        (people().head(0).to_csv(index=False), "holds 0 rows"),
+        ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
         (b"\xff\xfe\x00age,sex,income\n", "cannot be read as a table"),
         ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
     ],
@@ -166,7 +286,9 @@ def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
 
 def test_parse_bounds():
     assert parse_bounds("age=0:100, hours=-1.5:99") == {"age": (0.0, 100.0), "hours": (-1.5, 99.0)}
-    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b"):
+    with pytest.raises(SettingError, match="'age' twice"):
+        parse_bounds("age=0:1,age=0:2")
+    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
         with pytest.raises(SettingError, match="expected column=low:high"):
             parse_bounds(wrong)
 
@@ -207,6 +329,34 @@ def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data
     path.write_text(text)
     try:
         split = open_source(str(path), target="income", group=["sex"], missing=missing).split(0)
+    except EquidpError:
+        return
+    assert torch.isfinite(split.train.inputs).all()
+    assert torch.isfinite(split.test.inputs).all()
+
+
+@given(content=st.binary(max_size=200), name=st.sampled_from(["odd.csv", "odd.parquet"]))
+@settings(max_examples=150)
+def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content, name):
+    path = tmp_path_factory.mktemp("odd") / name
+    path.write_bytes(content)
+    with pytest.raises(EquidpError):
+        open_source(str(path), target="income", group=["sex"]).split(0)
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
+    """A few bytes of a good file overwritten: what is read is finite, or the error is ours."""
+    name = data.draw(st.sampled_from(["people.csv", "people.parquet"]))
+    path = tmp_path_factory.mktemp("damaged") / name
+    people().to_parquet(path) if name.endswith("parquet") else people().to_csv(path, index=False)
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=5)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        split = open_source(str(path), target="income", group=["sex"]).split(0)
     except EquidpError:
         return
     assert torch.isfinite(split.train.inputs).all()

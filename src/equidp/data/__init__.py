@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from equidp.data.adult import AdultEsipova, AdultXu
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
-from equidp.data.census import AdultEsipova, AdultXu, DutchEsipova, DutchXu
 from equidp.data.digits import MNIST, Digits
+from equidp.data.dutch import DutchEsipova, DutchXu
 from equidp.data.tables import PARQUET, parse_bounds
-from equidp.data.tabular import TableSource
+from equidp.data.tabular import TEST_SHARE, TableSource
 from equidp.errors import DataError, SettingError
 from equidp.names import unknown_name
 
@@ -40,12 +41,22 @@ def open_source(
     name_or_path: str,
     *,
     target: str | None = None,
-    group: Sequence[str] = (),
-    drop: Sequence[str] = (),
+    group: str | Sequence[str] = (),
+    drop: str | Sequence[str] = (),
     missing: str = "refuse",
     bounds: Mapping[str, tuple[float, float]] | None = None,
+    test_share: float = TEST_SHARE,
 ) -> DataSource:
     """A named dataset, or a CSV or Parquet file, for which a target and group columns are needed.
+
+    Args:
+        name_or_path: one of SOURCES, or a file.
+        target: column to predict.
+        group: column of the groups, or several, which are crossed.
+        drop: columns to leave out.
+        missing: "refuse" or "category": what becomes of missing values.
+        bounds: public range of each of some columns of numbers, to scale by instead of by the training split.
+        test_share: of the file's rows, in (0, 1).
 
     Raises:
         SettingError: an unknown name, or settings that do not go with it.
@@ -55,9 +66,10 @@ def open_source(
     if path.suffix.lower() not in (".csv", *PARQUET) and not path.is_file():
         if name_or_path not in SOURCES:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
-        if target or group or drop or bounds or missing != "refuse":
+        if target or group or drop or bounds or missing != "refuse" or test_share != TEST_SHARE:
             raise SettingError(
-                f"target, group, drop, missing and bounds are for files; {name_or_path!r} comes with its own. Leave them out."
+                f"target, group, drop, missing, bounds and test_share are for files; {name_or_path!r} comes with its own. "
+                "Leave them out."
             )
         return SOURCES[name_or_path]()
     if not path.is_file():
@@ -67,4 +79,11 @@ def open_source(
             f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group)."
         )
     ranges = tuple((column, *span) for column, span in (bounds or {}).items())
-    return TableSource(name_or_path, target, tuple(group), tuple(drop), missing, ranges)
+    return TableSource(
+        name_or_path, target, _names(group), _names(drop), missing, ranges, test_share=test_share
+    )
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One name alone is a text; as a sequence it would be its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import os
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from rich.progress import Progress
 from equidp.errors import DataError
 
 DATA_VARIABLE = "EQUIDP_DATA"
+CACHE_VARIABLE = "EQUIDP_CACHE"
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class RemoteFile:
         path = self._local() or self._downloaded()
         try:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"{path} cannot be read ({error}); remove it, and it will be downloaded again."
             ) from error
@@ -58,11 +61,19 @@ class RemoteFile:
 
     def _local(self) -> Path | None:
         folder = os.environ.get(DATA_VARIABLE)
-        path = Path(folder) / self.folder / self.name if folder else None
-        return path if path is not None and path.exists() else None
+        if not folder:
+            return None
+        if not Path(folder).is_dir():
+            raise DataError(f"{DATA_VARIABLE} names {folder!r}, which is no folder; correct it, or unset it.")
+        path = Path(folder) / self.folder / self.name
+        return path if path.exists() else None
 
     def _downloaded(self) -> Path:
-        folder = Path(os.environ.get("EQUIDP_CACHE", pooch.os_cache("equidp"))) / self.folder
+        folder = Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("equidp")) / self.folder
+        way_out = f"set {DATA_VARIABLE} to a folder that holds {self.folder}/{self.name}."
+        # pooch announces each download on stderr; here the bar does, where someone can see it.
+        pooch.get_logger().setLevel(logging.WARNING)
+        bar = _Bar(self.name)
         try:
             return Path(
                 pooch.retrieve(
@@ -70,18 +81,28 @@ class RemoteFile:
                     known_hash=self.known_hash,
                     fname=self.name,
                     path=folder,
-                    downloader=pooch.HTTPDownloader(progressbar=_Bar(self.name), timeout=30),
+                    downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
                 )
             )
-        except (requests.RequestException, ValueError, OSError) as error:
+        except requests.RequestException as error:
             raise DataError(
-                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). Try again, or set {DATA_VARIABLE} "
-                f"to a folder that holds {self.folder}/{self.name}."
+                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). Try again, or {way_out}"
             ) from error
+        except ValueError as error:
+            raise DataError(
+                f"what {self.url} sends is not the {self.name} that was expected (it has another checksum), and was removed. "
+                f"Try again, or {way_out}"
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"{self.name} cannot be kept in {folder} ({error}). Set {CACHE_VARIABLE} to a folder to write to, or {way_out}"
+            ) from error
+        finally:
+            bar.close()
 
 
 class _Bar:
-    """What pooch expects of a progress bar, on a terminal only."""
+    """What pooch expects of a progress bar, on a terminal only. pooch sets `total`, in bytes."""
 
     def __init__(self, name: str) -> None:
         self.total = 0
@@ -96,7 +117,9 @@ class _Bar:
         self._progress.update(self._task, advance=count)
 
     def reset(self) -> None:
-        """pooch rewinds a finished bar to draw it full; this one is full already."""
+        """Back to nothing: pooch rewinds a finished bar to draw it full."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
         if self._progress is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
 
 from equidp.errors import DataError, SettingError
 from equidp.names import unknown_name
@@ -18,19 +20,25 @@ MISSING = "missing"
 _MOST_CATEGORIES = 1000
 _LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
+_DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
+_UNREADABLE = (
+    *(OSError, ValueError, OverflowError, MemoryError),
+    *(csv.Error, pd.errors.ParserWarning, pa.ArrowException),
+)
+_NOT_PLAIN = (list, tuple, dict, set, bytes, np.ndarray)
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """The file as columns of floats (NaN where missing) or of strings (None where missing).
+def read_table(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
+    """The file without the columns `drop`, as columns of floats (NaN where missing) or of strings (None where missing).
 
-    `?` counts as missing, as in census files.
+    `?` counts as missing, as in census files; true and false are two strings.
 
     Raises:
-        DataError: not a table, duplicate or nameless columns, dates, fewer than 10 rows.
+        DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than 10 rows.
     """
     try:
-        table = pd.read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
-    except (OSError, ValueError, csv.Error, OverflowError, MemoryError, pd.errors.ParserWarning) as error:
+        table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+    except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file in UTF-8 with a header, or Parquet."
@@ -46,7 +54,17 @@ def read_table(path: Path) -> pd.DataFrame:
             f"{path} holds {len(table)} rows; expected at least {_FEWEST_ROWS} to train and test on."
         )
     table.columns = pd.Index(names)
-    return pd.DataFrame({name: _plain(name, table[name]) for name in names})
+    check_columns(table, drop, "drop")
+    return pd.DataFrame({name: _plain(name, table[name]) for name in names if name not in drop})
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    stored = parquet.read_table(path)
+    # Texts that are not UTF-8 would otherwise surface wherever someone first looks at them.
+    stored.validate(full=True)
+    table = stored.to_pandas()
+    # A named index is a column that pandas set aside when it wrote the file.
+    return table.reset_index(drop=all(name is None for name in table.index.names))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -57,6 +75,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
         names = [name.strip() for name in header]
         if not all(names):
             raise ValueError(f"column {names.index('') + 1} has no name")
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+            raise ValueError(f"its header {names[0]!r} has no commas; separate columns by commas")
         with warnings.catch_warnings():
             # Rows longer than the header would lose values with a warning.
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -76,17 +96,28 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _plain(name: str, column: pd.Series) -> pd.Series:
     """Floats where every value that is there is a number; strings otherwise."""
     if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
+        raise _dates(name)
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return column.astype(float)
+    odd = {type(value).__name__ for value in column.dropna() if isinstance(value, _NOT_PLAIN)}
+    if odd:
         raise DataError(
-            f"column {name!r} holds dates; turn it into numbers (such as age in years), or drop it."
+            f"column {name!r} holds values of type {', '.join(sorted(odd))}; expected numbers or texts. "
+            "Spread it over columns, or drop it."
         )
-    if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)):
-        text = column.astype("string").str.strip()
-        text = text.mask(text.isin(["", "?"]))
-        numbers = pd.to_numeric(text, errors="coerce")
-        if not numbers[text.notna()].notna().all():
-            return text.astype(object).where(text.notna(), None)
-        column = numbers
-    return column.astype(float)
+    text = column.astype("string").str.strip()
+    text = text.mask(text.isin(["", "?"]))
+    known = text[text.notna()]
+    numbers = pd.to_numeric(known, errors="coerce")
+    if numbers.notna().all():
+        return numbers.astype(float).reindex(column.index)
+    if known.str.fullmatch(_DATE).all():
+        raise _dates(name)
+    return text.astype(object).where(text.notna(), None)
+
+
+def _dates(name: str) -> DataError:
+    return DataError(f"column {name!r} holds dates; turn it into numbers (such as age in years), or drop it.")
 
 
 def check_columns(table: pd.DataFrame, wanted: Iterable[str], option: str) -> None:
@@ -148,6 +179,10 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
         if not (name and low < high and np.isfinite([low, high]).all()):
             raise SettingError(
                 f"bounds {part!r}; expected column=low:high with low < high, such as age=0:100."
+            )
+        if name.strip() in bounds:
+            raise SettingError(
+                f"bounds {text!r} name column {name.strip()!r} twice; give one range for each."
             )
         bounds[name.strip()] = (low, high)
     return bounds

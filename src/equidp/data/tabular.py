@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from equidp.data.base import DataSplit, GroupedDataset
-from equidp.data.tables import MISSING, check_columns, check_features, read_table, refuse_missing
+from equidp.data.labels import as_text, coded, crossed, stratified_rows
+from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
 from equidp.errors import DataError, SettingError
 from equidp.names import unknown_name
 
 MISSING_RULES = ("refuse", "category")
 _MOST_CLASSES = 100
 _MOST_GROUPS = 100
+TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TableSource:
     drop: tuple[str, ...] = ()
     missing: str = "refuse"
     bounds: tuple[tuple[str, float, float], ...] = ()
-    test_share: float = 0.2
+    test_share: float = TEST_SHARE
 
     def __post_init__(self) -> None:
         if self.missing not in MISSING_RULES:
@@ -51,6 +52,18 @@ class TableSource:
             raise SettingError(f"test_share={self.test_share}; expected a share in (0, 1).")
         if not self.group:
             raise SettingError("no group column; name the column (or columns) whose values are the groups.")
+        bounded = [name for name, *_ in self.bounds]
+        roles = [self.target, *self.group, *self.drop, *bounded]
+        twice = sorted({name for name in roles if roles.count(name) > 1})
+        if twice:
+            raise SettingError(
+                f"column {twice[0]!r} is named twice among target, group, drop and bounds; each needs its own."
+            )
+        for name, low, high in self.bounds:
+            if not (low < high and np.isfinite([low, high]).all()):
+                raise SettingError(
+                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
+                )
 
     @property
     def name(self) -> str:
@@ -67,12 +80,12 @@ class TableSource:
             DataError: says what in the file cannot be used, and what to do.
         """
         table = self._table()
-        targets, class_names = _coded(table[self.target])
-        groups, group_names = _coded(self._groups(table))
+        targets, class_names = coded(table[self.target])
+        groups, group_names = crossed(table, self.group)
         self._check_labels(class_names, groups, group_names)
         features = table.drop(columns=[self.target, *self.group])
         check_features(features)
-        train, test = self._rows(targets, groups, seed)
+        train, test = stratified_rows(targets, groups, group_names, self.test_share, seed)
         inputs, notes = self._inputs(features, train)
         whole = GroupedDataset(
             inputs, torch.from_numpy(targets), torch.from_numpy(groups), group_names, class_names
@@ -80,17 +93,16 @@ class TableSource:
         return DataSplit(whole.subset(torch.from_numpy(train)), whole.subset(torch.from_numpy(test)), notes)
 
     def _table(self) -> pd.DataFrame:
-        table = read_table(Path(self.path))
+        table = read_table(Path(self.path), self.drop)
         check_columns(table, [self.target], "target")
         check_columns(table, self.group, "group")
-        check_columns(table, self.drop, "drop")
         check_columns(table, [name for name, *_ in self.bounds], "bounds")
-        clash = {self.target, *self.drop} & set(self.group) or {self.target} & set(self.drop)
-        if clash:
-            raise DataError(
-                f"column {clash.pop()!r} is named twice among target, group and drop; each needs its own."
-            )
-        table = table.drop(columns=list(self.drop))
+        for name, *_ in self.bounds:
+            if table[name].dtype != float:
+                raise DataError(
+                    f"column {name!r} has bounds but holds texts, such as {table[name].dropna().iloc[0]!r}; "
+                    "bounds are for numbers."
+                )
         absent = int(table[self.target].isna().sum())
         if absent:
             raise DataError(
@@ -99,13 +111,6 @@ class TableSource:
         if self.missing == "refuse":
             refuse_missing(table)
         return table
-
-    def _groups(self, table: pd.DataFrame) -> pd.Series:
-        columns = {name: _as_text(table[name]) for name in self.group}
-        if len(columns) == 1:
-            return next(iter(columns.values()))
-        parts = [name + "=" + values for name, values in columns.items()]
-        return parts[0].str.cat(parts[1:], sep=", ")
 
     def _check_labels(
         self, class_names: tuple[str, ...], groups: np.ndarray, group_names: tuple[str, ...]
@@ -116,7 +121,8 @@ class TableSource:
             )
         if len(class_names) > _MOST_CLASSES:
             raise DataError(
-                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} classes."
+                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} classes. "
+                "Regression is not supported yet: bin numbers into classes first."
             )
         columns = ", ".join(self.group)
         if len(group_names) > _MOST_GROUPS:
@@ -133,30 +139,14 @@ class TableSource:
                     f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it with another."
                 )
 
-    def _rows(self, targets: np.ndarray, groups: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        cells = groups * (targets.max() + 1) + targets
-        for strata in (cells, groups):
-            try:
-                return tuple(
-                    train_test_split(
-                        np.arange(len(groups)), test_size=self.test_share, stratify=strata, random_state=seed
-                    )
-                )
-            except ValueError:
-                continue
-        raise DataError(
-            f"{len(groups)} rows are too few to put each of {len(np.unique(groups))} groups into training and test; "
-            "merge groups or give more rows."
-        )
-
     def _inputs(self, features: pd.DataFrame, train: np.ndarray) -> tuple[torch.Tensor, tuple[str, ...]]:
         """[n, columns] float32, and what epsilon does not cover."""
         bounds = {name: (low, high) for name, low, high in self.bounds}
-        blocks, scaled, listed = [], [], []
+        blocks, scaled, listed, flagged = [], [], [], []
         for name in features.columns:
             column = features[name]
             if column.dtype != float:
-                text = _as_text(column).to_numpy(dtype=object).reshape(-1, 1)
+                text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
                 encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(text[train])
                 blocks.append(encoder.transform(text))
                 listed.append(name)
@@ -164,6 +154,7 @@ class TableSource:
             values = column.to_numpy(dtype=float).reshape(-1, 1)
             if column.isna().any():
                 blocks.append(np.isnan(values).astype(float))
+                flagged.append(name)
             if name in bounds:
                 low, high = bounds[name]
                 blocks.append(np.nan_to_num((np.clip(values, low, high) - low) / (high - low), nan=0.5))
@@ -182,20 +173,9 @@ class TableSource:
             notes.append(
                 f"The lists of categories of {', '.join(listed)} come from the training split; epsilon does not cover them."
             )
+        if flagged:
+            notes.append(
+                f"That values are missing in {', '.join(flagged)} was read off the data, to add a column that marks them; epsilon "
+                "does not cover it."
+            )
         return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32)), tuple(notes)
-
-
-def _as_text(column: pd.Series) -> pd.Series:
-    """Values as text, whole numbers without a decimal point, "missing" where there is none."""
-    if column.dtype == float:
-        return column.map(lambda value: MISSING if np.isnan(value) else f"{value:.12g}")
-    return column.map(lambda value: MISSING if value is None else str(value))
-
-
-def _coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes [n] int64 and the name of each; numbers in numeric order, texts in alphabetical order."""
-    values = (
-        np.sort(column.unique()) if column.dtype == float else np.asarray(sorted(set(column)), dtype=object)
-    )
-    codes = pd.Index(values).get_indexer(column).astype(np.int64)
-    return codes, tuple(_as_text(pd.Series(values)))
