@@ -14,9 +14,9 @@ from equidp.accounting import EpsilonMeter, calibrate_noise, check_delta
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.data.batches import Batch, batches, loaded_batches
-from equidp.engines import check_model, make_engine
+from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.base import GradientEngine, LossFunction
-from equidp.errors import ModelError, SettingError
+from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import PrivateStep
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
@@ -130,12 +130,7 @@ class Trainer:
         inputs, targets, *_ = self._on_device(next(self._load([torch.arange(min(4, self.num_examples))])))
         check_model(self.model, self.loss, inputs, targets)
         engine = make_engine(name, self.model, self.loss)
-        try:
-            engine.norms(inputs, targets)
-        except RuntimeError as error:
-            raise ModelError(
-                f"the {name} engine cannot take per-example gradients of this model: {error}"
-            ) from error
+        check_engine(engine, self.model, self.loss, inputs, targets)
         return engine
 
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from equidp.engines import check_model, make_compatible
+from equidp.engines import check_engine, check_model, make_compatible, make_engine
 from equidp.errors import ModelError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -129,3 +132,55 @@ def test_make_compatible_replaces_batchnorm_and_says_so():
     assert changes[0].startswith("1: BatchNorm2d(12) became GroupNorm")
     assert isinstance(model[1], nn.BatchNorm2d)
     check_model(fixed, LOSS, torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 0, 1]))
+
+
+class Borrowed(nn.Module):
+    """Uses a layer's parameter without calling the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return linear(self.words(tokens).mean(dim=1), self.words.weight)
+
+
+class Sideways(nn.Module):
+    """Shows a layer its examples in the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(values.transpose(0, 1)).transpose(0, 1)[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [(Borrowed(), torch.randint(0, 5, (4, 3))), (Sideways(), torch.randn(4, 4, 3))],
+    ids=["borrowed", "sideways"],
+)
+def test_gradients_that_the_fast_engine_would_get_wrong_are_found_out(model, inputs):
+    targets = torch.tensor([0, 1, 0, 1])
+    check_model(model, LOSS, inputs, targets)
+    with pytest.raises(ModelError, match="differ from those of one backward pass"):
+        check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+    check_engine(make_engine("functional", model, LOSS), model, LOSS, inputs, targets)
+
+
+def test_trying_an_engine_leaves_the_model_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    model[0].weight.grad = torch.ones(3, 4)
+    model[1].eval()
+    state = torch.get_rng_state()
+    before = pickle.dumps(model)
+    inputs, targets = (
+        torch.randn(4, 4, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 0, 1]),
+    )
+    check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+    assert pickle.dumps(model) == before
+    assert torch.equal(model[0].weight.grad, torch.ones(3, 4))
+    assert model[0].bias.grad is None
+    assert torch.equal(torch.get_rng_state(), state)

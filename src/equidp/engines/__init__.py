@@ -9,10 +9,18 @@ from torch import nn
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.probe import check_model, make_compatible
+from equidp.engines.probe import check_engine, check_model, make_compatible
 from equidp.names import unknown_name
 
-__all__ = ["ENGINES", "GradientEngine", "LossFunction", "check_model", "make_compatible", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "GradientEngine",
+    "LossFunction",
+    "check_engine",
+    "check_model",
+    "make_compatible",
+    "make_engine",
+]
 
 ENGINES: dict[str, Callable[[nn.Module, LossFunction], GradientEngine]] = {
     "ghost": GhostEngine,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from equidp.engines.base import LossFunction
+from equidp.engines.layers import unrolled
 from equidp.errors import SettingError
 
 _CHUNK_NUMBERS = 2**26
@@ -60,7 +61,8 @@ class FunctionalEngine:
             chunks = torch.split(weights, self.chunk_size)
             for gradients, part in zip(self._kept or self._chunks(), chunks, strict=True):
                 for name, gradient in gradients.items():
-                    total = torch.tensordot(part.to(gradient.dtype), gradient, dims=1)
+                    with torch.autocast(gradient.device.type, enabled=False):
+                        total = torch.tensordot(part.to(gradient.dtype), gradient, dims=1)
                     parameter = parameters[name]
                     parameter.grad = total if parameter.grad is None else parameter.grad + total
         self._batch, self._kept = None, []
@@ -82,7 +84,9 @@ class FunctionalEngine:
         for x, y in zip(
             torch.split(inputs, self.chunk_size), torch.split(targets, self.chunk_size), strict=True
         ):
-            yield gradient(trained, x, y)
+            with unrolled(self.model):
+                gradients = gradient(trained, x, y)
+            yield gradients
 
 
 def _lengths(rows: Tensor) -> Tensor:

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equidp.engines.base import LossFunction
+from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import ModelError
+
+_TOLERANCE = 0.02
+"""Of the largest norm; mistakes in a gradient's structure are far beyond it."""
+_AUTOCAST_TOLERANCE = 0.2
+"""The same under autocast, where two ways through twenty layers differ by several percent."""
 
 
 def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> None:
@@ -50,9 +55,9 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
         _check_mixing(model, inputs, outputs)
 
 
-def _forward(model: nn.Module, inputs: Tensor) -> Tensor:
+def _forward(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
     """Outputs in training mode; the same random numbers each time."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     try:
         outputs = model(inputs)
     except (RuntimeError, IndexError, TypeError) as error:
@@ -92,6 +97,69 @@ def _check_mixing(model: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
                 "the model's output for one example changes with the other examples in the batch, so no example's influence is "
                 "bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
             )
+
+
+def check_engine(
+    engine: GradientEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
+) -> None:
+    """Refuses an engine that gives other norms or another sum than one backward pass per example does.
+
+    Dropout and the like are off meanwhile, where the model has any: two passes could not be compared otherwise.
+
+    Args:
+        engine: of this model and loss.
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
+
+    Raises:
+        ModelError: they differ, or the engine cannot do this model.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    grads = [parameter.grad for parameter in trained]
+    with _undisturbed(model), torch.enable_grad():
+        if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
+            model.eval()
+        single = [
+            _flat_gradients(loss(model(x[None]), y[None]).sum(), trained)
+            for x, y in zip(inputs, targets, strict=True)
+        ]
+        try:
+            for parameter in trained:
+                parameter.grad = None
+            norms = engine.norms(inputs, targets)
+            engine.weighted_sum(torch.ones_like(norms))
+            total = torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ModelError(
+                f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
+            ) from error
+        finally:
+            for parameter, grad in zip(trained, grads, strict=True):
+                parameter.grad = grad
+    true_norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in single])
+    size = true_norms.max()
+    coarse = torch.is_autocast_enabled(inputs.device.type)
+    allowed = (_AUTOCAST_TOLERANCE if coarse else _TOLERANCE) * size
+    same_norms = ((norms - true_norms).abs() <= allowed).all()
+    same_sum = torch.linalg.vector_norm(total - torch.stack(single).sum(dim=0)) <= _TOLERANCE * size * len(
+        inputs
+    )
+    if torch.isfinite(size) and not (same_norms and same_sum):
+        raise ModelError(
+            f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one backward pass each. "
+            "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight)). Call the layer, "
+            "or use engine='functional'."
+        )
+
+
+def _flat_gradients(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat([_flat(gradient, like) for gradient, like in zip(gradients, parameters, strict=True)])
+
+
+def _flat(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).flatten() if gradient is None else gradient.detach().flatten()
 
 
 @contextmanager

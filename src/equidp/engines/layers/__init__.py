@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from torch import nn
 
-from equidp.engines.layers.base import LayerCall
-from equidp.engines.layers.conv import ConvCall
-from equidp.engines.layers.embedding import EmbeddingCall
+from equidp.engines.layers.base import Call, LayerCall, watch
+from equidp.engines.layers.conv import ConvCall, ConvTransposeCall
+from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.engines.layers.norm import GroupNormCall, InstanceNormCall, LayerNormCall, RMSNormCall
+from equidp.engines.layers.opened import OpenedCall, forward_for, opened, unrolled
 
-__all__ = ["RULES", "FallbackCall", "LayerCall", "rule_for"]
+__all__ = [
+    "RULES",
+    "Call",
+    "FallbackCall",
+    "LayerCall",
+    "OpenedCall",
+    "forward_for",
+    "opened",
+    "rule_for",
+    "unrolled",
+    "watch",
+]
 
 RULES: dict[type[nn.Module], type[LayerCall]] = {
     nn.Linear: LinearCall,
     nn.Conv1d: ConvCall,
     nn.Conv2d: ConvCall,
     nn.Conv3d: ConvCall,
+    nn.ConvTranspose1d: ConvTransposeCall,
+    nn.ConvTranspose2d: ConvTransposeCall,
+    nn.ConvTranspose3d: ConvTransposeCall,
     nn.Embedding: EmbeddingCall,
+    nn.EmbeddingBag: EmbeddingBagCall,
     nn.LayerNorm: LayerNormCall,
     nn.RMSNorm: RMSNormCall,
     nn.GroupNorm: GroupNormCall,
@@ -31,7 +47,11 @@ RULES: dict[type[nn.Module], type[LayerCall]] = {
 def rule_for(module: nn.Module) -> type[LayerCall] | None:
     """The rule that knows this module: its class computes what the rule assumes, from parameters of its own."""
     for layer, rule in RULES.items():
-        if isinstance(module, layer) and type(module).forward is layer.forward:
+        if (
+            isinstance(module, layer)
+            and type(module).forward is layer.forward
+            and "forward" not in vars(module)
+        ):
             own = {name for name, parameter in module.named_parameters() if parameter is not None}
             return rule if rule.covers(module) and own <= {"weight", "bias"} else None
     return None

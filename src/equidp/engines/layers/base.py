@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equidp.errors import ModelError
 
-class LayerCall(ABC):
-    """A layer's input, the gradient of its output, and what follows for its parameters' per-example gradients.
+
+class Call(ABC):
+    """One call of one module: the per-example gradients of its parameters, once the backward pass has been.
+
+    Args:
+        module: the module.
+        names: its trainable parameters, by their names in the module.
+    """
+
+    def __init__(self, module: nn.Module, names: list[str]) -> None:
+        self.module, self.names = module, names
+
+    @property
+    @abstractmethod
+    def reached(self) -> bool:
+        """Whether the losses depend on this call."""
+
+    @abstractmethod
+    def example_gradients(self) -> dict[str, Tensor]:
+        """Per-example gradients of each trainable parameter, [batch, *shape]."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Squared norms of the per-example gradients over all the module's trainable parameters, [batch]."""
+
+    @abstractmethod
+    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
+        """sum_i weights[i] * gradient_i of each trainable parameter."""
+
+
+class LayerCall(Call):
+    """A layer's input and the gradient of its output, from which its rule computes.
 
     A rule gives `example_gradients`; where there is a cheaper way to their norms or weighted sum, it overrides those too.
 
     Args:
         module: the layer.
+        names: its trainable parameters.
         inputs: [batch, ...], what it was called with.
 
     Attributes:
-        grad_output: [batch, ...], gradient of the summed losses in the layer's output; set after the backward pass.
-        names: the layer's trainable parameters, by their names in the layer.
+        grad_output: [batch, ...], gradient of the summed losses in the layer's output; set by the backward pass.
     """
 
-    def __init__(self, module: nn.Module, inputs: Tensor) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, names: list[str], inputs: Tensor) -> None:
+        super().__init__(module, names)
         self.inputs = inputs.detach()
         self.grad_output: Tensor | None = None
-        self.names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._kept: dict[str, Tensor] | None = None
 
     @classmethod
@@ -34,19 +66,21 @@ class LayerCall(ABC):
         """Whether this layer's settings are among those that the rule knows."""
         return True
 
-    @abstractmethod
-    def example_gradients(self) -> dict[str, Tensor]:
-        """Per-example gradients of each trainable parameter, [batch, *shape]."""
+    @property
+    def reached(self) -> bool:
+        return self.grad_output is not None
+
+    def receive(self, gradient: Tensor) -> None:
+        """Takes the gradient of the layer's output."""
+        self.grad_output = gradient
 
     def squared_norms(self) -> Tensor:
-        """Squared norms of the per-example gradients over all the layer's trainable parameters, [batch]."""
         gradients = self.example_gradients()
         if sum(gradient.numel() for gradient in gradients.values()) <= self._budget():
             self._kept = gradients
         return squared_lengths(gradients)
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        """sum_i weights[i] * gradient_i of each trainable parameter."""
         gradients = self.example_gradients() if self._kept is None else self._kept
         return {
             name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()
@@ -58,10 +92,62 @@ class LayerCall(ABC):
         return self.inputs.numel() + self.grad_output.numel()
 
     def pair(self) -> tuple[Tensor, Tensor]:
-        """Inputs and output gradient in at least float32, so that norms and sums keep their precision under autocast."""
+        """Inputs and output gradient in at least float32."""
         assert self.grad_output is not None
-        dtype = torch.promote_types(self.grad_output.dtype, torch.float32)
-        return self.inputs.to(dtype), self.grad_output.to(dtype)
+        return precise(self.inputs, self.grad_output)
+
+
+def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in at least float32, so that norms and sums keep their precision under autocast."""
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    return inputs.to(dtype), gradient.to(dtype)
+
+
+class _Root(torch.autograd.Function):
+    """Gives a tensor that no gradient flows into a place in the graph, without copying it."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, gradient.new_zeros(())
+
+
+def watch(
+    module: nn.Module, inputs: Tensor, output: Tensor, anchor: Tensor, receive: Callable[[Tensor], None]
+) -> Tensor:
+    """Has the gradient of `output` handed to `receive` in the backward pass.
+
+    Args:
+        module: whom an error names.
+        inputs: what the output was computed from; it must not change until then.
+        output: the tensor whose gradient is wanted.
+        anchor: any tensor that requires a gradient, so that there is one where no parameter does.
+        receive: is called with the gradient.
+
+    Returns:
+        What is to be used in place of `output`.
+
+    Raises:
+        ModelError: in the backward pass, where `inputs` was changed in place.
+    """
+    if not output.requires_grad:
+        output = _Root.apply(output if output._base is None else output.clone(), anchor)  # type: ignore[no-untyped-call]
+    version = inputs._version
+
+    def keep(gradient: Tensor) -> None:
+        if inputs._version != version:
+            raise ModelError(
+                f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
+                "not in place, or engine='functional'."
+            )
+        receive(gradient.detach())
+
+    output.register_hook(keep)
+    return output
 
 
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,69 +46,71 @@ class ConvCall(LayerCall):
         return total
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        if self._kept is None:
-            return self._convolved(weights)
         sums = {}
+        if self._kept is None:
+            if "weight" in self.names:
+                sums["weight"] = self._convolved(weights)
+            if "bias" in self.names:
+                sums["bias"] = weights @ self._bias_gradients().to(weights.dtype)
+            return sums
         if "weight" in self._kept:
             positions = self._kept["weight"]
-            weights = weights.to(positions.dtype)
-            total = (weights @ positions.flatten(2)).unflatten(1, positions.shape[2:])
+            total = (weights.to(positions.dtype) @ positions.flatten(2)).unflatten(1, positions.shape[2:])
             sums["weight"] = total.movedim(0, -1).flatten(0, 1).unflatten(-1, self.module.kernel_size)
         if "bias" in self._kept:
             sums["bias"] = weights.to(self._kept["bias"].dtype) @ self._kept["bias"]
         return sums
 
-    def _padded(self, inputs: Tensor) -> Tensor:
-        """Inputs with their border, [batch, channels, ...]."""
+    def _roles(self) -> tuple[Tensor, Tensor]:
+        """The image that the kernel slides over, with its border, and the signal where it stands; [batch, channels, ...] both."""
+        inputs, gradient = self.pair()
         borders = self.module._reversed_padding_repeated_twice
-        if not any(borders):
-            return inputs
-        mode = self.module.padding_mode
-        return pad(inputs, borders) if mode == "zeros" else pad(inputs, borders, mode=mode)
+        if any(borders):
+            mode = self.module.padding_mode
+            inputs = pad(inputs, borders) if mode == "zeros" else pad(inputs, borders, mode=mode)
+        return inputs, gradient
 
     def _gradients(self) -> dict[str, Tensor]:
-        inputs, gradient = self.pair()
-        gradient = gradient.flatten(2)
         gradients = {}
         if "weight" in self.names:
-            grouped = gradient.reshape(len(gradient), self.module.groups, -1, gradient.shape[2])
-            few = inputs.shape[1] // self.module.groups < _MANY_CHANNELS
-            products = self._at_once if few else self._one_by_one
-            gradients["weight"] = products(self._padded(inputs), grouped)
+            image, signal = self._roles()
+            windows = list(self._windows(signal.shape[2:]))
+            signal = signal.flatten(2).unflatten(1, (self.module.groups, -1))
+            few = image.shape[1] // self.module.groups < _MANY_CHANNELS
+            gradients["weight"] = (self._at_once if few else self._one_by_one)(image, signal, windows)
         if "bias" in self.names:
-            gradients["bias"] = gradient.sum(dim=2)
+            gradients["bias"] = self._bias_gradients()
         return gradients
 
-    def _one_by_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        """A product per kernel position, from a copy of the input with channels last."""
-        batch, channels = inputs.shape[:2]
+    def _bias_gradients(self) -> Tensor:
+        return self.pair()[1].flatten(2).sum(dim=2)
+
+    def _one_by_one(self, image: Tensor, signal: Tensor, windows: list[tuple[slice, ...]]) -> Tensor:
+        """A product per kernel position, from a copy of the image with channels last."""
+        batch, channels = image.shape[:2]
         groups = self.module.groups
-        windows = list(self._windows())
-        products = gradient.new_empty(len(windows), batch, groups, gradient.shape[2], channels // groups)
-        last = inputs.movedim(1, -1).contiguous()
+        products = signal.new_empty(len(windows), batch, groups, signal.shape[2], channels // groups)
+        last = image.movedim(1, -1).contiguous()
         for product, window in zip(products, windows, strict=True):
-            shifted = (
-                last[(slice(None), *window)].reshape(batch, -1, groups, channels // groups).transpose(1, 2)
-            )
-            torch.matmul(gradient, shifted, out=product)
+            shifted = last[(slice(None), *window)].reshape(batch, -1, groups, channels // groups)
+            torch.matmul(signal, shifted.transpose(1, 2), out=product)
         return products
 
-    def _at_once(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        """One product, from as many copies of the input as the kernel has positions."""
-        batch, channels = inputs.shape[:2]
+    def _at_once(self, image: Tensor, signal: Tensor, windows: list[tuple[slice, ...]]) -> Tensor:
+        """One product, from as many copies of the image as the kernel has positions."""
+        batch, channels = image.shape[:2]
         groups = self.module.groups
         shifted = [
-            inputs[(slice(None), slice(None), *window)].reshape(batch, groups, channels // groups, -1)
-            for window in self._windows()
+            image[(slice(None), slice(None), *window)].reshape(batch, groups, channels // groups, -1)
+            for window in windows
         ]
         columns = torch.stack(shifted, dim=2)
-        products = gradient @ columns.flatten(2, 3).transpose(2, 3)
+        products = signal @ columns.flatten(2, 3).transpose(2, 3)
         return products.reshape(*products.shape[:3], len(shifted), -1).movedim(3, 0)
 
-    def _windows(self) -> Iterator[tuple[slice, ...]]:
-        """For each kernel position, the input positions that it meets, in the order of the output."""
-        assert self.grad_output is not None
-        module, sizes = self.module, self.grad_output.shape[2:]
+    def _windows(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+        """For each kernel position, the places of the image that it meets, in the order of the signal."""
+        module = self.module
         for position in itertools.product(*(range(extent) for extent in module.kernel_size)):
             yield tuple(
                 slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
@@ -117,23 +119,39 @@ class ConvCall(LayerCall):
                 )
             )
 
-    def _convolved(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weighted sums as ordinary training would compute them, from weighted output gradients."""
-        inputs, gradient = self.pair()
-        weighted = gradient * weights.to(gradient.dtype).reshape(-1, *[1] * (gradient.dim() - 1))
-        module, dimensions = self.module, gradient.dim() - 2
-        _, weight, bias = torch.ops.aten.convolution_backward(
+    def _convolved(self, weights: Tensor) -> Tensor:
+        """The weight's weighted sum as ordinary training would compute it, from a weighted signal."""
+        image, signal = self._roles()
+        weighted = signal * weights.to(signal.dtype).reshape(-1, *[1] * (signal.dim() - 1))
+        module, none = self.module, [0] * (signal.dim() - 2)
+        gradient: Tensor = torch.ops.aten.convolution_backward(
             weighted,
-            self._padded(inputs),
-            module.weight.detach().to(gradient.dtype),
-            [module.out_channels],
+            image,
+            module.weight.detach().to(signal.dtype),
+            None,
             module.stride,
-            [0] * dimensions,
+            none,
             module.dilation,
             False,
-            [0] * dimensions,
+            none,
             module.groups,
-            [False, "weight" in self.names, "bias" in self.names],
+            [False, True, False],
+        )[1]
+        return gradient
+
+
+class ConvTransposeCall(ConvCall):
+    """nn.ConvTranspose1d to 3d: a convolution with inputs and outputs in each other's place."""
+
+    def _roles(self) -> tuple[Tensor, Tensor]:
+        signal, image = self.pair()
+        module = self.module
+        borders = [border for padding in reversed(module.padding) for border in (padding, padding)]
+        # Output padding adds places that no input reaches.
+        reached = (
+            slice(0, (size - 1) * stride + (kernel - 1) * dilation + 1)
+            for size, stride, kernel, dilation in zip(
+                signal.shape[2:], module.stride, module.kernel_size, module.dilation, strict=True
+            )
         )
-        every = {"weight": weight, "bias": bias}
-        return {name: every[name] for name in self.names}
+        return pad(image, borders)[(slice(None), slice(None), *reached)], signal

@@ -1,11 +1,11 @@
-"""Embeddings: the gradient of a row is the sum of the output gradients where its token stands."""
+"""Embeddings and bags of them: the gradient of a row is the sum of the output gradients where its token stands."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equidp.engines.layers.base import LayerCall, gram_norms
 
@@ -16,9 +16,9 @@ class EmbeddingCall(LayerCall):
     module: Any
 
     @classmethod
-    def covers(cls, module: nn.Module) -> bool:
+    def covers(cls, module: Any) -> bool:
         """Scaling by frequency counts tokens over the batch, and max_norm rewrites weights in the forward pass."""
-        return isinstance(module, nn.Embedding) and not module.scale_grad_by_freq and module.max_norm is None
+        return not module.scale_grad_by_freq and module.max_norm is None
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Tokens [batch, T] and output gradients [batch, T, features], 0 at padding."""
@@ -47,3 +47,31 @@ class EmbeddingCall(LayerCall):
         weighted = (gradient * weights.to(gradient.dtype)[:, None, None]).flatten(0, 1)
         table = torch.zeros_like(self.module.weight, dtype=gradient.dtype)
         return {"weight": table.index_add_(0, tokens.flatten(), weighted)}
+
+
+class EmbeddingBagCall(EmbeddingCall):
+    """nn.EmbeddingBag, summing or averaging, on bags [batch, tokens], one a row."""
+
+    @classmethod
+    def covers(cls, module: Any) -> bool:
+        return super().covers(module) and module.mode != "max"
+
+    def _shares(self) -> Tensor:
+        """How much of its bag each token is, [batch, tokens]."""
+        padding = self.module.padding_idx
+        counted = torch.ones_like(self.inputs) if padding is None else (self.inputs != padding)
+        counted = counted.to(self.pair()[1].dtype)
+        return (
+            counted / counted.sum(dim=1, keepdim=True).clamp_min(1.0)
+            if self.module.mode == "mean"
+            else counted
+        )
+
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        return self.inputs, self._shares().unsqueeze(2) * self.pair()[1].unsqueeze(1)
+
+    def squared_norms(self) -> Tensor:
+        shares = self._shares()
+        same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
+        pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)
+        return pairs.sum(dim=(1, 2)) * self.pair()[1].square().sum(dim=1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.base import LayerCall
+from equidp.engines.layers.base import LayerCall, precise
+from equidp.engines.layers.opened import unrolled
 from equidp.errors import ModelError
 
 
@@ -22,11 +24,22 @@ class FallbackCall(LayerCall):
         grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set after the backward pass.
     """
 
-    def __init__(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def __init__(
+        self, module: nn.Module, names: list[str], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        super().__init__(module, next(each for each in self._flat if isinstance(each, Tensor)))
+        super().__init__(module, names, next(each for each in self._flat if isinstance(each, Tensor)))
         self.grad_outputs: dict[int, Tensor] = {}
+        device = self.inputs.device.type
+        self._autocast = torch.autocast(
+            device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
+        )
+
+    def receive_at(self, position: int, gradient: Tensor) -> None:
+        """Takes the gradient of one of the flattened outputs."""
+        self.grad_outputs[position] = gradient
+        self.receive(gradient)
 
     def example_gradients(self) -> dict[str, Tensor]:
         batch = len(self.inputs)
@@ -62,10 +75,11 @@ class FallbackCall(LayerCall):
 
         own = [each for each, apart in zip(self._flat, split, strict=True) if apart]
         try:
-            gradients_by_name: dict[str, Tensor] = vmap(one)(gradients, *own)
+            with unrolled(self.module), self._autocast:
+                gradients_by_name: dict[str, Tensor] = vmap(one)(gradients, *own)
         except RuntimeError as error:
             raise ModelError(
                 f"{type(self.module).__name__} cannot be computed one example at a time by torch.func ({error}). "
                 "Replace it by layers that can."
             ) from error
-        return gradients_by_name
+        return {name: precise(each, each)[0] for name, each in gradients_by_name.items()}

@@ -1,45 +1,100 @@
-"""Linear layers. The gradient of one row is an outer product, so its norm needs no product (Goodfellow, 2015)."""
+"""Products with a weight matrix. The gradient of one row is an outer product, so its norm needs no product (Goodfellow, 2015)."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from equidp.engines.layers.base import LayerCall, gram_norms, squared_lengths
+from equidp.engines.layers.base import LayerCall, gram_norms, precise, squared_lengths
+
+
+class LinearUse:
+    """outputs = inputs W' + b at several positions of each example: what that adds to the gradients of W and b.
+
+    Args:
+        inputs: [batch, positions, in].
+        gradient: [batch, positions, out], of the outputs.
+        weight, bias: names of W and b; None where there is none, or it is frozen.
+    """
+
+    def __init__(self, inputs: Tensor, gradient: Tensor, weight: str | None, bias: str | None) -> None:
+        self.inputs, self.gradient = precise(inputs, gradient)
+        self.weight, self.bias = weight, bias
+        self._kept: Tensor | None = None
+
+    def example_gradients(self) -> dict[str, Tensor]:
+        """[batch, out, in] and [batch, out], by name."""
+        gradients = {}
+        if self.weight is not None:
+            gradients[self.weight] = self.gradient.transpose(1, 2) @ self.inputs
+        if self.bias is not None:
+            gradients[self.bias] = self.gradient.sum(dim=1)
+        return gradients
+
+    def squared_norms(self) -> Tensor:
+        """Over weight and bias together, [batch]; by the cheapest of three ways."""
+        norms = self.gradient.new_zeros(len(self.gradient))
+        if self.weight is not None:
+            norms = norms + self._squared_weight_norms()
+        if self.bias is not None:
+            norms = norms + squared_lengths({"": self.gradient.sum(dim=1)})
+        return norms
+
+    def _squared_weight_norms(self) -> Tensor:
+        inputs, gradient = self.inputs, self.gradient
+        positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
+        if positions == 1:
+            return inputs.square().sum(dim=(1, 2)) * gradient.square().sum(dim=(1, 2))
+        if positions * (features + outputs) <= features * outputs:
+            # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers in place of in * out (Li et al., 2022).
+            return gram_norms((inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2)))
+        weights = gradient.transpose(1, 2) @ inputs
+        if weights.numel() <= inputs.numel() + gradient.numel():
+            self._kept = weights
+        return squared_lengths({"": weights})
+
+    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
+        """[out, in] and [out], by name."""
+        sums = {}
+        weights = weights.to(self.gradient.dtype)
+        if self._kept is not None and self.weight is not None:
+            sums[self.weight] = torch.tensordot(weights, self._kept, dims=1)
+            if self.bias is not None:
+                sums[self.bias] = weights @ self.gradient.sum(dim=1)
+            return sums
+        weighted = (self.gradient * weights[:, None, None]).flatten(0, 1)
+        if self.weight is not None:
+            sums[self.weight] = weighted.T @ self.inputs.flatten(0, 1)
+        if self.bias is not None:
+            sums[self.bias] = weighted.sum(dim=0)
+        return sums
 
 
 class LinearCall(LayerCall):
     """nn.Linear on inputs [batch, ..., features]: dimensions between are positions of one example."""
 
-    def _positions(self) -> tuple[Tensor, Tensor]:
-        """Inputs [batch, T, in] and output gradients [batch, T, out]."""
-        inputs, gradient = self.pair()
-        return inputs.reshape(len(inputs), -1, inputs.shape[-1]), gradient.reshape(
-            len(gradient), -1, gradient.shape[-1]
-        )
+    _use: LinearUse | None = None
+
+    def _read(self) -> LinearUse:
+        if self._use is None:
+            assert self.grad_output is not None
+            self._use = LinearUse(
+                by_position(self.inputs),
+                by_position(self.grad_output),
+                *(name if name in self.names else None for name in ("weight", "bias")),
+            )
+        return self._use
 
     def example_gradients(self) -> dict[str, Tensor]:
-        inputs, gradient = self._positions()
-        every = {"weight": lambda: gradient.transpose(1, 2) @ inputs, "bias": lambda: gradient.sum(dim=1)}
-        return {name: every[name]() for name in self.names}
+        return self._read().example_gradients()
 
     def squared_norms(self) -> Tensor:
-        inputs, gradient = self._positions()
-        positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
-        if "weight" not in self.names or positions * (features + outputs) > features * outputs:
-            return super().squared_norms()
-        if positions == 1:
-            norms = inputs.square().sum(dim=(1, 2)) * gradient.square().sum(dim=(1, 2))
-        else:
-            # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers in place of in * out (Li et al., 2022).
-            norms = gram_norms((inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2)))
-        if "bias" in self.names:
-            norms = norms + squared_lengths({"bias": gradient.sum(dim=1)})
-        return norms
+        return self._read().squared_norms()
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        if self._kept is not None:
-            return super().weighted_gradients(weights)
-        inputs, gradient = self._positions()
-        weighted = (gradient * weights.to(gradient.dtype)[:, None, None]).flatten(0, 1)
-        every = {"weight": lambda: weighted.T @ inputs.flatten(0, 1), "bias": lambda: weighted.sum(dim=0)}
-        return {name: every[name]() for name in self.names}
+        return self._read().weighted_gradients(weights)
+
+
+def by_position(values: Tensor) -> Tensor:
+    """[batch, ..., features] as [batch, positions, features]."""
+    return values.reshape(len(values), -1, values.shape[-1])

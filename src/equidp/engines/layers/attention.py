@@ -1,0 +1,109 @@
+"""nn.MultiheadAttention from single products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, scaled_dot_product_attention
+
+from equidp.errors import ModelError
+
+ATTENTION_PARAMETERS = {
+    *("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"),
+    *("out_proj.weight", "out_proj.bias"),
+}
+"""Those of an attention without `add_bias_kv`, which adds parameters to keys and values that are part of no product."""
+
+
+def attention(
+    module: nn.MultiheadAttention,
+    project: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """nn.MultiheadAttention.forward; the same arguments and results."""
+    if query.dim() != 3:
+        raise ModelError(
+            f"MultiheadAttention got queries of shape {list(query.shape)}; expected one sequence per example, 3 dimensions."
+        )
+    if is_causal and attn_mask is None:
+        raise ModelError("is_causal is a hint about attn_mask; give the mask.")
+    batch_dimension = 0 if module.batch_first else 1
+    queries, keys, values = (
+        each.movedim(batch_dimension, 0).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)
+        for each in _projected(module, project, query, key, value, batch_dimension)
+    )
+    mask = _mask(queries, keys, key_padding_mask, attn_mask)
+    dropped = module.dropout if module.training else 0.0
+    weights = None
+    if need_weights:
+        scores = queries @ keys.transpose(2, 3) / math.sqrt(module.head_dim)
+        weights = dropout(torch.softmax(scores if mask is None else scores + mask, dim=-1), dropped)
+        read = weights @ values
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+    else:
+        read = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropped)
+    read = read.transpose(1, 2).flatten(2).movedim(0, batch_dimension)
+    bias = None if module.out_proj.bias is None else "out_proj.bias"
+    return project(read, "out_proj.weight", bias, batch_dimension=batch_dimension), weights
+
+
+def _projected(
+    module: nn.MultiheadAttention,
+    project: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    batch_dimension: int,
+) -> tuple[Tensor, ...]:
+    bias = None if module.in_proj_bias is None else "in_proj_bias"
+    if module.in_proj_weight is not None and query is key and key is value:
+        together: Tensor = project(query, "in_proj_weight", bias, batch_dimension=batch_dimension)
+        return together.chunk(3, dim=-1)
+    parts = []
+    for position, (name, inputs) in enumerate((("q", query), ("k", key), ("v", value))):
+        rows = slice(position * module.embed_dim, (position + 1) * module.embed_dim)
+        weight, block = (
+            (f"{name}_proj_weight", slice(None))
+            if module.in_proj_weight is None
+            else ("in_proj_weight", rows)
+        )
+        parts.append(
+            project(
+                inputs,
+                weight,
+                bias,
+                weight_rows=block,
+                bias_rows=rows,
+                batch_dimension=batch_dimension,
+            )
+        )
+    return tuple(parts)
+
+
+def _mask(
+    queries: Tensor, keys: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> Tensor | None:
+    """What to add to the scores, broadcast to [batch, heads, queries, keys]: -inf where a mask of booleans is True."""
+    masks = []
+    if attn_mask is not None:
+        heads = attn_mask.dim() == 3
+        masks.append(attn_mask.unflatten(0, (len(queries), -1)) if heads else attn_mask)
+    if key_padding_mask is not None:
+        masks.append(key_padding_mask[:, None, None, :])
+    added = [
+        torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask, -torch.inf)
+        if mask.dtype == torch.bool
+        else mask.to(queries.dtype)
+        for mask in masks
+    ]
+    return sum(added[1:], added[0]) if added else None

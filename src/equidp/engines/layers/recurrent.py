@@ -1,0 +1,141 @@
+"""nn.RNN, nn.LSTM, nn.GRU and their cells from single products, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from equidp.errors import ModelError
+
+State = tuple[Tensor, ...]
+"""Hidden state [batch, hidden or projected size], and for an LSTM cell state [batch, hidden]."""
+Step = Callable[[Tensor, State], State]
+"""(inputs' share of the gates [batch, gates * hidden], state) -> next state."""
+
+
+def recurrent(
+    module: nn.RNNBase, project: Any, inputs: Tensor | PackedSequence, hx: Any = None
+) -> tuple[Tensor | PackedSequence, Any]:
+    """nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward; the same arguments and results."""
+    lengths = None
+    if isinstance(inputs, PackedSequence):
+        values, lengths = pad_packed_sequence(inputs)
+    else:
+        _check_sequences(module, inputs, dimensions=3)
+        values = inputs.transpose(0, 1) if module.batch_first else inputs
+    present = _present(values, lengths)
+    starts = _starts(module, values, hx)
+    ends: list[State] = []
+    directions = 2 if module.bidirectional else 1
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            suffix = f"_l{layer}{'_reverse' if direction else ''}"
+            gates = project(values, f"weight_ih{suffix}", _bias(module, "ih", suffix), batch_dimension=1)
+            output, state = _scan(
+                _step(module, project, suffix), gates, starts[len(ends)], present, backwards=direction == 1
+            )
+            outputs.append(output)
+            ends.append(state)
+        values = torch.cat(outputs, dim=2) if directions == 2 else outputs[0]
+        if layer + 1 < module.num_layers:
+            values = dropout(values, module.dropout, module.training)
+    last = tuple(torch.stack(each) for each in zip(*ends, strict=True))
+    end = last if isinstance(module, nn.LSTM) else last[0]
+    if lengths is not None:
+        return pack_padded_sequence(values, lengths, enforce_sorted=False), end
+    return values.transpose(0, 1) if module.batch_first else values, end
+
+
+def cell(module: nn.RNNCellBase, project: Any, inputs: Tensor, hx: Any = None) -> Any:
+    """nn.RNNCell.forward, nn.LSTMCell.forward, nn.GRUCell.forward; the same arguments and results."""
+    _check_sequences(module, inputs, dimensions=2)
+    long = isinstance(module, nn.LSTMCell)
+    if hx is None:
+        state: State = (inputs.new_zeros(len(inputs), module.hidden_size),) * (2 if long else 1)
+    else:
+        state = tuple(hx) if long else (hx,)
+    gates = project(inputs, "weight_ih", _bias(module, "ih", ""))
+    following = _step(module, project, "")(gates, state)
+    return following if long else following[0]
+
+
+def _check_sequences(module: nn.Module, inputs: Tensor, *, dimensions: int) -> None:
+    if inputs.dim() != dimensions:
+        raise ModelError(
+            f"{type(module).__name__} got inputs of shape {list(inputs.shape)}; expected one row or sequence per example, "
+            f"{dimensions} dimensions."
+        )
+
+
+def _present(values: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """Which steps an example has, [steps, batch, 1]; None: all of them."""
+    if lengths is None:
+        return None
+    return (torch.arange(len(values))[:, None] < lengths).unsqueeze(2).to(values.device)
+
+
+def _starts(module: nn.RNNBase, values: Tensor, hx: Any) -> list[State]:
+    """The first state of each layer and direction."""
+    count = module.num_layers * (2 if module.bidirectional else 1)
+    if hx is not None:
+        states = hx if isinstance(module, nn.LSTM) else (hx,)
+        return list(zip(*(state.unbind(0) for state in states), strict=True))
+    batch, outputs = values.shape[1], module.proj_size or module.hidden_size
+    hidden, memory = values.new_zeros(batch, outputs), values.new_zeros(batch, module.hidden_size)
+    return [(hidden, memory) if isinstance(module, nn.LSTM) else (hidden,)] * count
+
+
+def _scan(
+    step: Step, gates: Tensor, state: State, present: Tensor | None, *, backwards: bool
+) -> tuple[Tensor, State]:
+    """Outputs [steps, batch, size] in the order of time, and the last state. Steps that an example lacks leave its state alone."""
+    outputs: list[Tensor] = []
+    order = range(len(gates))
+    shares = gates.unbind(0)
+    for time in reversed(order) if backwards else order:
+        following = step(shares[time], state)
+        output = following[0]
+        if present is not None:
+            kept = present[time]
+            following = tuple(torch.where(kept, new, old) for new, old in zip(following, state, strict=True))
+            output = torch.where(kept, output, 0.0)
+        outputs.append(output)
+        state = following
+    return torch.stack(outputs[::-1] if backwards else outputs), state
+
+
+def _step(module: nn.RNNBase | nn.RNNCellBase, project: Any, suffix: str) -> Step:
+    weight, bias = f"weight_hh{suffix}", _bias(module, "hh", suffix)
+
+    def plain(share: Tensor, state: State) -> State:
+        activation = torch.tanh if module.nonlinearity == "tanh" else torch.relu
+        return (activation(share + project(state[0], weight, bias)),)
+
+    def lstm(share: Tensor, state: State) -> State:
+        given, forgotten, cell, shown = (share + project(state[0], weight, bias)).chunk(4, dim=1)
+        memory = torch.sigmoid(forgotten) * state[1] + torch.sigmoid(given) * torch.tanh(cell)
+        hidden = torch.sigmoid(shown) * torch.tanh(memory)
+        if getattr(module, "proj_size", 0):
+            hidden = project(hidden, f"weight_hr{suffix}")
+        return hidden, memory
+
+    def gru(share: Tensor, state: State) -> State:
+        reset, update, new = share.chunk(3, dim=1)
+        old_reset, old_update, old_new = project(state[0], weight, bias).chunk(3, dim=1)
+        kept = torch.sigmoid(update + old_update)
+        candidate = torch.tanh(new + torch.sigmoid(reset + old_reset) * old_new)
+        return ((1 - kept) * candidate + kept * state[0],)
+
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        return lstm
+    return gru if isinstance(module, nn.GRU | nn.GRUCell) else plain
+
+
+def _bias(module: nn.RNNBase | nn.RNNCellBase, part: str, suffix: str) -> str | None:
+    return f"bias_{part}{suffix}" if module.bias else None

@@ -1,0 +1,380 @@
+"""Each layer's rule equals single-example backward passes, whatever the shapes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from equidp.engines import ENGINES, make_engine
+from equidp.engines.layers import FallbackCall, OpenedCall, rule_for
+from equidp.errors import ModelError
+from oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@given(
+    middle=st.lists(st.integers(1, 4), max_size=2),
+    features=st.integers(1, 9),
+    outputs=st.integers(1, 9),
+    bias=st.booleans(),
+)
+def test_linear_on_any_leading_shape(middle, features, outputs, bias):
+    model = nn.Sequential(nn.Linear(features, outputs, bias=bias), SumOfSquares()).double()
+    assert_exact(model, drawn(3, *middle, features))
+
+
+@given(
+    dimensions=st.integers(1, 3),
+    channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 9, 3), (2, 18, 4)]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.sampled_from([0, 1, 2, "same", "valid"]),
+    mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
+    bias=st.booleans(),
+)
+@settings(max_examples=80)
+def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, mode, bias):
+    groups, inputs, outputs = channels
+    if padding == "same":
+        stride = 1
+    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1](
+        inputs,
+        outputs,
+        kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+        padding_mode=mode,
+    )
+    size = (7, 6, 5)[:dimensions]
+    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
+
+
+@given(tokens=st.integers(1, 6), vocabulary=st.integers(2, 6), padding=st.booleans())
+def test_embeddings_with_repeated_tokens(tokens, vocabulary, padding):
+    model = nn.Sequential(
+        nn.Embedding(vocabulary, 3, padding_idx=0 if padding else None), SumOfSquares()
+    ).double()
+    assert_exact(model, torch.randint(0, vocabulary, (4, tokens)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.LayerNorm(6), (6,)),
+        (nn.LayerNorm((3, 6)), (2, 3, 6)),
+        (nn.LayerNorm(6, bias=False), (4, 6)),
+        (nn.RMSNorm(6), (4, 6)),
+        (nn.GroupNorm(2, 6), (6, 4, 3)),
+        (nn.GroupNorm(3, 6), (6,)),
+        (nn.InstanceNorm1d(3, affine=True), (3, 7)),
+        (nn.InstanceNorm2d(3, affine=True), (3, 4, 5)),
+        (nn.InstanceNorm3d(3, affine=True), (3, 2, 3, 4)),
+    ],
+    ids=str,
+)
+def test_normalisation(layer, shape):
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(4, *shape))
+
+
+@given(
+    dimensions=st.integers(1, 3),
+    channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 3, 9), (2, 4, 18)]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    extra=st.integers(0, 2),
+    bias=st.booleans(),
+)
+@settings(max_examples=80)
+def test_transposed_convolutions(dimensions, channels, kernel, stride, dilation, padding, extra, bias):
+    groups, inputs, outputs = channels
+    layer = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1](
+        inputs,
+        outputs,
+        kernel,
+        stride=stride,
+        padding=padding,
+        output_padding=min(extra, max(stride, dilation) - 1),
+        groups=groups,
+        bias=bias,
+        dilation=dilation,
+    )
+    assume(3 + dilation * (kernel - 1) - 2 * padding >= 1 or stride > 1)
+    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *(5, 4, 4)[:dimensions]))
+
+
+@given(
+    tokens=st.integers(1, 6),
+    vocabulary=st.integers(2, 6),
+    padding=st.booleans(),
+    mode=st.sampled_from(["sum", "mean"]),
+)
+def test_bags_of_embeddings(tokens, vocabulary, padding, mode):
+    layer = nn.EmbeddingBag(vocabulary, 3, mode=mode, padding_idx=0 if padding else None)
+    bags = torch.randint(0, vocabulary, (4, tokens))
+    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), bags)
+    tied = nn.Sequential(layer, nn.Linear(3, vocabulary, bias=False)).double()
+    tied[1].weight = layer.weight
+    assert_exact(tied, bags)
+
+
+RECURRENT = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
+
+
+class Reader(nn.Module):
+    """A recurrent layer, read by its outputs, its last states or both; sequences come first, second, or packed by length."""
+
+    def __init__(self, layer: nn.Module, *, read: str, packed: bool = False, started: bool = False) -> None:
+        super().__init__()
+        self.layer, self.read, self.packed, self.started = layer, read, packed, started
+        self.first = nn.Linear(3, 3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        inputs = self.first(values)
+        lengths = 1 + (values[:, 0, 0].abs() * 100).long() % values.shape[1]
+        if not self.layer.batch_first:
+            inputs = inputs.transpose(0, 1)
+        if self.packed:
+            inputs = pack_padded_sequence(
+                inputs, lengths, batch_first=self.layer.batch_first, enforce_sorted=False
+            )
+        outputs, state = self.layer(inputs, self._start(values)) if self.started else self.layer(inputs)
+        if isinstance(outputs, PackedSequence):
+            outputs, _ = pad_packed_sequence(
+                outputs, batch_first=self.layer.batch_first, total_length=values.shape[1]
+            )
+        if not self.layer.batch_first:
+            outputs = outputs.transpose(0, 1)
+        states = torch.cat(
+            [each.transpose(0, 1).flatten(1) for each in (state if isinstance(state, tuple) else (state,))], 1
+        )
+        read = {"outputs": [outputs.flatten(1)], "states": [states], "both": [outputs.flatten(1), states]}[
+            self.read
+        ]
+        return SumOfSquares()(torch.cat(read, dim=1))
+
+    def _start(self, values: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        layer = self.layer
+        count = layer.num_layers * (2 if layer.bidirectional else 1)
+        share = values.mean(dim=(1, 2))[None, :, None]
+        hidden = share.expand(count, -1, layer.proj_size or layer.hidden_size).contiguous()
+        if not isinstance(layer, nn.LSTM):
+            return hidden
+        return hidden, 2 * share.expand(count, -1, layer.hidden_size).contiguous()
+
+
+@given(
+    kind=st.sampled_from(sorted(RECURRENT)),
+    layers=st.integers(1, 2),
+    both_ways=st.booleans(),
+    bias=st.booleans(),
+    batch_first=st.booleans(),
+    steps=st.integers(1, 5),
+    size=st.integers(2, 4),
+    projected=st.booleans(),
+    relu=st.booleans(),
+    read=st.sampled_from(["outputs", "states", "both"]),
+    packed=st.booleans(),
+    started=st.booleans(),
+)
+@settings(max_examples=120)
+def test_recurrent_layers(
+    kind, layers, both_ways, bias, batch_first, steps, size, projected, relu, read, packed, started
+):
+    own = {"proj_size": 1} if kind == "LSTM" and projected else {}
+    own |= {"nonlinearity": "relu"} if kind == "RNN" and relu else {}
+    layer = RECURRENT[kind](
+        3, size, num_layers=layers, bidirectional=both_ways, bias=bias, batch_first=batch_first, **own
+    )
+    model = Reader(layer, read=read, packed=packed, started=started).double()
+    assert_exact(model, drawn(4, steps, 3))
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_under_torch_func(kind):
+    model = Reader(RECURRENT[kind](3, 4, num_layers=2, bidirectional=True), read="both").double()
+    assert_exact(model, drawn(4, 5, 3), engine="functional")
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize("frozen", ["weight_ih_l0", "weight_hh_l0", "bias_hh_l0"])
+def test_recurrent_layers_with_a_frozen_parameter(kind, frozen):
+    model = Reader(RECURRENT[kind](3, 4), read="outputs").double()
+    model.layer.get_parameter(frozen).requires_grad_(False)
+    assert_exact(model, drawn(4, 5, 3))
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_layer_called_twice(kind):
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = RECURRENT[kind](3, 3, batch_first=True)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return SumOfSquares()(self.layer(self.layer(values)[0])[0])
+
+    assert_exact(Twice().double(), drawn(4, 3, 3))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+def test_recurrent_cells_in_a_loop(engine, cell):
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell(3, 4)
+
+        def forward(self, values: Tensor) -> Tensor:
+            state = None
+            for step in values.unbind(1):
+                state = self.cell(step, state)
+            return SumOfSquares()(state[0] if isinstance(state, tuple) else state)
+
+    assert_exact(Loop().double(), drawn(4, 3, 3), engine=engine)
+
+
+@given(
+    heads=st.sampled_from([1, 2, 4]),
+    queries=st.integers(1, 4),
+    keys=st.integers(1, 5),
+    batch_first=st.booleans(),
+    bias=st.booleans(),
+    need_weights=st.booleans(),
+    kind=st.sampled_from(["self", "cross", "other sizes"]),
+    masked=st.sampled_from(["", "padding", "padding as numbers", "causal", "by head"]),
+)
+@settings(max_examples=120)
+def test_attention(heads, queries, keys, batch_first, bias, need_weights, kind, masked):
+    sizes = {"kdim": 3, "vdim": 5} if kind == "other sizes" else {}
+    keys = queries if kind == "self" else keys
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, heads, bias=bias, batch_first=batch_first, **sizes)
+
+        def forward(self, values: Tensor) -> Tensor:
+            query, key = values[:, :queries], values[:, -keys:].flip(1)
+            given = (
+                [query] * 3
+                if kind == "self"
+                else [query, key[..., : sizes.get("kdim")], key[..., : sizes.get("vdim")]]
+            )
+            if not batch_first:
+                given = (
+                    [given[0].transpose(0, 1)] * 3 if kind == "self" else [x.transpose(0, 1) for x in given]
+                )
+            read, weights = self.attention(*given, need_weights=need_weights, **self._masks(values))
+            read = read if batch_first else read.transpose(0, 1)
+            shown = torch.cat([read.flatten(1), weights.flatten(1)], 1) if need_weights else read
+            return SumOfSquares()(shown)
+
+        def _masks(self, values: Tensor) -> dict[str, Tensor]:
+            padding = torch.arange(keys).expand(len(values), keys) > (values[:, :1, 0] > 0)
+            blocked = torch.triu(torch.ones(queries, keys), 1).bool()
+            return {
+                "": {},
+                "padding": {"key_padding_mask": padding},
+                "padding as numbers": {
+                    "key_padding_mask": -3.0 * padding,
+                    "attn_mask": -2.0 * blocked.double(),
+                },
+                "causal": {"attn_mask": blocked},
+                "by head": {"attn_mask": blocked.expand(len(values) * heads, -1, -1)},
+            }[masked]
+
+    assert_exact(Model().double(), drawn(4, 7, 8))
+
+
+@pytest.mark.parametrize("settings_of", [{"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
+def test_attention_with_keys_of_its_own_is_run_by_torch_func(settings_of):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True, **settings_of)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return SumOfSquares()(self.attention(values, values, values)[0])
+
+    assert_exact(Model().double(), drawn(3, 4, 4))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_transformer(norm_first):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(7, 8)
+            layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, norm_first=norm_first)
+            self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=torch.float64)
+            return SumOfSquares()(self.body(self.words(tokens), mask, tokens == 0, is_causal=True))
+
+    model = Model().double()
+    tokens = torch.randint(1, 7, (4, 5))
+    tokens[1, 3:] = 0
+    assert_exact(model, tokens)
+    engine = make_engine("ghost", model, loss)
+    engine.norms(tokens, torch.zeros(4, dtype=torch.int64))
+    kinds = [type(call) for call in engine._calls]
+    assert kinds.count(OpenedCall) == 2
+    assert FallbackCall not in kinds
+
+
+@pytest.mark.parametrize(
+    "module", [nn.GRU(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)], ids=str
+)
+def test_one_sequence_without_a_batch_is_refused(module):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = module
+
+        def forward(self, values: Tensor) -> Tensor:
+            given = [values] if isinstance(module, nn.GRU) else [values] * 3
+            return self.layer(*given)[0]
+
+    width = 3 if isinstance(module, nn.GRU) else 4
+    with pytest.raises(ModelError, match="expected one"):
+        make_engine("ghost", Model(), loss).norms(torch.randn(5, width), torch.zeros(5, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
+    model = Reader(nn.LSTM(3, 4, num_layers=3, dropout=0.5), read="outputs").double()
+    inputs, targets = drawn(3, 4, 3), torch.tensor([0, 1, 0])
+    engine = make_engine("ghost", model, loss)
+    torch.manual_seed(seed)
+    norms = engine.norms(inputs, targets)
+    rows = []
+    for index in range(3):
+        torch.manual_seed(seed)
+        engine.norms(inputs, targets)
+        model.zero_grad()
+        engine.weighted_sum(torch.eye(3, dtype=torch.float64)[index])
+        rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+    torch.testing.assert_close(torch.stack(rows), norms)
+    assert not torch.allclose(norms, single_gradients(model.eval(), inputs, targets).norm(dim=1))
+
+
+def test_a_bag_whose_largest_counts_has_no_rule():
+    assert rule_for(nn.EmbeddingBag(4, 3, mode="max")) is None

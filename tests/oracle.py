@@ -1,0 +1,69 @@
+"""The oracle that engines are held to: one ordinary backward pass per example."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from equidp.engines import make_engine
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+class SumOfSquares(nn.Module):
+    """A head without parameters: two logits from anything."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.reshape(len(values), -1)
+        return torch.stack(
+            [
+                values.square().mean(dim=1),
+                (values * torch.linspace(-1, 1, values.shape[1]).to(values)).sum(dim=1),
+            ],
+            1,
+        )
+
+
+def single_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """[batch, parameters]: the oracle, one ordinary backward pass per example."""
+    rows = []
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for x, y in zip(inputs, targets, strict=True):
+        gradients = torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True)
+        rows.append(
+            torch.cat(
+                [
+                    torch.zeros_like(p).flatten() if g is None else g.flatten()
+                    for p, g in zip(trained, gradients, strict=True)
+                ]
+            )
+        )
+    return torch.stack(rows)
+
+
+def assert_exact(
+    model: nn.Module, inputs: Tensor, *, engine: str = "ghost", classes: int = 2, tolerance: float = 1e-10
+) -> None:
+    """Norms and weighted sum against the oracle, relative to the largest gradient."""
+    targets = torch.arange(len(inputs)) % classes
+    oracle = single_gradients(model, inputs, targets)
+    weights = torch.linspace(0.3, 2.0, len(inputs), dtype=oracle.dtype)
+    made = make_engine(engine, model, loss)
+    model.zero_grad()
+    norms = made.norms(inputs, targets)
+    made.weighted_sum(weights)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in trained]
+    )
+    scale = oracle.norm(dim=1).max().clamp_min(1e-30)
+    assert (norms - oracle.norm(dim=1)).abs().max() <= tolerance * scale
+    assert (total - weights @ oracle).norm() <= tolerance * scale * len(inputs)
+    model.zero_grad()
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
