@@ -36,5 +36,6 @@ class GivenGradients:
 
     def weighted_sum(self, weights: Tensor) -> None:
         assert self.gradients is not None
-        self.parameter.grad = weights @ self.gradients
+        total = weights @ self.gradients
+        self.parameter.grad = total if self.parameter.grad is None else self.parameter.grad + total
         self.gradients = None

@@ -95,7 +95,11 @@ POLICIES = {
 
 
 def make_step(
-    policy: Policy, randomness: object, sigma: float = 1.0, ledger: Ledger | None = None
+    policy: Policy,
+    randomness: object,
+    sigma: float = 1.0,
+    ledger: Ledger | None = None,
+    physical_batch_size: int | None = None,
 ) -> PrivateStep:
     parameter = torch.nn.Parameter(torch.zeros(DIMENSION))
     policy.prepare(noise_multiplier=sigma, expected_batch_size=EXPECTED)
@@ -107,6 +111,7 @@ def make_step(
         expected_batch_size=EXPECTED,
         ledger=Ledger() if ledger is None else ledger,
         randomness=randomness,
+        physical_batch_size=physical_batch_size,
     )
 
 
@@ -132,8 +137,12 @@ def as_batch(rows: list[tuple[float, int, int]]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@given(rows=examples, extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)))
-def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra):
+@given(
+    rows=examples,
+    extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)),
+    physical=st.sampled_from([None, 1, 2]),
+)
+def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
     """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
 
     The statistics are switched to what the smaller batch released, as in the proof: only then are weights comparable.
@@ -149,7 +158,8 @@ def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra)
             observe(released[0])
 
         policy.observe = observe_first_release  # type: ignore[method-assign]
-        sums.append(private_gradient(make_step(policy, NoNoise()), *as_batch(batch)).double() * EXPECTED)
+        step = make_step(policy, NoNoise(), physical_batch_size=physical)
+        sums.append(private_gradient(step, *as_batch(batch)).double() * EXPECTED)
         sensitivities.append(policy.sensitivity)
     assert sensitivities[0] == sensitivities[1]
     assert torch.isfinite(sums[0]).all()
@@ -262,6 +272,42 @@ def test_the_ledger_is_charged_before_noise_is_drawn():
     with pytest.raises(OSError, match="no entropy"):
         private_gradient(step, torch.ones(2, DIMENSION), torch.zeros(2, dtype=torch.int64))
     assert ledger.entries == ((StepEvent(0.1, 1.0, 10.0), 1),)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(rows=examples, physical=st.integers(1, 7))
+def test_a_batch_in_parts_gives_what_it_gives_whole(name, rows, physical):
+    policies = POLICIES[name](), POLICIES[name]()
+    whole = private_gradient(make_step(policies[0], SeededRandomness(3)), *as_batch(rows))
+    step = make_step(policies[1], SeededRandomness(3), physical_batch_size=physical)
+    torch.testing.assert_close(private_gradient(step, *as_batch(rows)), whole)
+    assert step.ledger.steps == 1
+    assert policies[0].sensitivity == policies[1].sensitivity
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "naive"])
+def test_a_part_that_fails_leaves_no_sum_behind(name):
+    """Neither the raw sum of earlier parts nor a step that is charged where no noise was drawn for the gradient's sake."""
+
+    class FailsLater(GivenGradients):
+        def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            if (inputs == 7).any():
+                raise RuntimeError("out of memory")
+            return super().norms(inputs, targets)
+
+    step = make_step(POLICIES[name](), SeededRandomness(0), physical_batch_size=2)
+    step.engine = FailsLater(step.parameters[0])
+    gradients = torch.cat([torch.ones(2, DIMENSION), torch.full((1, DIMENSION), 7.0)])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        private_gradient(step, gradients, torch.zeros(3, dtype=torch.int64))
+    assert step.parameters[0].grad is None
+    assert step.ledger.steps == 0
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5])
+def test_a_physical_batch_of_no_size_is_refused(size):
+    with pytest.raises(SettingError, match="physical_batch_size"):
+        make_step(DPSGD(1.0), NoNoise(), physical_batch_size=size)
 
 
 def test_plain_sgd_sums_everything_and_is_refused_with_noise():

@@ -84,6 +84,13 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
         ) from error
 
 
+def _joined(measured: list[tuple[Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Norms and groups of all parts; of none, nothing, on the device of `groups`."""
+    if not measured:
+        return torch.empty(0, device=groups.device), groups
+    return torch.cat([norms for norms, _ in measured]), torch.cat([groups for _, groups in measured])
+
+
 class PrivateStep:
     """Turns a batch into a private gradient in `p.grad` (spec: sample, norms, statistics, weights, noisy sum over b).
 
@@ -95,6 +102,9 @@ class PrivateStep:
         expected_batch_size: b = q n. The realised size is private and never divides anything.
         ledger: is charged with `event` before noise is drawn.
         randomness: where the noise comes from.
+        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and changes nothing else:
+            a step's parts are summed before noise is added. A policy that reads statistics needs them of the whole batch before
+            its first weight, so the engine sees each part twice then.
 
     Formal guarantee: for any two datasets that differ in one example, added or removed, one call with a Poisson sample at
     `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
@@ -112,9 +122,16 @@ class PrivateStep:
         expected_batch_size: float,
         ledger: Ledger,
         randomness: Randomness,
+        physical_batch_size: int | None = None,
     ) -> None:
         if not expected_batch_size > 0:
             raise SettingError(f"expected_batch_size={expected_batch_size}; expected a number > 0.")
+        if physical_batch_size is not None and not (
+            physical_batch_size >= 1 and physical_batch_size % 1 == 0
+        ):
+            raise SettingError(
+                f"physical_batch_size={physical_batch_size}; expected None or a whole number >= 1."
+            )
         if event.statistics_noise != policy.statistics_noise:
             raise SettingError(
                 f"the event charges statistics noise {event.statistics_noise}, the policy uses {policy.statistics_noise}; "
@@ -127,23 +144,54 @@ class PrivateStep:
         self.expected_batch_size = expected_batch_size
         self.ledger = ledger
         self.randomness = randomness
+        self.physical_batch_size = physical_batch_size
 
     def __call__(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> None:
         """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch (which may be empty)."""
+        self._clear()
+        try:
+            parts = self._parts(inputs, targets, groups)
+            if self.event.statistics_noise is not None:
+                measured = [self._finite_norms(*part) for part in parts]
+                self.ledger.spend(self.event)
+                self._release_statistics(*_joined(measured, groups))
+                sensitivity = self._sensitivity()
+                if len(parts) == 1:
+                    self._add_weighted(*measured[0], sensitivity)
+                else:
+                    self._add_parts(parts, sensitivity)
+            else:
+                sensitivity = self._sensitivity()
+                self._add_parts(parts, sensitivity)
+                self.ledger.spend(self.event)
+            self._add_noise(sensitivity)
+        except BaseException:
+            self._clear()  # Sums without their noise are nobody's to see.
+            raise
+
+    def _clear(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        norms, groups = self._finite_norms(inputs, targets, groups)
-        self.ledger.spend(self.event)
-        self._release_statistics(norms, groups)
-        sensitivity = self._sensitivity()
-        if len(norms):
-            weights = self._rows(lambda policy: policy.weights, norms, groups)
-            if weights.shape != norms.shape:
-                raise PolicyError(
-                    f"weights have shape {tuple(weights.shape)}; expected one per example, {tuple(norms.shape)}."
-                )
-            self.engine.weighted_sum(capped_weights(weights, norms, sensitivity))
-        self._add_noise(sensitivity)
+
+    def _parts(self, *batch: Tensor) -> list[tuple[Tensor, ...]]:
+        """The batch in parts that the engine can take; none of an empty batch."""
+        size = self.physical_batch_size or max(1, len(batch[0]))
+        return list(zip(*(tensor.split(size) for tensor in batch), strict=True)) if len(batch[0]) else []
+
+    def _add_parts(self, parts: Sequence[tuple[Tensor, ...]], sensitivity: float) -> None:
+        for inputs, targets, groups in parts:
+            self._add_weighted(*self._finite_norms(inputs, targets, groups), sensitivity)
+
+    def _add_weighted(self, norms: Tensor, groups: Tensor, sensitivity: float) -> None:
+        """Adds to `p.grad` the weighted gradients of the examples that the engine measured last; these are their norms."""
+        if not len(norms):
+            return
+        weights = self._rows(lambda policy: policy.weights, norms, groups)
+        if weights.shape != norms.shape:
+            raise PolicyError(
+                f"weights have shape {tuple(weights.shape)}; expected one per example, {tuple(norms.shape)}."
+            )
+        self.engine.weighted_sum(capped_weights(weights, norms, sensitivity))
 
     def _finite_norms(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         """Norms and groups of the examples whose gradient is finite; the others leave the batch before the engine sums."""
@@ -161,8 +209,7 @@ class PrivateStep:
         return rowwise(rule(copy.deepcopy(self.policy)), norms, groups)
 
     def _release_statistics(self, norms: Tensor, groups: Tensor) -> None:
-        if self.event.statistics_noise is None:
-            return
+        assert self.event.statistics_noise is not None
         # An empty batch has no row to show how many cells there are, so one made-up example does, and is dropped.
         probe = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
         rows = self._rows(lambda policy: policy.statistics, *((norms, groups) if len(norms) else probe))[

@@ -48,6 +48,7 @@ class Trainer:
         scheduler: a torch learning-rate scheduler, stepped after each step.
         callbacks: watch the run.
         workers: processes that load a dataset that is not in memory.
+        physical_batch_size: the most examples that are in the engine at a time, whatever `batch_size` is; bounds memory.
 
     Raises:
         SettingError, DataError, ModelError: before any budget is spent.
@@ -74,6 +75,7 @@ class Trainer:
         scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
         callbacks: Sequence[Callback] = (),
         workers: int = 0,
+        physical_batch_size: int | None = None,
     ) -> None:
         self.num_examples = len(train)  # type: ignore[arg-type]
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
@@ -100,6 +102,7 @@ class Trainer:
             expected_batch_size=self.expected_batch_size,
             ledger=self.ledger,
             randomness=self._randomness,
+            physical_batch_size=physical_batch_size,
         )
 
     def _noise_multiplier(self, noise_multiplier: float | None, target_epsilon: float | None) -> float:
