@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.engines import ENGINES, make_engine
+from equidp.engines import ENGINES, dataset_norms, make_engine
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.layers import RULES, rule_for
 from equidp.errors import ModelError, SettingError
@@ -195,6 +195,16 @@ def test_a_batch_in_chunks_equals_one_chunk_with_the_same_dropout():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+def test_norms_of_a_whole_dataset_in_chunks(engine, chunk_size):
+    model = MODELS["small-cnn"]((1, 8, 8), 3).double()
+    inputs, targets = drawn(7, 1, 8, 8), torch.arange(7) % 3
+    norms = dataset_norms(make_engine(engine, model, loss), inputs, targets, chunk_size)
+    torch.testing.assert_close(norms, single_gradients(model, inputs, targets).norm(dim=1))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_are_added_to_what_is_there(engine):
     model = nn.Linear(3, 2).double()
     made = make_engine(engine, model, loss)
@@ -292,7 +302,7 @@ def test_an_unknown_engine_and_a_bad_chunk_are_refused():
     ("model", "inputs"),
     [
         (MODELS["lenet"]((1, 16, 16), 4), torch.randn(4, 1, 16, 16)),
-        (MODELS["resnet20"]((3, 8, 8), 4), torch.randn(4, 3, 8, 8)),
+        (MODELS["small-cnn"]((3, 8, 8), 4), torch.randn(4, 3, 8, 8)),
         (nn.Sequential(OwnParameter(), nn.ReLU(), nn.Linear(4, 2)), torch.randn(4, 5)),
         (
             nn.Sequential(
@@ -301,7 +311,7 @@ def test_an_unknown_engine_and_a_bad_chunk_are_refused():
             torch.randn(4, 5, 8),
         ),
     ],
-    ids=["lenet", "resnet20", "own parameter", "transformer"],
+    ids=["lenet", "small-cnn", "own parameter", "transformer"],
 )
 def test_norms_and_sums_are_float32_under_autocast(engine, model, inputs):
     targets = torch.tensor([0, 1, 0, 1])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from equidp.engines.base import GradientEngine, LossFunction
+from equidp.engines.base import GradientEngine, LossFunction, dataset_norms
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.probe import check_engine, check_model, make_compatible
@@ -18,6 +18,7 @@ __all__ = [
     "LossFunction",
     "check_engine",
     "check_model",
+    "dataset_norms",
     "make_compatible",
     "make_engine",
 ]

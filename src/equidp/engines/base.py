@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -29,3 +30,17 @@ class GradientEngine(Protocol):
 
         weights: [batch]. Every example of the batch has a finite norm: the mechanism takes others out before it asks for a sum.
         """
+
+
+def dataset_norms(engine: GradientEngine, inputs: Tensor, targets: Tensor, chunk_size: int = 256) -> Tensor:
+    """Per-example gradient norms of a whole dataset at the model's present parameters, [n]. They are private: never release them.
+
+    Costs less than training on as many examples: no sum is taken.
+
+    Args:
+        engine: of the model; asked for norms alone.
+        inputs, targets: [n, ...], n >= 1.
+        chunk_size: examples at a time; bounds memory.
+    """
+    parts = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
+    return torch.cat([engine.norms(*part).detach() for part in parts])
