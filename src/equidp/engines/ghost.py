@@ -7,9 +7,9 @@ et al. 2023). The backward pass computes output gradients alone: no parameter gr
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.base import LossFunction
-from equidp.engines.layers import Call, FallbackCall, OpenedCall, forward_for, opened, rule_for, watch
+from equidp.engines.layers import Call, FallbackCall, OpenedCall, forward_for, replaced, rule_for, watch
 from equidp.engines.layers.base import squared_lengths
-from equidp.engines.layers.opened import Projection
 from equidp.errors import ModelError
 
 
@@ -30,7 +29,7 @@ class GhostEngine:
     Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are run from products
     (`equidp.engines.layers.opened`); any other module that owns trainable parameters is run again by torch.func, alone. Parameters
     that several calls share (tied weights, a layer used twice) get their cross terms from per-example gradients of those calls.
-    Hooks and other forwards are on the model during `norms` only.
+    Other forwards are on the model during `norms` only.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
@@ -39,12 +38,14 @@ class GhostEngine:
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
-        self._calls: list[Call] = []
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._sites = list(_sites(model))
+        self._alone: list[Call] = []
+        self._shared: list[Call] = []
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
-        self._calls = []
-        device = inputs.device.type
+        self._alone, self._shared = [], []
         with self._watched() as calls, torch.enable_grad():
             losses = self.loss(self.model(inputs), targets)
             if losses.shape != (len(inputs),):
@@ -52,106 +53,113 @@ class GhostEngine:
                     f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
                     "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
                 )
-            with torch.autocast(device, enabled=False):
+            with _full_precision(losses.device):
                 torch.autograd.backward(losses.sum())
-        self._calls = [call for call in calls if call.reached]
-        with torch.autocast(device, enabled=False):
+        self._sort([call for call in calls if call.reached])
+        with _full_precision(losses.device):
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
         total = torch.zeros(batch, device=device)
-        alone, shared = self._sorted_calls()
-        for call in alone:
+        for call in self._alone:
             total = total + _one_per_example(call.squared_norms(), call.module, batch)
-        for gradient in self._shared_gradients(shared, batch).values():
+        for gradient in self._shared_gradients(batch).values():
             total = total + squared_lengths({"": gradient})
         return total
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
-        alone, shared = self._sorted_calls()
-        with torch.autocast(weights.device.type, enabled=False):
-            for call in alone:
+        with _full_precision(weights.device):
+            for call in self._alone:
                 for name, gradient in call.weighted_gradients(weights).items():
-                    _accumulate(call.module.get_parameter(name), gradient)
-            for parameter, gradients in self._shared_gradients(shared, len(weights)).items():
+                    _accumulate(call.parameters[name], gradient)
+            for parameter, gradients in self._shared_gradients(len(weights)).items():
                 _accumulate(parameter, torch.tensordot(weights.to(gradients.dtype), gradients, dims=1))
-        self._calls = []
+        self._alone, self._shared = [], []
 
-    def _sorted_calls(self) -> tuple[list[Call], list[Call]]:
+    def _sort(self, calls: list[Call]) -> None:
         """Calls whose parameters no other call uses, and the others."""
-        users: dict[nn.Parameter, int] = defaultdict(int)
-        for call in self._calls:
-            for name in call.names:
-                users[call.module.get_parameter(name)] += 1
-        alone: list[Call] = []
-        shared: list[Call] = []
-        for call in self._calls:
-            single = all(users[call.module.get_parameter(name)] == 1 for name in call.names)
-            (alone if single else shared).append(call)
-        return alone, shared
+        users = Counter(parameter for call in calls for parameter in call.parameters.values())
+        for call in calls:
+            single = all(users[parameter] == 1 for parameter in call.parameters.values())
+            (self._alone if single else self._shared).append(call)
 
-    @staticmethod
-    def _shared_gradients(calls: list[Call], batch: int) -> dict[nn.Parameter, Tensor]:
+    def _shared_gradients(self, batch: int) -> dict[nn.Parameter, Tensor]:
         """Per-example gradients of the parameters of several calls, summed over the calls before any norm is taken."""
         gradients: dict[nn.Parameter, Tensor] = {}
-        for call in calls:
+        for call in self._shared:
             for name, gradient in call.example_gradients().items():
                 _one_per_example(gradient, call.module, batch)
-                parameter = call.module.get_parameter(name)
+                parameter = call.parameters[name]
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
         return gradients
 
     @contextmanager
     def _watched(self) -> Iterator[list[Call]]:
-        """Hooks on every module that owns trainable parameters, and parameters out of the graph, while inside."""
+        """Forwards that take notes in the modules that own trained parameters, and those out of the graph, while inside."""
         calls: list[Call] = []
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        handles = []
+        anchor = torch.zeros((), requires_grad=True, device=self._trained[0].device)
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        anchor = torch.zeros((), requires_grad=True, device=trained[0].device)
-        names = {module: _trained_names(module) for module in _owners(self.model)}
-        forwards = {module: forward for module in names if (forward := forward_for(module))}
-
-        def start(module: nn.Module) -> Projection:
-            call = OpenedCall(module, names[module], anchor)
-            calls.append(call)
-            return call.project
-
         try:
-            for module in names:
-                if module not in forwards:
-                    watcher = _Watcher(calls, anchor, names[module])
-                    handles.append(module.register_forward_hook(watcher, with_kwargs=True))
-            with opened(forwards, start):
-                for parameter in trained:
-                    parameter.requires_grad_(False)
+            with replaced({site.module: partial(site.run, calls, anchor) for site in self._sites}):
+                for parameter in self._trained:
+                    parameter.requires_grad = False
                 torch.backends.mha.set_fastpath_enabled(False)
                 yield calls
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for handle in handles:
-                handle.remove()
-            for parameter in trained:
-                parameter.requires_grad_(True)
+            for parameter in self._trained:
+                parameter.requires_grad = True
 
 
-def _trained_names(module: nn.Module) -> list[str]:
-    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+class _Site:
+    """A module to watch, with those of its parameters that are trained."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parameters = {
+            name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
+        }
+        self._own = module.forward
+        self._opened = forward_for(module)
+        self._rule = rule_for(module)
+
+    def run(self, calls: list[Call], anchor: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        """The module's forward, taking notes."""
+        if self._opened is not None:
+            opened = OpenedCall(self.module, self.parameters, anchor)
+            calls.append(opened)
+            return self._opened(self.module, opened.project, *arguments, **keywords)
+        output = self._own(*arguments, **keywords)
+        if self._rule is not None and not keywords and len(arguments) == 1:
+            call = self._rule(self.module, self.parameters, arguments[0])
+            calls.append(call)
+            return watch(self.module, arguments[0], output, anchor, call.receive)
+        unknown = FallbackCall(self.module, self.parameters, arguments, keywords)
+        calls.append(unknown)
+        outputs, structure = tree_flatten(output)
+        watched = [
+            watch(self.module, unknown.inputs, each, anchor, partial(unknown.receive_at, position))
+            if isinstance(each, Tensor) and each.is_floating_point()
+            else each
+            for position, each in enumerate(outputs)
+        ]
+        return tree_unflatten(watched, structure)
 
 
-def _owners(module: nn.Module) -> Iterator[nn.Module]:
-    """Modules to watch: those we know, and the outermost of those that use parameters of their own and that we do not know."""
+def _sites(module: nn.Module) -> Iterator[_Site]:
+    """Those we know, and the outermost of those that use parameters of their own and that we do not know."""
     seen: set[nn.Module] = set()
 
-    def visit(module: nn.Module) -> Iterator[nn.Module]:
+    def visit(module: nn.Module) -> Iterator[_Site]:
         if module in seen:
             return
         seen.add(module)
+        site = _Site(module)
         own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
         if rule_for(module) is not None or forward_for(module) is not None or own:
-            if any(parameter.requires_grad for parameter in module.parameters()):
-                yield module
+            if site.parameters:
+                yield site
             return
         for child in module.children():
             yield from visit(child)
@@ -159,30 +167,11 @@ def _owners(module: nn.Module) -> Iterator[nn.Module]:
     return visit(module)
 
 
-class _Watcher:
-    """A forward hook that notes a call and asks for the gradient of its output."""
-
-    def __init__(self, calls: list[Call], anchor: Tensor, names: list[str]) -> None:
-        self.calls, self.anchor, self.names = calls, anchor, names
-
-    def __call__(
-        self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any
-    ) -> Any:
-        rule = rule_for(module)
-        if rule is not None and not keywords and len(arguments) == 1:
-            call = rule(module, self.names, arguments[0])
-            self.calls.append(call)
-            return watch(module, arguments[0], output, self.anchor, call.receive)
-        unknown = FallbackCall(module, self.names, arguments, keywords)
-        self.calls.append(unknown)
-        outputs, structure = tree_flatten(output)
-        watched = [
-            watch(module, unknown.inputs, each, self.anchor, partial(unknown.receive_at, position))
-            if isinstance(each, Tensor) and each.is_floating_point()
-            else each
-            for position, each in enumerate(outputs)
-        ]
-        return tree_unflatten(watched, structure)
+def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast, where it is on, off while inside."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:

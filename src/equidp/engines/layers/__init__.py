@@ -10,7 +10,7 @@ from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.engines.layers.norm import GroupNormCall, InstanceNormCall, LayerNormCall, RMSNormCall
-from equidp.engines.layers.opened import OpenedCall, forward_for, opened, unrolled
+from equidp.engines.layers.opened import OpenedCall, forward_for, replaced, unrolled
 
 __all__ = [
     "RULES",
@@ -19,7 +19,7 @@ __all__ = [
     "LayerCall",
     "OpenedCall",
     "forward_for",
-    "opened",
+    "replaced",
     "rule_for",
     "unrolled",
     "watch",

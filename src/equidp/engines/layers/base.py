@@ -17,11 +17,11 @@ class Call(ABC):
 
     Args:
         module: the module.
-        names: its trainable parameters, by their names in the module.
+        parameters: those of its parameters that are trained, by their names in the module.
     """
 
-    def __init__(self, module: nn.Module, names: list[str]) -> None:
-        self.module, self.names = module, names
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        self.module, self.parameters = module, parameters
 
     @property
     @abstractmethod
@@ -30,15 +30,15 @@ class Call(ABC):
 
     @abstractmethod
     def example_gradients(self) -> dict[str, Tensor]:
-        """Per-example gradients of each trainable parameter, [batch, *shape]."""
+        """Per-example gradients of each parameter, [batch, *shape]."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """Squared norms of the per-example gradients over all the module's trainable parameters, [batch]."""
+        """Squared norms of the per-example gradients over all these parameters, [batch]."""
 
     @abstractmethod
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        """sum_i weights[i] * gradient_i of each trainable parameter."""
+        """sum_i weights[i] * gradient_i of each parameter."""
 
 
 class LayerCall(Call):
@@ -48,15 +48,15 @@ class LayerCall(Call):
 
     Args:
         module: the layer.
-        names: its trainable parameters.
+        parameters: those of its parameters that are trained.
         inputs: [batch, ...], what it was called with.
 
     Attributes:
         grad_output: [batch, ...], gradient of the summed losses in the layer's output; set by the backward pass.
     """
 
-    def __init__(self, module: nn.Module, names: list[str], inputs: Tensor) -> None:
-        super().__init__(module, names)
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], inputs: Tensor) -> None:
+        super().__init__(module, parameters)
         self.inputs = inputs.detach()
         self.grad_output: Tensor | None = None
         self._kept: dict[str, Tensor] | None = None

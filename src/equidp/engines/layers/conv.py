@@ -48,9 +48,9 @@ class ConvCall(LayerCall):
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         sums = {}
         if self._kept is None:
-            if "weight" in self.names:
+            if "weight" in self.parameters:
                 sums["weight"] = self._convolved(weights)
-            if "bias" in self.names:
+            if "bias" in self.parameters:
                 sums["bias"] = weights @ self._bias_gradients().to(weights.dtype)
             return sums
         if "weight" in self._kept:
@@ -72,13 +72,13 @@ class ConvCall(LayerCall):
 
     def _gradients(self) -> dict[str, Tensor]:
         gradients = {}
-        if "weight" in self.names:
+        if "weight" in self.parameters:
             image, signal = self._roles()
             windows = list(self._windows(signal.shape[2:]))
             signal = signal.flatten(2).unflatten(1, (self.module.groups, -1))
             few = image.shape[1] // self.module.groups < _MANY_CHANNELS
             gradients["weight"] = (self._at_once if few else self._one_by_one)(image, signal, windows)
-        if "bias" in self.names:
+        if "bias" in self.parameters:
             gradients["bias"] = self._bias_gradients()
         return gradients
 

@@ -25,11 +25,15 @@ class FallbackCall(LayerCall):
     """
 
     def __init__(
-        self, module: nn.Module, names: list[str], arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self,
+        module: nn.Module,
+        parameters: dict[str, nn.Parameter],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        super().__init__(module, names, next(each for each in self._flat if isinstance(each, Tensor)))
+        super().__init__(module, parameters, next(each for each in self._flat if isinstance(each, Tensor)))
         self.grad_outputs: dict[int, Tensor] = {}
         device = self.inputs.device.type
         self._autocast = torch.autocast(
@@ -50,7 +54,7 @@ class FallbackCall(LayerCall):
                 "or engine='functional'."
             )
         every = dict(self.module.named_parameters())
-        trained = {name: every[name].detach() for name in self.names}
+        trained = {name: every[name].detach() for name in self.parameters}
         fixed = {name: value.detach() for name, value in every.items() if name not in trained}
         fixed |= dict(self.module.named_buffers())
         split = [isinstance(each, Tensor) and each.shape[:1] == (batch,) for each in self._flat]

@@ -81,7 +81,7 @@ class LinearCall(LayerCall):
             self._use = LinearUse(
                 by_position(self.inputs),
                 by_position(self.grad_output),
-                *(name if name in self.names else None for name in ("weight", "bias")),
+                *(name if name in self.parameters else None for name in ("weight", "bias")),
             )
         return self._use
 

@@ -26,7 +26,7 @@ class _NormCall(LayerCall):
             "weight": lambda: self._sum(gradient * self._normalised(inputs)),
             "bias": lambda: self._sum(gradient),
         }
-        return {name: every[name]() for name in self.names}
+        return {name: every[name]() for name in self.parameters}
 
 
 class _TrailingNormCall(_NormCall):

@@ -7,7 +7,7 @@ is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -72,36 +72,30 @@ def _unchanged(module: nn.Module, layer: type[nn.Module]) -> bool:
 
 
 @contextmanager
-def opened(forwards: dict[nn.Module, Forward], start: Callable[[nn.Module], Projection]) -> Iterator[None]:
-    """These forwards in place of the modules' own, while inside.
-
-    Args:
-        forwards: one for each module, from `forward_for`.
-        start: gives the projection for one call of a module.
-    """
+def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """These in place of the modules' own `forward`, while inside."""
+    before = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
-            module.forward = _started(forward, module, start)
+            vars(module)["forward"] = forward
         yield
     finally:
-        for module in forwards:
-            vars(module).pop("forward", None)
-
-
-def _started(
-    forward: Forward, module: nn.Module, start: Callable[[nn.Module], Projection]
-) -> Callable[..., Any]:
-    def started(*arguments: Any, **keywords: Any) -> Any:
-        return forward(module, start(module), *arguments, **keywords)
-
-    return started
+        for module, own in before.items():
+            if own is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = own
 
 
 @contextmanager
 def unrolled(model: nn.Module) -> Iterator[None]:
     """Recurrent layers step by step, while inside: torch.func knows no rule for the fused ones."""
-    forwards = {module: forward for module in model.modules() if (forward := _step_by_step(module))}
-    with opened(forwards, lambda module: partial(_project, module)):
+    forwards = {
+        module: partial(forward, module, partial(_project, module))
+        for module in model.modules()
+        if (forward := _step_by_step(module))
+    }
+    with replaced(forwards):
         yield
 
 
@@ -146,8 +140,8 @@ class OpenedCall(Call):
     parameter are used in the order of their rows.
     """
 
-    def __init__(self, module: nn.Module, names: list[str], anchor: Tensor) -> None:
-        super().__init__(module, names)
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], anchor: Tensor) -> None:
+        super().__init__(module, parameters)
         self._anchor = anchor
         self._pieces: dict[_Block, list[_Piece]] = {}
         self._read: list[LinearUse] | None = None
@@ -181,7 +175,7 @@ class OpenedCall(Call):
         if self._read is None:
             self._read = []
             for block, pieces in self._pieces.items():
-                names = (name if name in self.names else None for name in (block.weight, block.bias))
+                names = (name if name in self.parameters else None for name in (block.weight, block.bias))
                 reached = [piece for piece in pieces if piece.reached]
                 inputs = [piece.inputs for piece in reached] or [pieces[0].inputs[:, :0]]
                 gradients = [piece.gradient for piece in reached] or [pieces[0].gradient]
