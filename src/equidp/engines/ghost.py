@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
 from equidp.engines.base import LossFunction
-from equidp.engines.layers import Call, FallbackCall, OpenedCall, forward_for, replaced, rule_for, watch
+from equidp.engines.layers import Call, FallbackCall, OpenedCall, Tape, forward_for, replaced, rule_for
 from equidp.engines.layers.base import squared_lengths
 from equidp.errors import ModelError
 
@@ -38,7 +38,6 @@ class GhostEngine:
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
-        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._sites = list(_sites(model))
         self._alone: list[Call] = []
         self._shared: list[Call] = []
@@ -46,17 +45,17 @@ class GhostEngine:
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
         self._alone, self._shared = [], []
-        with self._watched() as calls, torch.enable_grad():
+        tape = Tape()
+        with self._watched(tape), torch.enable_grad():
             losses = self.loss(self.model(inputs), targets)
-            if losses.shape != (len(inputs),):
-                raise ModelError(
-                    f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
-                    "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
-                )
-            with _full_precision(losses.device):
-                torch.autograd.backward(losses.sum())
-        self._sort([call for call in calls if call.reached])
+        if losses.shape != (len(inputs),):
+            raise ModelError(
+                f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
+                "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+            )
         with _full_precision(losses.device):
+            tape.backward(losses)
+            self._sort([call for call in tape.calls if call.reached])
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
@@ -95,21 +94,15 @@ class GhostEngine:
         return gradients
 
     @contextmanager
-    def _watched(self) -> Iterator[list[Call]]:
-        """Forwards that take notes in the modules that own trained parameters, and those out of the graph, while inside."""
-        calls: list[Call] = []
-        anchor = torch.zeros((), requires_grad=True, device=self._trained[0].device)
+    def _watched(self, tape: Tape) -> Iterator[None]:
+        """Forwards that take notes in the modules that own trained parameters, while inside."""
         fast_path = torch.backends.mha.get_fastpath_enabled()
         try:
-            with replaced({site.module: partial(site.run, calls, anchor) for site in self._sites}):
-                for parameter in self._trained:
-                    parameter.requires_grad = False
+            with replaced({site.module: partial(site.run, tape) for site in self._sites}):
                 torch.backends.mha.set_fastpath_enabled(False)
-                yield calls
+                yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for parameter in self._trained:
-                parameter.requires_grad = True
 
 
 class _Site:
@@ -124,27 +117,24 @@ class _Site:
         self._opened = forward_for(module)
         self._rule = rule_for(module)
 
-    def run(self, calls: list[Call], anchor: Tensor, *arguments: Any, **keywords: Any) -> Any:
-        """The module's forward, taking notes."""
+    def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
+        """The module's forward, noted on the tape."""
         if self._opened is not None:
-            opened = OpenedCall(self.module, self.parameters, anchor)
-            calls.append(opened)
+            opened = OpenedCall(self.module, self.parameters, tape)
+            tape.calls.append(opened)
             return self._opened(self.module, opened.project, *arguments, **keywords)
         output = self._own(*arguments, **keywords)
         if self._rule is not None and not keywords and len(arguments) == 1:
             call = self._rule(self.module, self.parameters, arguments[0])
-            calls.append(call)
-            return watch(self.module, arguments[0], output, anchor, call.receive)
+            tape.watch(self.module, arguments[0], output, call.receive)
+            tape.calls.append(call)
+            return output
         unknown = FallbackCall(self.module, self.parameters, arguments, keywords)
-        calls.append(unknown)
-        outputs, structure = tree_flatten(output)
-        watched = [
-            watch(self.module, unknown.inputs, each, anchor, partial(unknown.receive_at, position))
-            if isinstance(each, Tensor) and each.is_floating_point()
-            else each
-            for position, each in enumerate(outputs)
-        ]
-        return tree_unflatten(watched, structure)
+        for position, each in enumerate(tree_flatten(output)[0]):
+            if isinstance(each, Tensor):
+                tape.watch(self.module, unknown.inputs, each, partial(unknown.receive_at, position))
+        tape.calls.append(unknown)
+        return output
 
 
 def _sites(module: nn.Module) -> Iterator[_Site]:
@@ -168,9 +158,10 @@ def _sites(module: nn.Module) -> Iterator[_Site]:
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast, where it is on, off while inside."""
+    """Autocast, where it is on, off while inside, and without copies of parameters from before the next step."""
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
+    torch.clear_autocast_cache()
     return torch.autocast(device.type, enabled=False)
 
 

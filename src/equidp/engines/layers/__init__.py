@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from equidp.engines.layers.base import Call, LayerCall, watch
+from equidp.engines.layers.base import Call, LayerCall, Tape
 from equidp.engines.layers.conv import ConvCall, ConvTransposeCall
 from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
@@ -18,11 +18,11 @@ __all__ = [
     "FallbackCall",
     "LayerCall",
     "OpenedCall",
+    "Tape",
     "forward_for",
     "replaced",
     "rule_for",
     "unrolled",
-    "watch",
 ]
 
 RULES: dict[type[nn.Module], type[LayerCall]] = {

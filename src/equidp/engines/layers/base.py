@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equidp.errors import ModelError
 
@@ -103,51 +103,44 @@ def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return inputs.to(dtype), gradient.to(dtype)
 
 
-class _Root(torch.autograd.Function):
-    """Gives a tensor that no gradient flows into a place in the graph, without copying it."""
+class Tape:
+    """Takes note of the calls of a forward pass, and gives them the gradients of their outputs.
 
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        ctx.mark_dirty(output)
-        return output
+    Gradients of outputs alone are asked for, so the backward pass forms none of parameters.
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, gradient.new_zeros(())
-
-
-def watch(
-    module: nn.Module, inputs: Tensor, output: Tensor, anchor: Tensor, receive: Callable[[Tensor], None]
-) -> Tensor:
-    """Has the gradient of `output` handed to `receive` in the backward pass.
-
-    Args:
-        module: whom an error names.
-        inputs: what the output was computed from; it must not change until then.
-        output: the tensor whose gradient is wanted.
-        anchor: any tensor that requires a gradient, so that there is one where no parameter does.
-        receive: is called with the gradient.
-
-    Returns:
-        What is to be used in place of `output`.
-
-    Raises:
-        ModelError: in the backward pass, where `inputs` was changed in place.
+    Attributes:
+        calls: in the order in which they were made.
     """
-    if not output.requires_grad:
-        output = _Root.apply(output if output._base is None else output.clone(), anchor)  # type: ignore[no-untyped-call]
-    version = inputs._version
 
-    def keep(gradient: Tensor) -> None:
-        if inputs._version != version:
-            raise ModelError(
-                f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
-                "not in place, or engine='functional'."
-            )
-        receive(gradient.detach())
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._edges: list[GradientEdge] = []
+        self._watched: list[tuple[Callable[[Tensor], None], nn.Module, Tensor, int]] = []
 
-    output.register_hook(keep)
-    return output
+    def watch(
+        self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
+    ) -> None:
+        """Has `receive` called with the gradient of `output`, which `module` computed from `inputs`, if the losses depend on it."""
+        if output.requires_grad:
+            self._edges.append(get_gradient_edge(output))
+            self._watched.append((receive, module, inputs, inputs._version))
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass from the sum of the losses [batch].
+
+        Raises:
+            ModelError: what a layer read was changed in place afterwards.
+        """
+        gradients = torch.autograd.grad(losses, self._edges, torch.ones_like(losses), allow_unused=True)
+        for gradient, (receive, module, inputs, version) in zip(gradients, self._watched, strict=True):
+            if inputs._version != version:
+                raise ModelError(
+                    f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
+                    "not in place, or engine='functional'."
+                )
+            if gradient is not None:
+                receive(gradient)
+        self._edges, self._watched = [], []
 
 
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:

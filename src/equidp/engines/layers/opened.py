@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
-from equidp.engines.layers.base import Call, watch
+from equidp.engines.layers.base import Call, Tape
 from equidp.engines.layers.linear import LinearUse, by_position
 from equidp.engines.layers.recurrent import cell, recurrent
 
@@ -140,9 +140,9 @@ class OpenedCall(Call):
     parameter are used in the order of their rows.
     """
 
-    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], anchor: Tensor) -> None:
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], tape: Tape) -> None:
         super().__init__(module, parameters)
-        self._anchor = anchor
+        self._tape = tape
         self._pieces: dict[_Block, list[_Piece]] = {}
         self._read: list[LinearUse] | None = None
 
@@ -158,6 +158,8 @@ class OpenedCall(Call):
     ) -> Tensor:
         """See `Projection`; takes note of the product."""
         outputs = _project(self.module, inputs, weight, bias, weight_rows=weight_rows, bias_rows=bias_rows)
+        if weight not in self.parameters and bias not in self.parameters:
+            return outputs
         block = _Block(weight, bias, weight_rows.start)
         piece = _Piece(by_position(inputs.detach().movedim(batch_dimension, 0)), outputs.shape[-1])
         self._pieces.setdefault(block, []).append(piece)
@@ -165,7 +167,8 @@ class OpenedCall(Call):
         def receive(gradient: Tensor) -> None:
             piece.gradient = by_position(gradient.movedim(batch_dimension, 0))
 
-        return watch(self.module, inputs, outputs, self._anchor, receive)
+        self._tape.watch(self.module, inputs, outputs, receive)
+        return outputs
 
     @property
     def reached(self) -> bool:
