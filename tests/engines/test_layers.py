@@ -335,7 +335,7 @@ def test_a_transformer(norm_first):
     assert_exact(model, tokens)
     engine = make_engine("ghost", model, loss)
     engine.norms(tokens, torch.zeros(4, dtype=torch.int64))
-    kinds = [type(call) for call in engine._alone]
+    kinds = [type(call) for call in engine._calls]
     assert kinds.count(OpenedCall) == 2
     assert FallbackCall not in kinds
 

@@ -39,12 +39,11 @@ class GhostEngine:
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model))
-        self._alone: list[Call] = []
-        self._shared: list[Call] = []
+        self._calls: list[Call] = []
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
-        self._alone, self._shared = [], []
+        self._calls = []
         tape = Tape()
         with self._watched(tape), torch.enable_grad():
             losses = self.loss(self.model(inputs), targets)
@@ -54,14 +53,16 @@ class GhostEngine:
                 "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
             )
         with _full_precision(losses.device):
+            _mark_shared(tape.calls)
             tape.backward(losses)
-            self._sort([call for call in tape.calls if call.reached])
+            self._calls = [call for call in tape.calls if call.reached]
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
         total = torch.zeros(batch, device=device)
-        for call in self._alone:
-            total = total + _one_per_example(call.squared_norms(), call.module, batch)
+        for call in self._calls:
+            if call.squares is not None:
+                total = total + _one_per_example(call.squares, call.module, batch)
         for gradient in self._shared_gradients(batch).values():
             total = total + squared_lengths({"": gradient})
         return total
@@ -69,25 +70,16 @@ class GhostEngine:
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
         with _full_precision(weights.device):
-            for call in self._alone:
-                for name, gradient in call.weighted_gradients(weights).items():
+            for call in self._calls:
+                for name, gradient in call.sums(weights).items():
                     _accumulate(call.parameters[name], gradient)
-            for parameter, gradients in self._shared_gradients(len(weights)).items():
-                _accumulate(parameter, torch.tensordot(weights.to(gradients.dtype), gradients, dims=1))
-        self._alone, self._shared = [], []
-
-    def _sort(self, calls: list[Call]) -> None:
-        """Calls whose parameters no other call uses, and the others."""
-        users = Counter(parameter for call in calls for parameter in call.parameters.values())
-        for call in calls:
-            single = all(users[parameter] == 1 for parameter in call.parameters.values())
-            (self._alone if single else self._shared).append(call)
+        self._calls = []
 
     def _shared_gradients(self, batch: int) -> dict[nn.Parameter, Tensor]:
         """Per-example gradients of the parameters of several calls, summed over the calls before any norm is taken."""
         gradients: dict[nn.Parameter, Tensor] = {}
-        for call in self._shared:
-            for name, gradient in call.example_gradients().items():
+        for call in self._calls:
+            for name, gradient in (call.kept or {}).items() if call.shared else ():
                 _one_per_example(gradient, call.module, batch)
                 parameter = call.parameters[name]
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
@@ -163,6 +155,13 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
         return nullcontext()
     torch.clear_autocast_cache()
     return torch.autocast(device.type, enabled=False)
+
+
+def _mark_shared(calls: list[Call]) -> None:
+    """Tells calls that use the same parameters."""
+    users = Counter(parameter for call in calls for parameter in call.parameters.values())
+    for call in calls:
+        call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:

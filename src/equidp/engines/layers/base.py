@@ -13,15 +13,25 @@ from equidp.errors import ModelError
 
 
 class Call(ABC):
-    """One call of one module: the per-example gradients of its parameters, once the backward pass has been.
+    """One call of one module: the per-example gradients of its parameters.
+
+    A rule gives `example_gradients`; where there is a cheaper way to their norms or weighted sum, it overrides those too.
 
     Args:
         module: the module.
         parameters: those of its parameters that are trained, by their names in the module.
+
+    Attributes:
+        shared: whether other calls use some of these parameters too, so that norms must wait for the sum of all calls' gradients.
+        squares: squared norms of the per-example gradients over all these parameters, [batch]; None where shared, or not settled.
+        kept: the per-example gradients themselves, [batch, *shape] by name, where they are worth keeping; None otherwise.
     """
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         self.module, self.parameters = module, parameters
+        self.shared = False
+        self.squares: Tensor | None = None
+        self.kept: dict[str, Tensor] | None = None
 
     @property
     @abstractmethod
@@ -33,33 +43,52 @@ class Call(ABC):
         """Per-example gradients of each parameter, [batch, *shape]."""
 
     @abstractmethod
-    def squared_norms(self) -> Tensor:
-        """Squared norms of the per-example gradients over all these parameters, [batch]."""
+    def drop(self) -> None:
+        """Forgets what per-example gradients are computed from."""
 
-    @abstractmethod
+    def budget(self) -> int:
+        """How many numbers `kept` may hold."""
+        return 0
+
+    def squared_norms(self) -> Tensor:
+        """Squared norms over all these parameters, [batch]; fills `kept` if what it makes on the way is worth it."""
+        gradients = self.example_gradients()
+        if sum(gradient.numel() for gradient in gradients.values()) <= self.budget():
+            self.kept = gradients
+        return squared_lengths(gradients)
+
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         """sum_i weights[i] * gradient_i of each parameter."""
+        return weighted_sums(weights, self.example_gradients())
+
+    def settle(self) -> None:
+        """Takes norms as soon as all gradients are in, so that what is not needed any more is let go during the backward pass."""
+        if self.shared:
+            self.kept = self.example_gradients()
+        else:
+            self.squares = self.squared_norms()
+        if self.kept is not None:
+            self.drop()
+
+    def sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """sum_i weights[i] * gradient_i of each parameter, of a settled call."""
+        return self.weighted_gradients(weights) if self.kept is None else weighted_sums(weights, self.kept)
 
 
 class LayerCall(Call):
     """A layer's input and the gradient of its output, from which its rule computes.
 
-    A rule gives `example_gradients`; where there is a cheaper way to their norms or weighted sum, it overrides those too.
-
     Args:
         module: the layer.
         parameters: those of its parameters that are trained.
         inputs: [batch, ...], what it was called with.
-
-    Attributes:
-        grad_output: [batch, ...], gradient of the summed losses in the layer's output; set by the backward pass.
     """
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], inputs: Tensor) -> None:
         super().__init__(module, parameters)
         self.inputs = inputs.detach()
         self.grad_output: Tensor | None = None
-        self._kept: dict[str, Tensor] | None = None
+        self._reached = False
 
     @classmethod
     def covers(cls, module: nn.Module) -> bool:
@@ -68,26 +97,18 @@ class LayerCall(Call):
 
     @property
     def reached(self) -> bool:
-        return self.grad_output is not None
+        return self._reached
 
     def receive(self, gradient: Tensor) -> None:
-        """Takes the gradient of the layer's output."""
-        self.grad_output = gradient
+        """Takes the gradient of the layer's output, [batch, ...]."""
+        self.grad_output, self._reached = gradient, True
+        self.settle()
 
-    def squared_norms(self) -> Tensor:
-        gradients = self.example_gradients()
-        if sum(gradient.numel() for gradient in gradients.values()) <= self._budget():
-            self._kept = gradients
-        return squared_lengths(gradients)
+    def drop(self) -> None:
+        self.inputs = self.grad_output = None  # type: ignore[assignment]
 
-    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        gradients = self.example_gradients() if self._kept is None else self._kept
-        return {
-            name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()
-        }
-
-    def _budget(self) -> int:
-        """How many numbers may be kept from norms to weighted sum: no more than the layer's activations already hold."""
+    def budget(self) -> int:
+        """No more than the layer's activations already hold."""
         assert self.grad_output is not None
         return self.inputs.numel() + self.grad_output.numel()
 
@@ -114,33 +135,40 @@ class Tape:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._edges: list[GradientEdge] = []
-        self._watched: list[tuple[Callable[[Tensor], None], nn.Module, Tensor, int]] = []
+        self._first: list[GradientEdge] = []
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
     ) -> None:
         """Has `receive` called with the gradient of `output`, which `module` computed from `inputs`, if the losses depend on it."""
-        if output.requires_grad:
-            self._edges.append(get_gradient_edge(output))
-            self._watched.append((receive, module, inputs, inputs._version))
+        if not output.requires_grad:
+            return
+        if not inputs.requires_grad:
+            # Where the backward pass ends; all other outputs lie on its way.
+            self._first.append(get_gradient_edge(output))
+        version = inputs._version
 
-    def backward(self, losses: Tensor) -> None:
-        """The backward pass from the sum of the losses [batch].
-
-        Raises:
-            ModelError: what a layer read was changed in place afterwards.
-        """
-        gradients = torch.autograd.grad(losses, self._edges, torch.ones_like(losses), allow_unused=True)
-        for gradient, (receive, module, inputs, version) in zip(gradients, self._watched, strict=True):
+        def keep(gradient: Tensor) -> None:
             if inputs._version != version:
                 raise ModelError(
                     f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
                     "not in place, or engine='functional'."
                 )
-            if gradient is not None:
-                receive(gradient)
-        self._edges, self._watched = [], []
+            receive(gradient)
+
+        output.register_hook(keep)
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass from the sum of the losses [batch]."""
+        torch.autograd.grad(losses, self._first, torch.ones_like(losses), allow_unused=True)
+        for call in self.calls:
+            if call.reached and call.squares is None and call.kept is None:
+                call.settle()
+
+
+def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """sum_i weights[i] * gradients[i], by name."""
+    return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
 
 
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:

@@ -1,114 +1,174 @@
-"""Convolutions in one to three dimensions, with any stride, padding, dilation and groups."""
+"""Convolutions in one to three dimensions, with any stride, padding, dilation and groups, and transposed ones.
+
+Three ways to an example's weight gradient or its norm, by what costs least: one grouped convolution in which every example is
+a group of its own; a product with the image's windows side by side, where there are few channels; and the norm alone from products
+of positions with each other, where there are few positions and many channels (mixed ghost norm, Bu et al. 2022).
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.base import LayerCall
+from equidp.engines.layers.base import LayerCall, gram_norms, squared_lengths
 
-_MANY_CHANNELS = 8
-"""From so many input channels on, one product per kernel position beats one over a copy of the input for every position."""
+_CHUNK_NUMBERS = 2**20
+"""Numbers of one intermediate result at a time: what stays in a processor's cache."""
+_FEW_CHANNELS = 8
+_GRAM_PENALTY = 4
+"""A product of positions moves more memory per operation than a convolution does."""
+
+
+class _Roles(NamedTuple):
+    """What slides over what.
+
+    Attributes:
+        image: [batch, channels, ...], what the kernel slides over, without its border of `padding` zeros.
+        signal: [batch, channels, ...], what stands against each place of the kernel.
+        padding: zeros at both ends of each dimension.
+    """
+
+    image: Tensor
+    signal: Tensor
+    padding: tuple[int, ...]
+
+    def with_border(self) -> Tensor:
+        if not any(self.padding):
+            return self.image
+        return pad(self.image, [border for size in reversed(self.padding) for border in (size, size)])
+
+    def chunks(self, size: int) -> Iterator[_Roles]:
+        for image, signal in zip(self.image.split(size), self.signal.split(size), strict=True):
+            yield _Roles(image, signal, self.padding)
 
 
 class ConvCall(LayerCall):
-    """nn.Conv1d, nn.Conv2d, nn.Conv3d on inputs [batch, channels, ...].
-
-    Per-example weight gradients are held as [positions of the kernel, batch, groups, out / groups, in / groups], the order in which
-    they are made: reordering them would cost more than making them.
-    """
+    """nn.Conv1d, nn.Conv2d, nn.Conv3d on inputs [batch, channels, ...]."""
 
     module: Any
 
     def example_gradients(self) -> dict[str, Tensor]:
-        gradients = self._gradients()
-        if "weight" in gradients:
-            kernel, weight = self.module.kernel_size, gradients["weight"]
-            gradients["weight"] = weight.movedim(0, -1).flatten(1, 2).unflatten(-1, kernel)
-        return gradients
-
-    def squared_norms(self) -> Tensor:
-        gradients = self._gradients()
-        if sum(gradient.numel() for gradient in gradients.values()) <= self._budget():
-            self._kept = gradients
-        total = torch.zeros((), device=self.inputs.device)
-        if "weight" in gradients:
-            total = total + torch.linalg.vector_norm(gradients["weight"].flatten(2), dim=2).square().sum(
-                dim=0
-            )
-        if "bias" in gradients:
-            total = total + gradients["bias"].square().sum(dim=1)
-        return total
-
-    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        sums = {}
-        if self._kept is None:
-            if "weight" in self.parameters:
-                sums["weight"] = self._convolved(weights)
-            if "bias" in self.parameters:
-                sums["bias"] = weights @ self._bias_gradients().to(weights.dtype)
-            return sums
-        if "weight" in self._kept:
-            positions = self._kept["weight"]
-            total = (weights.to(positions.dtype) @ positions.flatten(2)).unflatten(1, positions.shape[2:])
-            sums["weight"] = total.movedim(0, -1).flatten(0, 1).unflatten(-1, self.module.kernel_size)
-        if "bias" in self._kept:
-            sums["bias"] = weights.to(self._kept["bias"].dtype) @ self._kept["bias"]
-        return sums
-
-    def _roles(self) -> tuple[Tensor, Tensor]:
-        """The image that the kernel slides over, with its border, and the signal where it stands; [batch, channels, ...] both."""
-        inputs, gradient = self.pair()
-        borders = self.module._reversed_padding_repeated_twice
-        if any(borders):
-            mode = self.module.padding_mode
-            inputs = pad(inputs, borders) if mode == "zeros" else pad(inputs, borders, mode=mode)
-        return inputs, gradient
-
-    def _gradients(self) -> dict[str, Tensor]:
         gradients = {}
         if "weight" in self.parameters:
-            image, signal = self._roles()
-            windows = list(self._windows(signal.shape[2:]))
-            signal = signal.flatten(2).unflatten(1, (self.module.groups, -1))
-            few = image.shape[1] // self.module.groups < _MANY_CHANNELS
-            gradients["weight"] = (self._at_once if few else self._one_by_one)(image, signal, windows)
+            gradients["weight"] = torch.cat(list(self._weight_gradients()))
         if "bias" in self.parameters:
             gradients["bias"] = self._bias_gradients()
         return gradients
 
+    def squared_norms(self) -> Tensor:
+        if "weight" not in self.parameters:
+            return super().squared_norms()
+        norms = self._gram_norms() if self._few_positions() else self._direct_norms()
+        if "bias" not in self.parameters:
+            return norms
+        biases = self._bias_gradients()
+        if self.kept is not None:
+            self.kept["bias"] = biases
+        return norms + squared_lengths({"bias": biases})
+
+    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
+        sums = {}
+        weights = weights.to(self.pair()[1].dtype)
+        if "weight" in self.parameters:
+            sums["weight"] = self._convolved(weights)
+        if "bias" in self.parameters:
+            sums["bias"] = weights @ self._bias_gradients()
+        return sums
+
+    def _roles(self) -> _Roles:
+        inputs, gradient = self.pair()
+        module = self.module
+        borders = module._reversed_padding_repeated_twice
+        if module.padding_mode == "zeros" and borders[::2] == borders[1::2]:
+            return _Roles(inputs, gradient, tuple(borders[::-2]))
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        return _Roles(pad(inputs, borders, mode=mode), gradient, (0,) * len(module.kernel_size))
+
     def _bias_gradients(self) -> Tensor:
         return self.pair()[1].flatten(2).sum(dim=2)
 
-    def _one_by_one(self, image: Tensor, signal: Tensor, windows: list[tuple[slice, ...]]) -> Tensor:
-        """A product per kernel position, from a copy of the image with channels last."""
-        batch, channels = image.shape[:2]
-        groups = self.module.groups
-        products = signal.new_empty(len(windows), batch, groups, signal.shape[2], channels // groups)
-        last = image.movedim(1, -1).contiguous()
-        for product, window in zip(products, windows, strict=True):
-            shifted = last[(slice(None), *window)].reshape(batch, -1, groups, channels // groups)
-            torch.matmul(signal, shifted.transpose(1, 2), out=product)
-        return products
+    def _direct_norms(self) -> Tensor:
+        keep = len(self.inputs) * self.module.weight.numel() <= self.budget()
+        norms, kept = [], []
+        for gradients in self._weight_gradients():
+            norms.append(squared_lengths({"": gradients}))
+            if keep:
+                kept.append(gradients)
+        if keep:
+            self.kept = {"weight": torch.cat(kept)}
+        return torch.cat(norms)
 
-    def _at_once(self, image: Tensor, signal: Tensor, windows: list[tuple[slice, ...]]) -> Tensor:
-        """One product, from as many copies of the image as the kernel has positions."""
-        batch, channels = image.shape[:2]
-        groups = self.module.groups
-        shifted = [
-            image[(slice(None), slice(None), *window)].reshape(batch, groups, channels // groups, -1)
-            for window in windows
-        ]
-        columns = torch.stack(shifted, dim=2)
-        products = signal @ columns.flatten(2, 3).transpose(2, 3)
-        return products.reshape(*products.shape[:3], len(shifted), -1).movedim(3, 0)
+    def _weight_gradients(self) -> Iterator[Tensor]:
+        """Of a few examples at a time, [chunk, *shape of the weight]."""
+        roles = self._roles()
+        # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
+        grouped = roles.image.device.type == "cpu" and roles.image.dtype == torch.float32
+        if grouped and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
+            for part in roles.chunks(max(1, _CHUNK_NUMBERS // self.module.weight.numel())):
+                yield self._grouped(part)
+        else:
+            window = self.module.weight[0].numel() * self.module.groups
+            for part in roles.chunks(max(1, _CHUNK_NUMBERS // (window * roles.signal[0, 0].numel()))):
+                yield self._side_by_side(part)
 
-    def _windows(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    def _grouped(self, roles: _Roles) -> Tensor:
+        """One convolution whose groups are examples."""
+        batch = len(roles.image)
+        one = _Roles(roles.image.flatten(0, 1)[None], roles.signal.flatten(0, 1)[None], roles.padding)
+        return self._weight_gradient(one, batch).unflatten(0, (batch, -1))
+
+    def _side_by_side(self, roles: _Roles) -> Tensor:
+        """One product with the windows of the image."""
+        image, signal, module = roles.with_border().contiguous(), roles.signal, self.module
+        batch, channels, *_ = image.shape
+        steps = image.stride()[2:]
+        windows = image.as_strided(
+            (batch, channels, *module.kernel_size, *signal.shape[2:]),
+            (
+                *image.stride()[:2],
+                *(step * dilation for step, dilation in zip(steps, module.dilation, strict=True)),
+                *(step * stride for step, stride in zip(steps, module.stride, strict=True)),
+            ),
+        ).reshape(batch, module.groups, -1, signal[0, 0].numel())
+        grouped = signal.reshape(batch, module.groups, -1, windows.shape[3])
+        return (grouped @ windows.transpose(2, 3)).reshape(batch, *module.weight.shape)
+
+    def _few_positions(self) -> bool:
+        """Whether positions times positions cost less than positions times weights."""
+        roles, groups = self._roles(), self.module.groups
+        pixels = math.prod(
+            size + 2 * border for size, border in zip(roles.image.shape[2:], roles.padding, strict=True)
+        )
+        positions = roles.signal[0, 0].numel()
+        by_position = pixels**2 * roles.image.shape[1] + positions**2 * roles.signal.shape[1]
+        by_position += groups * math.prod(self.module.kernel_size) * positions**2
+        return _GRAM_PENALTY * by_position < positions * self.module.weight.numel()
+
+    def _gram_norms(self) -> Tensor:
+        """sum_st <window s, window t> <signal s, signal t>, where windows meet pixel by pixel."""
+        norms = []
+        roles, groups = self._roles(), self.module.groups
+        pixels = roles.image[0, 0].numel()
+        for part in roles.chunks(max(1, _CHUNK_NUMBERS // (groups * pixels**2))):
+            image = part.with_border()
+            sizes = image.shape[2:]
+            flat = image.flatten(2).unflatten(1, (groups, -1))
+            meeting = (flat.transpose(2, 3) @ flat).flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
+            places = part.signal.shape[2:]
+            windows: Any = sum(meeting[(slice(None), *at, *at)] for at in self._places(places))
+            signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
+            positions = signal.shape[2]
+            products = windows.reshape(-1, positions, positions) * (signal.transpose(1, 2) @ signal)
+            norms.append(gram_norms(products).unflatten(0, (-1, groups)).sum(dim=1))
+        return torch.cat(norms)
+
+    def _places(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
         """For each kernel position, the places of the image that it meets, in the order of the signal."""
         module = self.module
         for position in itertools.product(*(range(extent) for extent in module.kernel_size)):
@@ -120,21 +180,25 @@ class ConvCall(LayerCall):
             )
 
     def _convolved(self, weights: Tensor) -> Tensor:
-        """The weight's weighted sum as ordinary training would compute it, from a weighted signal."""
-        image, signal = self._roles()
-        weighted = signal * weights.to(signal.dtype).reshape(-1, *[1] * (signal.dim() - 1))
-        module, none = self.module, [0] * (signal.dim() - 2)
+        """The weighted sum as ordinary training would compute it, from a weighted signal."""
+        roles = self._roles()
+        shape = (-1, *[1] * (roles.signal.dim() - 1))
+        return self._weight_gradient(roles._replace(signal=roles.signal * weights.reshape(shape)), 1)
+
+    def _weight_gradient(self, roles: _Roles, batch: int) -> Tensor:
+        """Of a convolution with `batch` times the module's groups, [batch * rows of the weight, ...]."""
+        module, weight = self.module, self.module.weight
         gradient: Tensor = torch.ops.aten.convolution_backward(
-            weighted,
-            image,
-            module.weight.detach().to(signal.dtype),
+            roles.signal,
+            roles.image,
+            roles.signal.new_empty(1).expand(batch * len(weight), *weight.shape[1:]),  # read for its shape
             None,
             module.stride,
-            none,
+            roles.padding,
             module.dilation,
             False,
-            none,
-            module.groups,
+            [0] * len(roles.padding),
+            batch * module.groups,
             [False, True, False],
         )[1]
         return gradient
@@ -143,10 +207,12 @@ class ConvCall(LayerCall):
 class ConvTransposeCall(ConvCall):
     """nn.ConvTranspose1d to 3d: a convolution with inputs and outputs in each other's place."""
 
-    def _roles(self) -> tuple[Tensor, Tensor]:
+    def _roles(self) -> _Roles:
         signal, image = self.pair()
         module = self.module
-        borders = [border for padding in reversed(module.padding) for border in (padding, padding)]
+        roles = _Roles(image, signal, module.padding)
+        if not any(module.output_padding):
+            return roles
         # Output padding adds places that no input reaches.
         reached = (
             slice(0, (size - 1) * stride + (kernel - 1) * dilation + 1)
@@ -154,4 +220,5 @@ class ConvTransposeCall(ConvCall):
                 signal.shape[2:], module.stride, module.kernel_size, module.dilation, strict=True
             )
         )
-        return pad(image, borders)[(slice(None), slice(None), *reached)], signal
+        cropped = roles.with_border()[(slice(None), slice(None), *reached)]
+        return _Roles(cropped, signal, (0,) * len(module.padding))

@@ -21,7 +21,7 @@ class FallbackCall(LayerCall):
     several outputs, those that the loss depends on count.
 
     Attributes:
-        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set after the backward pass.
+        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set by the backward pass.
     """
 
     def __init__(
@@ -43,7 +43,11 @@ class FallbackCall(LayerCall):
     def receive_at(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
-        self.receive(gradient)
+        self.grad_output, self._reached = gradient, True
+
+    def drop(self) -> None:
+        super().drop()
+        self._flat, self.grad_outputs = [], {}
 
     def example_gradients(self) -> dict[str, Tensor]:
         batch = len(self.inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from equidp.engines.layers.base import LayerCall, gram_norms, precise, squared_lengths
@@ -20,7 +19,7 @@ class LinearUse:
     def __init__(self, inputs: Tensor, gradient: Tensor, weight: str | None, bias: str | None) -> None:
         self.inputs, self.gradient = precise(inputs, gradient)
         self.weight, self.bias = weight, bias
-        self._kept: Tensor | None = None
+        self.kept: dict[str, Tensor] | None = None
 
     def example_gradients(self) -> dict[str, Tensor]:
         """[batch, out, in] and [batch, out], by name."""
@@ -50,19 +49,15 @@ class LinearUse:
             return gram_norms((inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2)))
         weights = gradient.transpose(1, 2) @ inputs
         if weights.numel() <= inputs.numel() + gradient.numel():
-            self._kept = weights
+            self.kept = {str(self.weight): weights}
+            if self.bias is not None:
+                self.kept[self.bias] = gradient.sum(dim=1)
         return squared_lengths({"": weights})
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         """[out, in] and [out], by name."""
         sums = {}
-        weights = weights.to(self.gradient.dtype)
-        if self._kept is not None and self.weight is not None:
-            sums[self.weight] = torch.tensordot(weights, self._kept, dims=1)
-            if self.bias is not None:
-                sums[self.bias] = weights @ self.gradient.sum(dim=1)
-            return sums
-        weighted = (self.gradient * weights[:, None, None]).flatten(0, 1)
+        weighted = (self.gradient * weights.to(self.gradient.dtype)[:, None, None]).flatten(0, 1)
         if self.weight is not None:
             sums[self.weight] = weighted.T @ self.inputs.flatten(0, 1)
         if self.bias is not None:
@@ -73,26 +68,22 @@ class LinearUse:
 class LinearCall(LayerCall):
     """nn.Linear on inputs [batch, ..., features]: dimensions between are positions of one example."""
 
-    _use: LinearUse | None = None
-
-    def _read(self) -> LinearUse:
-        if self._use is None:
-            assert self.grad_output is not None
-            self._use = LinearUse(
-                by_position(self.inputs),
-                by_position(self.grad_output),
-                *(name if name in self.parameters else None for name in ("weight", "bias")),
-            )
-        return self._use
+    def _use(self) -> LinearUse:
+        assert self.grad_output is not None
+        names = (name if name in self.parameters else None for name in ("weight", "bias"))
+        return LinearUse(by_position(self.inputs), by_position(self.grad_output), *names)
 
     def example_gradients(self) -> dict[str, Tensor]:
-        return self._read().example_gradients()
+        return self._use().example_gradients()
 
     def squared_norms(self) -> Tensor:
-        return self._read().squared_norms()
+        use = self._use()
+        norms = use.squared_norms()
+        self.kept = use.kept
+        return norms
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        return self._read().weighted_gradients(weights)
+        return self._use().weighted_gradients(weights)
 
 
 def by_position(values: Tensor) -> Tensor:

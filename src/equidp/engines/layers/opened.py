@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
-from equidp.engines.layers.base import Call, Tape
+from equidp.engines.layers.base import Call, Tape, weighted_sums
 from equidp.engines.layers.linear import LinearUse, by_position
 from equidp.engines.layers.recurrent import cell, recurrent
 
@@ -145,6 +145,7 @@ class OpenedCall(Call):
         self._tape = tape
         self._pieces: dict[_Block, list[_Piece]] = {}
         self._read: list[LinearUse] | None = None
+        self._reached = False
 
     def project(
         self,
@@ -166,13 +167,14 @@ class OpenedCall(Call):
 
         def receive(gradient: Tensor) -> None:
             piece.gradient = by_position(gradient.movedim(batch_dimension, 0))
+            self._reached = True
 
         self._tape.watch(self.module, inputs, outputs, receive)
         return outputs
 
     @property
     def reached(self) -> bool:
-        return any(piece.reached for pieces in self._pieces.values() for piece in pieces)
+        return self._reached
 
     def _uses(self) -> list[LinearUse]:
         if self._read is None:
@@ -186,6 +188,9 @@ class OpenedCall(Call):
             self._pieces.clear()
         return self._read
 
+    def drop(self) -> None:
+        self._read = []
+
     def example_gradients(self) -> dict[str, Tensor]:
         return _by_name([use.example_gradients() for use in self._uses()], dimension=1)
 
@@ -193,7 +198,11 @@ class OpenedCall(Call):
         return torch.stack([use.squared_norms() for use in self._uses()]).sum(dim=0)
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        return _by_name([use.weighted_gradients(weights) for use in self._uses()], dimension=0)
+        parts = [
+            use.weighted_gradients(weights) if use.kept is None else weighted_sums(weights, use.kept)
+            for use in self._uses()
+        ]
+        return _by_name(parts, dimension=0)
 
 
 def _by_name(parts: list[dict[str, Tensor]], *, dimension: int) -> dict[str, Tensor]:
