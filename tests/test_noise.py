@@ -33,12 +33,21 @@ def test_the_standard_deviation_is_one(source):
     assert abs(float(draws.mean())) < 5 / len(draws) ** 0.5
 
 
+@pytest.mark.parametrize("size", [50, 100_000])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_draws_never_repeat(source):
+def test_draws_never_repeat(source, size):
+    """Neither from one call to the next nor within one."""
     randomness = source()
-    first, second = randomness.normal(torch.empty(50)), randomness.normal(torch.empty(50))
-    assert not set(first.tolist()) & set(second.tolist())
-    assert not set(randomness.uniform(50)) & set(randomness.uniform(50))
+    normal = torch.cat([randomness.normal(torch.empty(size)), randomness.normal(torch.empty(size))])
+    assert len(set(normal.tolist())) == 2 * size
+    uniform = np.concatenate([randomness.uniform(size), randomness.uniform(size)])
+    assert len(set(uniform.tolist())) == 2 * size
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_shapes_of_noise(source):
+    for shape in [(), (0,), (3,), (2, 3), (40, 1000)]:
+        assert source().normal(torch.empty(shape)).shape == shape
 
 
 def test_the_extreme_words_of_the_system_stay_inside_the_open_interval(monkeypatch):
@@ -51,5 +60,8 @@ def test_the_extreme_words_of_the_system_stay_inside_the_open_interval(monkeypat
 
 def test_only_the_seeded_source_repeats_with_its_seed():
     assert np.array_equal(SeededRandomness(7).uniform(5), SeededRandomness(7).uniform(5))
-    assert torch.equal(SeededRandomness(7).normal(torch.empty(5)), SeededRandomness(7).normal(torch.empty(5)))
+    for size in (5, 100_000):
+        draws = [SeededRandomness(seed).normal(torch.empty(size)) for seed in (7, 7, 8)]
+        assert torch.equal(draws[0], draws[1])
+        assert not torch.equal(draws[0], draws[2])
     assert not np.array_equal(SystemRandomness().uniform(5), SystemRandomness().uniform(5))

@@ -175,8 +175,11 @@ class PrivateStep:
 
     def _parts(self, *batch: Tensor) -> list[tuple[Tensor, ...]]:
         """The batch in parts that the engine can take; none of an empty batch."""
-        size = self.physical_batch_size or max(1, len(batch[0]))
-        return list(zip(*(tensor.split(size) for tensor in batch), strict=True)) if len(batch[0]) else []
+        count = len(batch[0])
+        size = self.physical_batch_size or count
+        if count <= size:
+            return [batch] if count else []
+        return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
 
     def _add_parts(self, parts: Sequence[tuple[Tensor, ...]], sensitivity: float) -> None:
         for inputs, targets, groups in parts:
@@ -240,6 +243,6 @@ class PrivateStep:
         for parameter in self.parameters:
             total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             if scale:
-                noisy = total.to(torch.float64) + scale * self.randomness.normal(total)
-                total = noisy.to(total.dtype)
+                noise = self.randomness.normal(total)
+                total = torch.add(total, noise, alpha=scale).to(total.dtype)  # added in the noise's float64
             parameter.grad = total.div_(self.expected_batch_size)

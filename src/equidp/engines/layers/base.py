@@ -11,6 +11,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equidp.errors import ModelError
 
+CHUNK_NUMBERS = 2**18
+"""Numbers of one intermediate result at a time: what stays in a processor's cache, and is small beside the activations."""
+
 
 class Call(ABC):
     """One call of one module: the per-example gradients of its parameters.
@@ -146,17 +149,7 @@ class Tape:
         if not inputs.requires_grad:
             # Where the backward pass ends; all other outputs lie on its way.
             self._first.append(get_gradient_edge(output))
-        version = inputs._version
-
-        def keep(gradient: Tensor) -> None:
-            if inputs._version != version:
-                raise ModelError(
-                    f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
-                    "not in place, or engine='functional'."
-                )
-            receive(gradient)
-
-        output.register_hook(keep)
+        output.register_hook(_Hook(module, inputs, receive))
 
     def backward(self, losses: Tensor) -> None:
         """The backward pass from the sum of the losses [batch]."""
@@ -164,6 +157,28 @@ class Tape:
         for call in self.calls:
             if call.reached and call.squares is None and call.kept is None:
                 call.settle()
+
+
+class _Hook:
+    """Hands a gradient on, once. It outlives the backward pass's use of it, so it lets go of all that it holds."""
+
+    def __init__(self, module: nn.Module, inputs: Tensor, receive: Callable[[Tensor], None]) -> None:
+        self._held: tuple[nn.Module, Tensor, int, Callable[[Tensor], None]] | None = (
+            module,
+            inputs,
+            inputs._version,
+            receive,
+        )
+
+    def __call__(self, gradient: Tensor) -> None:
+        assert self._held is not None
+        (module, inputs, version, receive), self._held = self._held, None
+        if inputs._version != version:
+            raise ModelError(
+                f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are not "
+                "in place, or engine='functional'."
+            )
+        receive(gradient)
 
 
 def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:

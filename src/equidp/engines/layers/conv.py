@@ -16,12 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.base import LayerCall, gram_norms, squared_lengths
+from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall, gram_norms, squared_lengths
 
-_CHUNK_NUMBERS = 2**20
-"""Numbers of one intermediate result at a time: what stays in a processor's cache."""
 _FEW_CHANNELS = 8
-_GRAM_PENALTY = 4
+_GRAM_PENALTY = 2.5
 """A product of positions moves more memory per operation than a convolution does."""
 
 
@@ -110,18 +108,21 @@ class ConvCall(LayerCall):
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = roles.image.device.type == "cpu" and roles.image.dtype == torch.float32
         if grouped and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
-            for part in roles.chunks(max(1, _CHUNK_NUMBERS // self.module.weight.numel())):
+            # Written once, gradients may be larger than what is read many times.
+            largest = max(self.module.weight.numel() // 4, roles.image[0].numel(), roles.signal[0].numel())
+            for part in roles.chunks(max(1, CHUNK_NUMBERS // largest)):
                 yield self._grouped(part)
         else:
             window = self.module.weight[0].numel() * self.module.groups
-            for part in roles.chunks(max(1, _CHUNK_NUMBERS // (window * roles.signal[0, 0].numel()))):
+            for part in roles.chunks(max(1, CHUNK_NUMBERS // (window * roles.signal[0, 0].numel()))):
                 yield self._side_by_side(part)
 
     def _grouped(self, roles: _Roles) -> Tensor:
         """One convolution whose groups are examples."""
         batch = len(roles.image)
         one = _Roles(roles.image.flatten(0, 1)[None], roles.signal.flatten(0, 1)[None], roles.padding)
-        return self._weight_gradient(one, batch).unflatten(0, (batch, -1))
+        gradients: Tensor = self._weight_gradient(one, batch).unflatten(0, (batch, -1))
+        return gradients
 
     def _side_by_side(self, roles: _Roles) -> Tensor:
         """One product with the windows of the image."""
@@ -137,7 +138,8 @@ class ConvCall(LayerCall):
             ),
         ).reshape(batch, module.groups, -1, signal[0, 0].numel())
         grouped = signal.reshape(batch, module.groups, -1, windows.shape[3])
-        return (grouped @ windows.transpose(2, 3)).reshape(batch, *module.weight.shape)
+        gradients = torch.matmul(grouped, windows.transpose(2, 3))
+        return gradients.reshape(batch, *module.weight.shape)
 
     def _few_positions(self) -> bool:
         """Whether positions times positions cost less than positions times weights."""
@@ -148,14 +150,14 @@ class ConvCall(LayerCall):
         positions = roles.signal[0, 0].numel()
         by_position = pixels**2 * roles.image.shape[1] + positions**2 * roles.signal.shape[1]
         by_position += groups * math.prod(self.module.kernel_size) * positions**2
-        return _GRAM_PENALTY * by_position < positions * self.module.weight.numel()
+        return bool(_GRAM_PENALTY * by_position < positions * self.module.weight.numel())
 
     def _gram_norms(self) -> Tensor:
         """sum_st <window s, window t> <signal s, signal t>, where windows meet pixel by pixel."""
         norms = []
         roles, groups = self._roles(), self.module.groups
         pixels = roles.image[0, 0].numel()
-        for part in roles.chunks(max(1, _CHUNK_NUMBERS // (groups * pixels**2))):
+        for part in roles.chunks(max(1, 4 * CHUNK_NUMBERS // (groups * pixels**2))):
             image = part.with_border()
             sizes = image.shape[2:]
             flat = image.flatten(2).unflatten(1, (groups, -1))
@@ -182,13 +184,21 @@ class ConvCall(LayerCall):
     def _convolved(self, weights: Tensor) -> Tensor:
         """The weighted sum as ordinary training would compute it, from a weighted signal."""
         roles = self._roles()
+        size = max(1, CHUNK_NUMBERS // roles.signal[0].numel())
         shape = (-1, *[1] * (roles.signal.dim() - 1))
-        return self._weight_gradient(roles._replace(signal=roles.signal * weights.reshape(shape)), 1)
+        parts = (
+            self._weight_gradient(part._replace(signal=part.signal * scale.reshape(shape)), 1)
+            for part, scale in zip(roles.chunks(size), weights.split(size), strict=True)
+        )
+        total = next(parts)
+        for part in parts:
+            total += part
+        return total
 
     def _weight_gradient(self, roles: _Roles, batch: int) -> Tensor:
         """Of a convolution with `batch` times the module's groups, [batch * rows of the weight, ...]."""
         module, weight = self.module, self.module.weight
-        gradient: Tensor = torch.ops.aten.convolution_backward(
+        gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
             roles.signal,
             roles.image,
             roles.signal.new_empty(1).expand(batch * len(weight), *weight.shape[1:]),  # read for its shape
@@ -200,8 +210,8 @@ class ConvCall(LayerCall):
             [0] * len(roles.padding),
             batch * module.groups,
             [False, True, False],
-        )[1]
-        return gradient
+        )
+        return gradients[1]
 
 
 class ConvTransposeCall(ConvCall):

@@ -31,7 +31,14 @@ class LinearUse:
         return gradients
 
     def squared_norms(self) -> Tensor:
-        """Over weight and bias together, [batch]; by the cheapest of three ways."""
+        """Over weight and bias together, [batch]; by the cheapest of three ways. Fills `kept` where that is the gradients' own."""
+        if self.inputs.shape[1] == 1:
+            inputs, gradient = self.inputs[:, 0], self.gradient[:, 0]
+            norms = gradient.square().sum(dim=1)
+            if self.weight is None:
+                return norms
+            squares = inputs.square().sum(dim=1)
+            return norms * (squares if self.bias is None else squares + 1.0)
         norms = self.gradient.new_zeros(len(self.gradient))
         if self.weight is not None:
             norms = norms + self._squared_weight_norms()
@@ -42,8 +49,6 @@ class LinearUse:
     def _squared_weight_norms(self) -> Tensor:
         inputs, gradient = self.inputs, self.gradient
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
-        if positions == 1:
-            return inputs.square().sum(dim=(1, 2)) * gradient.square().sum(dim=(1, 2))
         if positions * (features + outputs) <= features * outputs:
             # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers in place of in * out (Li et al., 2022).
             return gram_norms((inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2)))
@@ -68,10 +73,18 @@ class LinearUse:
 class LinearCall(LayerCall):
     """nn.Linear on inputs [batch, ..., features]: dimensions between are positions of one example."""
 
+    _read: LinearUse | None = None
+
     def _use(self) -> LinearUse:
-        assert self.grad_output is not None
-        names = (name if name in self.parameters else None for name in ("weight", "bias"))
-        return LinearUse(by_position(self.inputs), by_position(self.grad_output), *names)
+        if self._read is None:
+            assert self.grad_output is not None
+            names = (name if name in self.parameters else None for name in ("weight", "bias"))
+            self._read = LinearUse(by_position(self.inputs), by_position(self.grad_output), *names)
+        return self._read
+
+    def drop(self) -> None:
+        super().drop()
+        self._read = None
 
     def example_gradients(self) -> dict[str, Tensor]:
         return self._use().example_gradients()
@@ -88,4 +101,4 @@ class LinearCall(LayerCall):
 
 def by_position(values: Tensor) -> Tensor:
     """[batch, ..., features] as [batch, positions, features]."""
-    return values.reshape(len(values), -1, values.shape[-1])
+    return values.unsqueeze(1) if values.dim() == 2 else values.reshape(len(values), -1, values.shape[-1])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import group_norm, instance_norm, layer_norm, rms_norm
 
-from equidp.engines.layers.base import LayerCall
+from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall
 
 
 class _NormCall(LayerCall):
@@ -22,11 +23,16 @@ class _NormCall(LayerCall):
 
     def example_gradients(self) -> dict[str, Tensor]:
         inputs, gradient = self.pair()
-        every = {
-            "weight": lambda: self._sum(gradient * self._normalised(inputs)),
-            "bias": lambda: self._sum(gradient),
-        }
-        return {name: every[name]() for name in self.parameters}
+        gradients = {}
+        if "weight" in self.parameters:
+            size = max(1, CHUNK_NUMBERS // inputs[0].numel())
+            parts = zip(inputs.split(size), gradient.split(size), strict=True)
+            gradients["weight"] = torch.cat(
+                [self._sum(part * self._normalised(given)) for given, part in parts]
+            )
+        if "bias" in self.parameters:
+            gradients["bias"] = self._sum(gradient)
+        return gradients
 
 
 class _TrailingNormCall(_NormCall):
