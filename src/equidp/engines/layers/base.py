@@ -123,6 +123,8 @@ class LayerCall(Call):
 
 def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Both in at least float32, so that norms and sums keep their precision under autocast."""
+    if inputs.dtype == gradient.dtype in (torch.float32, torch.float64):
+        return inputs, gradient
     dtype = torch.promote_types(gradient.dtype, torch.float32)
     return inputs.to(dtype), gradient.to(dtype)
 

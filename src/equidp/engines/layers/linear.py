@@ -8,11 +8,11 @@ from equidp.engines.layers.base import LayerCall, gram_norms, precise, squared_l
 
 
 class LinearUse:
-    """outputs = inputs W' + b at several positions of each example: what that adds to the gradients of W and b.
+    """outputs = inputs W' + b, once or at several positions of each example: what that adds to the gradients of W and b.
 
     Args:
-        inputs: [batch, positions, in].
-        gradient: [batch, positions, out], of the outputs.
+        inputs: [batch, in] or [batch, positions, in].
+        gradient: [batch, out] or [batch, positions, out], of the outputs.
         weight, bias: names of W and b; None where there is none, or it is frozen.
     """
 
@@ -25,26 +25,29 @@ class LinearUse:
         """[batch, out, in] and [batch, out], by name."""
         gradients = {}
         if self.weight is not None:
-            gradients[self.weight] = self.gradient.transpose(1, 2) @ self.inputs
+            inputs, gradient = by_position(self.inputs), by_position(self.gradient)
+            gradients[self.weight] = gradient.transpose(1, 2) @ inputs
         if self.bias is not None:
-            gradients[self.bias] = self.gradient.sum(dim=1)
+            gradients[self.bias] = self._bias_gradients()
         return gradients
 
     def squared_norms(self) -> Tensor:
         """Over weight and bias together, [batch]; by the cheapest of three ways. Fills `kept` where that is the gradients' own."""
-        if self.inputs.shape[1] == 1:
-            inputs, gradient = self.inputs[:, 0], self.gradient[:, 0]
-            norms = gradient.square().sum(dim=1)
+        if self.inputs.dim() == 2:
+            norms = self.gradient.square().sum(dim=1)
             if self.weight is None:
                 return norms
-            squares = inputs.square().sum(dim=1)
+            squares = self.inputs.square().sum(dim=1)
             return norms * (squares if self.bias is None else squares + 1.0)
         norms = self.gradient.new_zeros(len(self.gradient))
         if self.weight is not None:
             norms = norms + self._squared_weight_norms()
         if self.bias is not None:
-            norms = norms + squared_lengths({"": self.gradient.sum(dim=1)})
+            norms = norms + squared_lengths({"": self._bias_gradients()})
         return norms
+
+    def _bias_gradients(self) -> Tensor:
+        return self.gradient if self.gradient.dim() == 2 else self.gradient.sum(dim=1)
 
     def _squared_weight_norms(self) -> Tensor:
         inputs, gradient = self.inputs, self.gradient
@@ -56,15 +59,16 @@ class LinearUse:
         if weights.numel() <= inputs.numel() + gradient.numel():
             self.kept = {str(self.weight): weights}
             if self.bias is not None:
-                self.kept[self.bias] = gradient.sum(dim=1)
+                self.kept[self.bias] = self._bias_gradients()
         return squared_lengths({"": weights})
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         """[out, in] and [out], by name."""
         sums = {}
-        weighted = (self.gradient * weights.to(self.gradient.dtype)[:, None, None]).flatten(0, 1)
+        shape = (-1, *[1] * (self.gradient.dim() - 1))
+        weighted = (self.gradient * weights.to(self.gradient.dtype).view(shape)).flatten(0, -2)
         if self.weight is not None:
-            sums[self.weight] = weighted.T @ self.inputs.flatten(0, 1)
+            sums[self.weight] = weighted.T @ self.inputs.flatten(0, -2)
         if self.bias is not None:
             sums[self.bias] = weighted.sum(dim=0)
         return sums
@@ -79,7 +83,10 @@ class LinearCall(LayerCall):
         if self._read is None:
             assert self.grad_output is not None
             names = (name if name in self.parameters else None for name in ("weight", "bias"))
-            self._read = LinearUse(by_position(self.inputs), by_position(self.grad_output), *names)
+            inputs, gradient = self.inputs, self.grad_output
+            if inputs.dim() != 2:
+                inputs, gradient = by_position(inputs), by_position(gradient)
+            self._read = LinearUse(inputs, gradient, *names)
         return self._read
 
     def drop(self) -> None:

@@ -1,0 +1,132 @@
+"""Times equidp beside plain SGD and Opacus; prints one table and saves it.
+
+python benchmarks/run.py [--rounds 9] [--only lenet] [--out benchmarks/results.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from statistics import geometric_mean
+
+import torch
+from contenders import steps_for
+from epochs import epochs
+from measure import peak_bytes, step_seconds
+from subjects import SUBJECTS
+
+OURS, PLAIN = "equidp ghost, dpsgd", "plain SGD"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each contender")
+    parser.add_argument("--only", default="", help="models whose name contains this; no epochs")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results.md"))
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "5"
+    )  # the profiler, which counts memory, announces itself otherwise
+    warnings.simplefilter("ignore")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    lines = [_heading(device)]
+    advantages = []
+    for subject in SUBJECTS:
+        if chosen.only.lower() not in subject.name.lower():
+            continue
+        steps, refused = steps_for(subject, device)
+        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds)
+        memory = {name: peak_bytes(step) for name, step in steps.items()}
+        fastest = min(
+            (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
+        )
+        if fastest is not None:
+            advantages.append(seconds[fastest] / seconds[OURS])
+        lines.append(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
+        print(lines[-1], flush=True)
+        _save(chosen.out, lines)
+        del steps
+        gc.collect()
+    if advantages:
+        lines.append(
+            f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in geometric mean over "
+            f"{len(advantages)} models (least: {min(advantages):.2f}).\n"
+        )
+    if not chosen.only:
+        contenders, source = epochs()
+        seconds, ratios = step_seconds(
+            contenders, "plain SGD, rows by index", rounds=max(3, chosen.rounds // 2)
+        )
+        lines.append(_epochs_table(source, seconds, ratios))
+    print("\n".join(lines[-1:] if chosen.only else lines[-2:]))
+    _save(chosen.out, lines)
+    print(f"\nSaved as {chosen.out}.")
+
+
+def _heading(device: torch.device) -> str:
+    where = (
+        torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "opacus", "equidp"))
+    return (
+        "# Benchmarks\n\n"
+        f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; {packages}. Whole steps on one "
+        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Memory is the "
+        "most that tensors take during a step beyond what lives before it."
+    )
+
+
+def _steps_table(
+    name: str,
+    batch_size: int,
+    seconds: dict[str, float],
+    ratios: dict[str, float],
+    memory: dict[str, int],
+    refused: dict[str, str],
+) -> str:
+    rows = [
+        f"| {who} | {1000 * seconds[who]:.2f} | {ratios[who]:.2f} | {memory[who] / 2**20:.1f} | {memory[who] / memory[PLAIN]:.2f} |"
+        for who in seconds
+    ]
+    rows += [f"| {who} | refused: {why} | | | |" for who, why in refused.items()]
+    return "\n".join(
+        [
+            f"\n## {name}, batch {batch_size}\n",
+            "| | ms a step | times plain SGD | peak MiB | times plain SGD |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            *rows,
+        ]
+    )
+
+
+def _epochs_table(source: str, seconds: dict[str, float], ratios: dict[str, float]) -> str:
+    rows = [f"| {who} | {seconds[who]:.3f} | {ratios[who]:.2f} |" for who in seconds]
+    ours = seconds["equidp Trainer, dpsgd"]
+    fastest = min(value for who, value in seconds.items() if who.startswith("Opacus"))
+    return "\n".join(
+        [
+            f"\n## One epoch of logistic regression, sampling and loading included ({source})\n",
+            "| | seconds | times plain SGD |",
+            "| --- | ---: | ---: |",
+            *rows,
+            f"\nOpacus with its DPDataLoader takes {fastest / ours:.1f} times as long as equidp at its fastest.",
+        ]
+    )
+
+
+def _save(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
