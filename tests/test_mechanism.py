@@ -227,6 +227,16 @@ def test_an_example_that_is_not_finite_contributes_nothing():
     assert only_bad.tolist() == [0.0] * DIMENSION
 
 
+def test_norms_whose_sum_overflows_are_finite_all_the_same():
+    gradients = torch.zeros(3, DIMENSION)
+    gradients[:, 0] = 3e38
+    step = make_step(DPSGD(1.0), NoNoise())
+    expected = torch.tensor([3.0, 0, 0, 0])[:DIMENSION] / EXPECTED
+    step.engine.norms = lambda inputs, targets: inputs.abs().amax(dim=1)
+    step.engine.gradients = gradients
+    torch.testing.assert_close(private_gradient(step, gradients, torch.zeros(3, dtype=torch.int64)), expected)
+
+
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "dpsgd-f-code", "naive", "global-adapt", "quantile"])
 def test_an_empty_batch_releases_noise_and_is_charged(name):
     ledger = Ledger()

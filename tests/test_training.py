@@ -34,6 +34,34 @@ def make_trainer(train=None, policy=None, model=None, **settings) -> equidp.Trai
     )
 
 
+@pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0, 2)])
+def test_physical_batches_change_memory_alone(policy):
+    models = []
+    for physical in (None, 7):
+        trainer = make_trainer(
+            policy=policy(), secure=False, seed=3, epochs=3, physical_batch_size=physical, model=None
+        )
+        models.append(trainer.fit().model)
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
+
+
+@pytest.mark.parametrize("change", [lambda model: model.bias, lambda model: model.weight])
+def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
+    trainer = make_trainer()
+    change(trainer.model).requires_grad_(False)
+    with pytest.raises(SettingError, match="frozen or unfrozen"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+
+
+def test_training_under_autocast_learns():
+    """Weights cast once must not be used again after the optimizer changed them."""
+    trainer = make_trainer(policy=equidp.DPSGD(1.0), epochs=20)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run = trainer.fit()
+    assert run.metrics(toy(seed=1)).set_index("group").loc["all", "accuracy"] > 0.85
+
+
 def test_a_run_spends_what_its_ledger_says_and_learns():
     trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0, 2))
     run = trainer.fit()

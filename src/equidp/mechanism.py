@@ -56,9 +56,9 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float) -> Tensor:
     """Weights brought into [0, sensitivity / norm]; 0 where the weight is not a number. Shapes [batch]."""
-    caps = sensitivity / norms.to(torch.float64).clamp_min(_SMALLEST_NORM)
-    weights = torch.nan_to_num(weights.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.minimum(weights.clamp_min(0.0), caps).to(norms.dtype)
+    caps = sensitivity / norms.clamp_min(_SMALLEST_NORM)
+    weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.minimum(weights.clamp_min(0.0), caps)
 
 
 def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Tensor) -> Tensor:
@@ -72,11 +72,8 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
         PolicyError: the rule cannot be applied example by example.
     """
 
-    def one(norm: Tensor, group: Tensor) -> Tensor:
-        return rule(norm.unsqueeze(0), group.unsqueeze(0)).squeeze(0)
-
     try:
-        return torch.vmap(one)(norms, groups)
+        return torch.vmap(rule)(norms.unsqueeze(1), groups.unsqueeze(1)).squeeze(1)
     except Exception as error:
         raise PolicyError(
             f"{getattr(rule, '__qualname__', rule)} cannot be applied to one example at a time ({error}). Use torch operations "
@@ -201,6 +198,8 @@ class PrivateStep:
         if not len(inputs):
             return torch.empty(0, device=inputs.device), groups
         norms = self.engine.norms(inputs, targets).detach()
+        if math.isfinite(norms.sum()):  # then each of them is
+            return norms, groups
         finite = torch.isfinite(norms)
         if finite.all():
             return norms, groups

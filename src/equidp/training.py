@@ -94,10 +94,12 @@ class Trainer:
         self._randomness = _randomness(secure, seed)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self.engine = self._checked_engine(engine)
+        self._parameters = list(model.parameters())
+        self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
             self.engine,
             policy,
-            list(model.parameters()),
+            self._parameters,
             event=self.event,
             expected_batch_size=self.expected_batch_size,
             ledger=self.ledger,
@@ -166,6 +168,11 @@ class Trainer:
         if self.steps_done >= self.steps:
             raise SettingError(
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan, and account for, more."
+            )
+        if [parameter.requires_grad for parameter in self._parameters] != self._trained:
+            raise SettingError(
+                "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were trained then; "
+                "make a new Trainer."
             )
         batch = self._on_device(batch)
         self._private_step(batch.inputs, batch.targets, batch.groups)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -11,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from equidp.engines import ENGINES, make_engine
 from equidp.engines.layers import FallbackCall, OpenedCall, rule_for
+from equidp.engines.layers.conv import ConvCall
 from equidp.errors import ModelError
 from oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 
@@ -59,6 +63,111 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
     )
     size = (7, 6, 5)[:dimensions]
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
+
+
+@given(
+    dimensions=st.integers(1, 3),
+    channels=st.sampled_from([(1, 8, 3), (1, 9, 8), (2, 16, 4), (3, 24, 6)]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.sampled_from([0, 1, "same"]),
+    mode=st.sampled_from(["zeros", "reflect"]),
+    transposed=st.booleans(),
+)
+def test_convolutions_in_single_precision(
+    dimensions, channels, kernel, stride, dilation, padding, mode, transposed
+):
+    """Where every example is a group of one convolution: the CPU's library does that in single precision alone."""
+    groups, inputs, outputs = channels
+    if transposed:
+        layers = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+        layer = layers[dimensions - 1](
+            outputs, inputs, kernel, stride=stride, dilation=dilation, groups=groups
+        )
+        inputs = outputs
+    else:
+        layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1](
+            inputs,
+            outputs,
+            kernel,
+            stride=1 if padding == "same" else stride,
+            dilation=dilation,
+            padding=padding,
+            groups=groups,
+            padding_mode=mode,
+        )
+    given_inputs = torch.randn(5, inputs, *(7, 6, 5)[:dimensions])
+    assert_exact(nn.Sequential(layer, SumOfSquares()), given_inputs, tolerance=1e-5)
+
+
+@given(
+    groups=st.sampled_from([1, 2]),
+    kernel=st.integers(2, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    bias=st.booleans(),
+)
+def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, bias):
+    """Norms by products of positions, whatever the shapes."""
+    layer = nn.Conv2d(
+        8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
+    )
+    model = nn.Sequential(layer, SumOfSquares()).double()
+    with patch.object(ConvCall, "_few_positions", return_value=True):
+        assert_exact(model, drawn(3, 8, 5, 6))
+
+
+def test_few_positions_and_many_channels_go_by_products_of_positions():
+    layer = nn.Conv2d(128, 128, 3)
+    engine = make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)
+    with patch.object(ConvCall, "_direct_norms", side_effect=AssertionError("took the direct way")):
+        engine.norms(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
+
+
+@pytest.mark.parametrize("numbers", [1, 40, 1000])
+@pytest.mark.parametrize("channels", [(2, 3), (8, 8), (64, 64)])
+def test_layers_in_small_chunks(numbers, channels, monkeypatch):
+    monkeypatch.setattr("equidp.engines.layers.conv.CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr("equidp.engines.layers.norm.CHUNK_NUMBERS", numbers)
+    inputs, outputs = channels
+    layers = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(1, outputs), nn.Conv2d(outputs, 2, 3)
+    assert_exact(nn.Sequential(*layers, SumOfSquares()), torch.randn(5, inputs, 4, 4), tolerance=1e-5)
+    assert_exact(nn.Sequential(*layers, SumOfSquares()).double(), drawn(5, inputs, 4, 4))
+
+
+def test_what_norms_need_no_more_is_let_go():
+    """A convolution whose examples' gradients are small keeps those, and neither its input nor its output's gradient."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 3, 3), SumOfSquares())
+    engine = make_engine("ghost", model, loss)
+    inputs = torch.randn(4, 2, 12, 12)
+    engine.norms(inputs, torch.zeros(4, dtype=torch.int64))
+    assert len(engine._calls) == 3
+    for call in engine._calls:
+        assert call.kept is not None
+        assert call.inputs is None
+        assert call.grad_output is None
+
+
+def test_inputs_are_let_go_during_the_backward_pass():
+    """The graph outlives the pass through it; its hooks must not keep what they were given."""
+    alive: list[int] = []
+    references: list[weakref.ref] = []
+
+    class Noting(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            values.register_hook(
+                lambda gradient: alive.append(sum(each() is not None for each in references))
+            )
+            outputs = values.tanh()
+            references.append(weakref.ref(outputs))
+            return outputs
+
+    blocks = [layer for _ in range(4) for layer in (nn.Conv2d(2, 2, 3, padding=1), Noting())]
+    model = nn.Sequential(*blocks, SumOfSquares())
+    make_engine("ghost", model, loss).norms(torch.randn(2, 2, 9, 9), torch.tensor([0, 1]))
+    assert alive == [3, 2, 1, 0]
 
 
 @given(tokens=st.integers(1, 6), vocabulary=st.integers(2, 6), padding=st.booleans())

@@ -108,8 +108,8 @@ class ConvCall(LayerCall):
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = roles.image.device.type == "cpu" and roles.image.dtype == torch.float32
         if grouped and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
-            # Written once, gradients may be larger than what is read many times.
-            largest = max(self.module.weight.numel() // 4, roles.image[0].numel(), roles.signal[0].numel())
+            # The library's own workspace is eight times as large as the gradients.
+            largest = max(self.module.weight.numel() // 2, roles.image[0].numel(), roles.signal[0].numel())
             for part in roles.chunks(max(1, CHUNK_NUMBERS // largest)):
                 yield self._grouped(part)
         else:
