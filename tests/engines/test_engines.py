@@ -340,3 +340,18 @@ def test_sums_under_autocast_have_the_norms_that_were_measured():
             engine.weighted_sum(torch.eye(3)[index])
         alone = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
         torch.testing.assert_close(alone, norms[index], rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_cast_once_are_not_used_again_after_they_changed(engine):
+    """Autocast keeps its copies of parameters until it ends, and a whole training run may be inside one."""
+    model = nn.Linear(5, 2)
+    inputs, targets = torch.randn(4, 5), torch.tensor([0, 1, 0, 1])
+    made = make_engine(engine, model, loss)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made.norms(inputs, targets)
+        with torch.no_grad():
+            model.weight.mul_(-3.0)
+        again = made.norms(inputs, targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(again, make_engine(engine, model, loss).norms(inputs, targets))
