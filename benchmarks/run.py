@@ -45,7 +45,7 @@ def main() -> None:
             continue
         steps, refused = steps_for(subject, device)
         seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds)
-        memory = {name: peak_bytes(step) for name, step in steps.items()}
+        memory = {name: subject.resting_bytes() + peak_bytes(step) for name, step in steps.items()}
         fastest = min(
             (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
         )
@@ -81,7 +81,7 @@ def _heading(device: torch.device) -> str:
         "# Benchmarks\n\n"
         f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; {packages}. Whole steps on one "
         "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Memory is the "
-        "most that tensors take during a step beyond what lives before it."
+        "most that tensors take during a step, model and batch included."
     )
 
 

@@ -42,6 +42,11 @@ class Subject:
         targets = torch.randint(0, self.classes, (size,), generator=generator)
         return inputs, targets, torch.randint(0, 2, (size,), generator=generator)
 
+    def resting_bytes(self) -> int:
+        """What lives between steps: the model and one batch."""
+        tensors = [*self.make().parameters(), *self.batch()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
 
 class Transformer(nn.Module):
     """Two encoder layers of width 128 over 64 tokens, averaged."""
