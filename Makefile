@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install clean
+.PHONY: demo test benchmark install clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +22,10 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
+
+# Beside plain SGD and Opacus; prints a table and saves it as benchmarks/results.md.
+benchmark: install
+	$(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf $(VENV) equidp-runs equidp-report.html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from equidp.engines.layers.base import LayerCall, gram_norms, precise, squared_lengths
@@ -34,11 +35,11 @@ class LinearUse:
     def squared_norms(self) -> Tensor:
         """Over weight and bias together, [batch]; by the cheapest of three ways. Fills `kept` where that is the gradients' own."""
         if self.inputs.dim() == 2:
-            norms = self.gradient.square().sum(dim=1)
+            lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1).square()
             if self.weight is None:
-                return norms
-            squares = self.inputs.square().sum(dim=1)
-            return norms * (squares if self.bias is None else squares + 1.0)
+                return lengths
+            squares: Tensor = torch.linalg.vector_norm(self.inputs, dim=1).square()
+            return lengths * (squares if self.bias is None else squares + 1.0)
         norms = self.gradient.new_zeros(len(self.gradient))
         if self.weight is not None:
             norms = norms + self._squared_weight_norms()
