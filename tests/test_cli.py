@@ -78,6 +78,17 @@ def test_methods_are_listed(people):
     assert "Examples" in equidp("compare", "--help", cwd=people).stdout
 
 
+def test_a_plan_is_accounted_for_without_data(people):
+    plan = ("--examples", "60000", "--batch-size", "256", "--epochs", "60")
+    done = equidp("account", *plan, "--noise-multiplier", "0.8", cwd=people)
+    assert done.returncode == 0
+    assert "epsilon 5.1405 at delta 1e-06 (pld)" in done.stdout
+    done = equidp("account", *plan, cwd=people)
+    assert done.returncode == 2
+    assert "expected exactly one of the two" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -104,6 +115,10 @@ def test_methods_are_listed(people):
         (("--report", "no/folder/r.html"), "cannot be written"),
         (("--bounds", "age"), "expected column=low:high"),
         (("--tau", "0"), "tau=0"),
+        (
+            ("--data", "people.csv", "--target", "income", "--group", "sex", "--test-share", "1"),
+            "test_share=1",
+        ),
     ],
     ids=" ".join,
 )

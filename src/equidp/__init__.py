@@ -13,6 +13,7 @@ from equidp.errors import (
     PrivacyWarning,
     SettingError,
 )
+from equidp.individual import IndividualAccountant, IndividualReport
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
 from equidp.policies import (
@@ -52,6 +53,8 @@ __all__ = [
     "Global",
     "GlobalAdapt",
     "GroupedDataset",
+    "IndividualAccountant",
+    "IndividualReport",
     "ModelError",
     "Naive",
     "Plan",

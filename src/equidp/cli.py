@@ -24,8 +24,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from equidp.account import account
+from equidp.accounting import ACCOUNTANTS
 from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
+from equidp.data.tabular import TEST_SHARE
 from equidp.engines import ENGINES
 from equidp.errors import EquidpError, PrivacyWarning, SettingError
 from equidp.models import MODELS
@@ -102,6 +105,9 @@ def compare_command(
     clipping_bound: Annotated[
         float | None, typer.Option(help="C, or the base bound, for every method.")
     ] = None,
+    test_share: Annotated[
+        float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")
+    ] = TEST_SHARE,
     smoothing: Annotated[
         float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")
     ] = None,
@@ -138,6 +144,7 @@ def compare_command(
         drop=tuple(_names(drop)),
         missing=missing,
         bounds=parse_bounds(bounds) if bounds else None,
+        test_share=test_share,
     )
     given = {
         "model": model,
@@ -174,6 +181,43 @@ def _deliver(comparison: Comparison, report: Path | None, json_file: Path | None
     if report is not None:
         comparison.report(report)
         _messages.print(f"Report: {report.resolve()}", highlight=False, soft_wrap=True)
+
+
+@app.command("account")
+def account_command(
+    examples: Annotated[int, typer.Option(help="n, the number of training examples.")],
+    batch_size: Annotated[int, typer.Option(help="Expected size of a Poisson sample.")],
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data; or give --steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of private steps.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise: epsilon is worked out.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target: the noise is worked out.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Default: a tenth of 1 / n, rounded down to a power of ten.")
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dpsgd",
+    accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
+) -> None:
+    """Work out epsilon from noise, or noise from epsilon, for a plan. No data is touched.
+
+    Examples:
+
+        equidp account --examples 60000 --batch-size 256 --epochs 60 --noise-multiplier 0.8
+
+        equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 --method dpsgd-f
+    """
+    plan = account(
+        examples,
+        batch_size,
+        epochs=epochs,
+        steps=steps,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=epsilon,
+        delta=delta,
+        method=method,
+        accountant=accountant,
+    )
+    for line in plan.in_words():
+        typer.echo(line)
 
 
 @app.command("methods")

@@ -91,7 +91,7 @@ class Trainer:
         self.event = StepEvent(self.sample_rate, float(self.noise_multiplier), policy.statistics_noise)
         self.ledger = Ledger()
         self.epsilon_so_far = EpsilonMeter(self.event, self.steps, delta, accountant)
-        self._randomness = _randomness(secure, seed)
+        self.randomness = _randomness(secure, seed)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self.engine = self._checked_engine(engine)
         self._parameters = list(model.parameters())
@@ -103,7 +103,7 @@ class Trainer:
             event=self.event,
             expected_batch_size=self.expected_batch_size,
             ledger=self.ledger,
-            randomness=self._randomness,
+            randomness=self.randomness,
             physical_batch_size=physical_batch_size,
         )
 
@@ -140,7 +140,8 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        return self.ledger.steps
+        """Private steps spent; the ledger may hold releases besides."""
+        return sum(count for event, count in self.ledger.entries if event == self.event)
 
     @property
     def epoch(self) -> float:
@@ -150,7 +151,7 @@ class Trainer:
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `step`, once."""
         sampler = PoissonSampler(
-            self.num_examples, self.sample_rate, self.steps - self.steps_done, self._randomness
+            self.num_examples, self.sample_rate, self.steps - self.steps_done, self.randomness
         )
         return self._load(sampler)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 import absl.logging
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
@@ -55,6 +56,12 @@ def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
     accountant = _renyi(event)
     orders = np.asarray(accountant.orders)
     return float(np.min(np.asarray(accountant.rdp) + math.log(1 / delta) / (orders - 1)))
+
+
+def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Orders, and the Renyi divergence of one step at each of them (infinite where the series does not converge)."""
+    accountant = _renyi(run_event([(event, 1)]))
+    return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
 
 
 ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {

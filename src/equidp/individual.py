@@ -1,0 +1,262 @@
+"""Individual privacy: watches a run, and reports what each example and each group got (Yu et al.)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from equidp.accounting import Histories, calibrate_noise, individual_epsilons
+from equidp.callbacks import Callback
+from equidp.data.base import GroupedDataset
+from equidp.engines import dataset_norms
+from equidp.errors import DataError, SettingError
+from equidp.ledger import Ledger, StepEvent
+from equidp.mechanism import capped_weights, private_sum, rowwise
+from equidp.noise import Randomness
+
+if TYPE_CHECKING:
+    from equidp.training import Trainer
+
+_QUANTILE_STEPS = 20
+
+
+class IndividualAccountant(Callback):
+    """Accounts for each training example: with every step, what share of the sensitivity its gradient could use.
+
+    Works for every policy. Norms of all examples are taken every so often and hold until the next time; weights follow the policy's
+    state in every step.
+
+    Args:
+        interval: steps between two times that norms are taken. 1 is exact; more are estimates. Give this or `per_epoch`.
+        per_epoch: how often an epoch norms are taken.
+        grid: width of the grid that shares are rounded up to.
+        chunk_size: examples whose norms are taken at a time.
+        memory_limit: bytes; the table of histories is kept in a temporary file beyond.
+
+    Raises:
+        SettingError: at the start of training, before anything is spent: an interval of 0, a grid coarser than the sensitivity, a
+            policy without one; a dataset that is not in memory.
+    """
+
+    def __init__(
+        self,
+        interval: int | None = None,
+        *,
+        per_epoch: float | None = None,
+        grid: float = 0.01,
+        chunk_size: int = 256,
+        memory_limit: int = 2**30,
+    ) -> None:
+        if (interval is None) == (per_epoch is None):
+            raise SettingError(
+                f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two."
+            )
+        if interval is not None and not (interval >= 1 and interval == int(interval)):
+            raise SettingError(
+                f"interval={interval}; expected a whole number of steps >= 1, 1 for exact norms."
+            )
+        if per_epoch is not None and not (per_epoch > 0 and math.isfinite(per_epoch)):
+            raise SettingError(f"per_epoch={per_epoch}; expected a number > 0.")
+        self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
+        self._grid, self._memory_limit = grid, memory_limit
+        self._histories: Histories | None = None
+        self._fingerprint: tuple[int, float, float] | None = None
+        self._norms: Tensor | None = None
+        self._cells: npt.NDArray[np.int64] | None = None
+        self._waiting = 0
+        self._steps = 0
+        self._exact = interval == 1
+
+    def before_training(self, trainer: Trainer) -> None:
+        data = trainer.train
+        if not isinstance(data, GroupedDataset):
+            raise SettingError(
+                f"individual accounting needs the training data in memory, as a GroupedDataset; got {type(data).__name__}."
+            )
+        if trainer.noise_multiplier == 0:
+            raise SettingError(
+                "individual accounting of a run without noise: every epsilon is infinite. Choose a private policy."
+            )
+        if self._steps != trainer.steps_done:
+            raise SettingError(
+                f"{trainer.steps_done} steps were taken, and this accountant saw {self._steps}; it cannot account for others. "
+                "Give it to the Trainer from the start."
+            )
+        fingerprint = _fingerprint(data)
+        if self._fingerprint is not None and fingerprint != self._fingerprint:
+            raise DataError("the training data changed between two passes; each example's history is lost.")
+        self._fingerprint = fingerprint
+        if self._histories is None:
+            self._histories = Histories(len(data), self._grid, memory_limit=self._memory_limit)
+        self._every = self._interval or max(1, round(1 / (trainer.sample_rate * float(self._per_epoch or 1))))
+        self._take_norms(trainer)
+
+    def after_step(self, trainer: Trainer) -> None:
+        if self._cells is None:
+            assert self._histories is not None
+            self._cells = self._histories.cells(self._shares(trainer))
+        self._waiting += 1
+        self._steps += 1
+        if trainer.policy.state_names:  # the next step's weights are others
+            self._write()
+        if self._steps % self._every == 0 and self._steps < trainer.steps:
+            self._take_norms(trainer)
+
+    def _write(self) -> None:
+        """Puts steps whose shares were the same into the histories."""
+        if self._cells is not None and self._histories is not None:
+            self._histories.add(self._cells, self._waiting)
+        self._cells, self._waiting = None, 0
+
+    def _take_norms(self, trainer: Trainer) -> None:
+        self._write()
+        data = trainer.train
+        assert isinstance(data, GroupedDataset)
+        parameters = trainer.model.parameters()
+        device = next(parameters).device
+        self._groups = data.groups.to(device)
+        self._norms = dataset_norms(
+            trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
+        )
+
+    def _shares(self, trainer: Trainer) -> npt.NDArray[np.float64]:
+        """z_i = weight * norm / sensitivity, as the private step just taken had it, [n]."""
+        assert self._norms is not None
+        policy = copy.deepcopy(trainer.policy)
+        norms = self._norms
+        weights = capped_weights(rowwise(policy.weights, norms, self._groups), norms, policy.sensitivity)
+        shares = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
+        # A gradient that is not finite contributes nothing.
+        return np.where(np.isfinite(norms.cpu().numpy()), shares, 0.0)
+
+    def report(self, trainer: Trainer, delta: float | None = None) -> IndividualReport:
+        """What each example and each group got of the steps so far.
+
+        Args:
+            trainer: whose run this watched.
+            delta: at which epsilons are; default: the run's.
+        """
+        data = trainer.train
+        if self._histories is None or not self._steps:
+            raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
+        assert isinstance(data, GroupedDataset)
+        self._write()
+        delta = trainer.delta if delta is None else delta
+        event = trainer.event
+        worst = Histories(1, 1.0)
+        worst.add(np.ones(1, dtype=np.int64), self._steps)
+        return IndividualReport(
+            sensitive_epsilons=individual_epsilons(self._histories, event, delta),
+            groups=data.groups.cpu().numpy(),
+            group_names=data.group_names,
+            largest=float(individual_epsilons(worst, event, delta)[0]),
+            delta=delta,
+            exact=self._exact,
+            ledger=trainer.ledger,
+            randomness=trainer.randomness,
+        )
+
+
+def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:
+    """Changes with the examples and, through the weights, with their order."""
+    rows = data.inputs.flatten(1).double().sum(dim=1)
+    places = torch.linspace(1.0, 2.0, len(rows), dtype=rows.dtype, device=rows.device)
+    return len(data), float(rows @ places), float(data.groups.double() @ places)
+
+
+@dataclass(frozen=True)
+class IndividualReport:
+    """Epsilon of each training example. It depends on private data: only what says `release` may be published.
+
+    An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took. The worst case over all
+    trajectories is the run's epsilon.
+
+    Attributes:
+        sensitive_epsilons: [n], by Renyi accounting.
+        groups: [n], indices into `group_names`.
+        group_names: one per group.
+        largest: epsilon of an example that used all of the sensitivity in every step; none has more.
+        delta: at which all of them hold.
+        exact: whether norms were taken in every step; otherwise the epsilons are estimates.
+        ledger: where releases are charged.
+        randomness: of the releases' noise.
+    """
+
+    sensitive_epsilons: npt.NDArray[np.float64]
+    groups: npt.NDArray[np.int64]
+    group_names: tuple[str, ...]
+    largest: float
+    delta: float
+    exact: bool
+    ledger: Ledger
+    randomness: Randomness
+
+    def for_owner(self, index: int) -> str:
+        """What may be told to the person whose example this is, and to nobody else."""
+        if not 0 <= index < len(self.sensitive_epsilons):
+            raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
+        quality = "at most" if self.exact else "an estimated"
+        return (
+            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run; "
+            f"everyone is guaranteed {self.largest:.4g}."
+        )
+
+    def sensitive_by_group(self) -> pd.DataFrame:
+        """Count, mean, quantiles and largest epsilon of each group, and of all; and each mean over the lowest group's."""
+        rows = []
+        for name, chosen in [
+            *((name, self.groups == group) for group, name in enumerate(self.group_names)),
+            ("all", np.ones(len(self.groups), dtype=bool)),
+        ]:
+            values = self.sensitive_epsilons[chosen]
+            quantiles = np.quantile(values, [0.05, 0.5, 0.95])
+            rows.append((name, len(values), values.mean(), *quantiles, values.max()))
+        table = pd.DataFrame(rows, columns=["group", "count", "mean", "q05", "median", "q95", "largest"])
+        lowest = table.loc[table["group"] != "all", "mean"].min()
+        return table.assign(over_lowest=table["mean"] / lowest)
+
+    def sensitive_worst_to_best(self) -> float:
+        """Mean epsilon of the group with the highest over that of the group with the lowest."""
+        means = self.sensitive_by_group().set_index("group")["mean"].drop("all")
+        return float(means.max() / means.min())
+
+    def release_mean(self, epsilon: float, delta: float) -> float:
+        """The mean epsilon with noise, charged to the ledger: a Gaussian mechanism on the sum of values in [0, `largest`]."""
+        noise = self._charged(epsilon, delta, queries=1)
+        rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
+        total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
+        return float(np.clip(float(total) / len(rows), 0.0, self.largest))
+
+    def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
+        """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.
+
+        20 steps in place of Andrew et al.'s 20 of descent: each halves the interval, by the noisy count of values below its middle.
+        """
+        if not all(0 < quantile < 1 for quantile in quantiles):
+            raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
+        return [self._released_quantile(quantile, epsilon, delta) for quantile in quantiles]
+
+    def _released_quantile(self, quantile: float, epsilon: float, delta: float) -> float:
+        noise = self._charged(epsilon, delta, queries=_QUANTILE_STEPS)
+        low, high = 0.0, self.largest
+        for _ in range(_QUANTILE_STEPS):
+            middle = (low + high) / 2
+            below = torch.from_numpy((self.sensitive_epsilons <= middle).astype(np.float64)).unsqueeze(1)
+            count = float(private_sum(below, bound=1.0, noise_multiplier=noise, randomness=self.randomness))
+            low, high = (low, middle) if count >= quantile * len(below) else (middle, high)
+        return (low + high) / 2
+
+    def _charged(self, epsilon: float, delta: float, *, queries: int) -> float:
+        """Noise multiplier of so many counts that together cost (epsilon, delta), charged before any is drawn."""
+        noise = calibrate_noise(epsilon, delta, 1.0, queries)
+        for _ in range(queries):
+            self.ledger.spend(StepEvent(1.0, noise))
+        return noise
