@@ -109,6 +109,25 @@ def test_watching_does_not_change_training():
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=0)
 
 
+def test_dropout_makes_estimates_and_is_left_alone():
+    """The step's dropout is not that of the pass that takes norms; watching must not shift it either."""
+    states, reports = [], []
+    for watch in (False, True):
+        accountant = equidp.IndividualAccountant(interval=1)
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        trainer = make_trainer(
+            model=model, secure=False, seed=1, steps=6, epochs=None, callbacks=[accountant] if watch else []
+        )
+        torch.manual_seed(6)
+        states.append(trainer.fit().model.state_dict())
+        if watch:
+            reports.append(accountant.report(trainer))
+    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+    assert not reports[0].exact
+    assert "an estimated epsilon" in reports[0].for_owner(0)
+
+
 def test_what_an_owner_is_told():
     trainer, accountant = watched()
     trainer.fit()

@@ -35,7 +35,8 @@ class IndividualAccountant(Callback):
     state in every step.
 
     Args:
-        interval: steps between two times that norms are taken. 1 is exact; more are estimates. Give this or `per_epoch`.
+        interval: steps between two times that norms are taken. 1 is exact, unless the model draws random numbers (dropout); more
+            give estimates. Give this or `per_epoch`.
         per_epoch: how often an epoch norms are taken.
         grid: width of the grid that shares are rounded up to.
         chunk_size: examples whose norms are taken at a time.
@@ -73,7 +74,7 @@ class IndividualAccountant(Callback):
         self._cells: npt.NDArray[np.int64] | None = None
         self._waiting = 0
         self._steps = 0
-        self._exact = interval == 1
+        self._exact = False
 
     def before_training(self, trainer: Trainer) -> None:
         data = trainer.train
@@ -96,6 +97,7 @@ class IndividualAccountant(Callback):
         self._fingerprint = fingerprint
         if self._histories is None:
             self._histories = Histories(len(data), self._grid, memory_limit=self._memory_limit)
+        self._exact = self._interval == 1 and _repeats(trainer)
         self._every = self._interval or max(1, round(1 / (trainer.sample_rate * float(self._per_epoch or 1))))
         self._take_norms(trainer)
 
@@ -123,9 +125,10 @@ class IndividualAccountant(Callback):
         parameters = trainer.model.parameters()
         device = next(parameters).device
         self._groups = data.groups.to(device)
-        self._norms = dataset_norms(
-            trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
-        )
+        with torch.random.fork_rng():  # dropout's, so that watching does not change the run
+            self._norms = dataset_norms(
+                trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
+            )
 
     def _shares(self, trainer: Trainer) -> npt.NDArray[np.float64]:
         """z_i = weight * norm / sensitivity, as the private step just taken had it, [n]."""
@@ -170,6 +173,17 @@ def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:
     rows = data.inputs.flatten(1).double().sum(dim=1)
     places = torch.linspace(1.0, 2.0, len(rows), dtype=rows.dtype, device=rows.device)
     return len(data), float(rows @ places), float(data.groups.double() @ places)
+
+
+def _repeats(trainer: Trainer) -> bool:
+    """Whether a pass gives the norms of another one: not where the model draws random numbers."""
+    data = trainer.train
+    assert isinstance(data, GroupedDataset)
+    device = next(trainer.model.parameters()).device
+    few = data.inputs[:16].to(device), data.targets[:16].to(device)
+    with torch.random.fork_rng():
+        first, second = (trainer.engine.norms(*few) for _ in range(2))
+    return torch.equal(first, second)
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class PrivateStep:
         self.expected_batch_size = expected_batch_size
         self.ledger = ledger
         self.randomness = randomness
-        self.physical_batch_size = physical_batch_size
+        self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
 
     def __call__(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> None:
         """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch (which may be empty)."""

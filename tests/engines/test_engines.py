@@ -233,6 +233,16 @@ def test_the_model_is_left_without_trace():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_inputs_that_require_a_gradient_change_nothing():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    inputs, targets = drawn(3, 4), torch.tensor([0, 1, 0])
+    engine = make_engine("ghost", model, loss)
+    torch.testing.assert_close(
+        engine.norms(inputs.clone().requires_grad_(), targets),
+        single_gradients(model, inputs, targets).norm(dim=1),
+    )
+
+
 def test_a_mean_loss_is_refused():
     engine = make_engine("ghost", nn.Linear(3, 2), nn.CrossEntropyLoss())
     with pytest.raises(ModelError, match="reduction='none'"):

@@ -46,7 +46,8 @@ class GhostEngine:
         self._calls = []
         tape = Tape()
         with self._watched(tape), torch.enable_grad():
-            losses = self.loss(self.model(inputs), targets)
+            # An input that requires a gradient of its own would hide where the backward pass may end.
+            losses = self.loss(self.model(inputs.detach()), targets)
         if losses.shape != (len(inputs),):
             raise ModelError(
                 f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
