@@ -10,7 +10,7 @@ import equidp
 from equidp.account import account
 from equidp.accounting import epsilon
 from equidp.errors import SettingError
-from test_training import make_trainer
+from toy import make_trainer
 
 
 @pytest.mark.parametrize(

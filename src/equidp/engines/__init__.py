@@ -7,9 +7,10 @@ from collections.abc import Callable
 from torch import nn
 
 from equidp.engines.base import GradientEngine, LossFunction, dataset_norms
+from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.probe import check_engine, check_model, make_compatible
+from equidp.engines.probe import check_engine, check_model
 from equidp.names import unknown_name
 
 __all__ = [

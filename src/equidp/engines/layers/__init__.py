@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from equidp.engines.layers.base import Call, LayerCall, Tape
+from equidp.engines.layers.base import Call, LayerCall
 from equidp.engines.layers.conv import ConvCall, ConvTransposeCall
 from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.engines.layers.norm import GroupNormCall, InstanceNormCall, LayerNormCall, RMSNormCall
 from equidp.engines.layers.opened import OpenedCall, forward_for, replaced, unrolled
+from equidp.engines.layers.tape import Tape
 
 __all__ = [
     "RULES",

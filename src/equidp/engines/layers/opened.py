@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
-from equidp.engines.layers.base import Call, Tape, weighted_sums
+from equidp.engines.layers.base import Call, weighted_sums
 from equidp.engines.layers.linear import LinearUse, by_position
 from equidp.engines.layers.recurrent import cell, recurrent
+from equidp.engines.layers.tape import Tape
 
 
 class Projection(Protocol):

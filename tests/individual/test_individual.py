@@ -11,7 +11,7 @@ import equidp
 from equidp.accounting import epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
-from test_training import make_trainer, toy
+from toy import make_trainer, toy
 
 POLICIES = {
     "dpsgd": lambda: equidp.DPSGD(0.5),

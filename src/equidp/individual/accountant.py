@@ -1,31 +1,26 @@
-"""Individual privacy: watches a run, and reports what each example and each group got (Yu et al.)."""
+"""Watches a run, and accounts for what each example gave in each step (Yu et al.)."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp.accounting import Histories, calibrate_noise, individual_epsilons
+from equidp.accounting import Histories, individual_epsilons
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.errors import DataError, SettingError
-from equidp.ledger import Ledger, StepEvent
-from equidp.mechanism import capped_weights, private_sum, rowwise
-from equidp.noise import Randomness
+from equidp.individual.report import IndividualReport
+from equidp.mechanism import capped_weights, rowwise
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
-
-_QUANTILE_STEPS = 20
 
 
 class IndividualAccountant(Callback):
@@ -184,93 +179,3 @@ def _repeats(trainer: Trainer) -> bool:
     with torch.random.fork_rng():
         first, second = (trainer.engine.norms(*few) for _ in range(2))
     return torch.equal(first, second)
-
-
-@dataclass(frozen=True)
-class IndividualReport:
-    """Epsilon of each training example. It depends on private data: only what says `release` may be published.
-
-    An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took. The worst case over all
-    trajectories is the run's epsilon.
-
-    Attributes:
-        sensitive_epsilons: [n], by Renyi accounting.
-        groups: [n], indices into `group_names`.
-        group_names: one per group.
-        largest: epsilon of an example that used all of the sensitivity in every step; none has more.
-        delta: at which all of them hold.
-        exact: whether norms were taken in every step; otherwise the epsilons are estimates.
-        ledger: where releases are charged.
-        randomness: of the releases' noise.
-    """
-
-    sensitive_epsilons: npt.NDArray[np.float64]
-    groups: npt.NDArray[np.int64]
-    group_names: tuple[str, ...]
-    largest: float
-    delta: float
-    exact: bool
-    ledger: Ledger
-    randomness: Randomness
-
-    def for_owner(self, index: int) -> str:
-        """What may be told to the person whose example this is, and to nobody else."""
-        if not 0 <= index < len(self.sensitive_epsilons):
-            raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
-        quality = "at most" if self.exact else "an estimated"
-        return (
-            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run; "
-            f"everyone is guaranteed {self.largest:.4g}."
-        )
-
-    def sensitive_by_group(self) -> pd.DataFrame:
-        """Count, mean, quantiles and largest epsilon of each group, and of all; and each mean over the lowest group's."""
-        rows = []
-        for name, chosen in [
-            *((name, self.groups == group) for group, name in enumerate(self.group_names)),
-            ("all", np.ones(len(self.groups), dtype=bool)),
-        ]:
-            values = self.sensitive_epsilons[chosen]
-            quantiles = np.quantile(values, [0.05, 0.5, 0.95])
-            rows.append((name, len(values), values.mean(), *quantiles, values.max()))
-        table = pd.DataFrame(rows, columns=["group", "count", "mean", "q05", "median", "q95", "largest"])
-        lowest = table.loc[table["group"] != "all", "mean"].min()
-        return table.assign(over_lowest=table["mean"] / lowest)
-
-    def sensitive_worst_to_best(self) -> float:
-        """Mean epsilon of the group with the highest over that of the group with the lowest."""
-        means = self.sensitive_by_group().set_index("group")["mean"].drop("all")
-        return float(means.max() / means.min())
-
-    def release_mean(self, epsilon: float, delta: float) -> float:
-        """The mean epsilon with noise, charged to the ledger: a Gaussian mechanism on the sum of values in [0, `largest`]."""
-        noise = self._charged(epsilon, delta, queries=1)
-        rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
-        total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
-        return float(np.clip(float(total) / len(rows), 0.0, self.largest))
-
-    def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
-        """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.
-
-        20 steps in place of Andrew et al.'s 20 of descent: each halves the interval, by the noisy count of values below its middle.
-        """
-        if not all(0 < quantile < 1 for quantile in quantiles):
-            raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
-        return [self._released_quantile(quantile, epsilon, delta) for quantile in quantiles]
-
-    def _released_quantile(self, quantile: float, epsilon: float, delta: float) -> float:
-        noise = self._charged(epsilon, delta, queries=_QUANTILE_STEPS)
-        low, high = 0.0, self.largest
-        for _ in range(_QUANTILE_STEPS):
-            middle = (low + high) / 2
-            below = torch.from_numpy((self.sensitive_epsilons <= middle).astype(np.float64)).unsqueeze(1)
-            count = float(private_sum(below, bound=1.0, noise_multiplier=noise, randomness=self.randomness))
-            low, high = (low, middle) if count >= quantile * len(below) else (middle, high)
-        return (low + high) / 2
-
-    def _charged(self, epsilon: float, delta: float, *, queries: int) -> float:
-        """Noise multiplier of so many counts that together cost (epsilon, delta), charged before any is drawn."""
-        noise = calibrate_noise(epsilon, delta, 1.0, queries)
-        for _ in range(queries):
-            self.ledger.spend(StepEvent(1.0, noise))
-        return noise

@@ -1,0 +1,6 @@
+"""Individual privacy: what protection each example and each group had in a run."""
+
+from equidp.individual.accountant import IndividualAccountant
+from equidp.individual.report import IndividualReport
+
+__all__ = ["IndividualAccountant", "IndividualReport"]
