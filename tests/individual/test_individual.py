@@ -225,6 +225,21 @@ def test_an_accountant_that_missed_steps_is_refused():
         trainer.fit()
 
 
+def test_missed_steps_can_count_at_the_worst_case():
+    accountant = equidp.IndividualAccountant(interval=1, missed_at_worst=True)
+    trainer = make_trainer(steps=6, epochs=None, policy=equidp.DPSGD(50.0))
+    batches = trainer.batches()
+    for _ in range(4):
+        trainer.step(next(batches))
+    trainer.callbacks = (accountant,)
+    trainer.fit()
+    report = accountant.report(trainer)
+    at_least = epsilon([(trainer.event, 4)], trainer.delta, "rdp")
+    assert (report.sensitive_epsilons >= at_least).all()
+    assert (report.sensitive_epsilons < report.largest).all()
+    assert report.largest == pytest.approx(epsilon([(trainer.event, 6)], trainer.delta, "rdp"), rel=1e-12)
+
+
 def test_an_interrupted_run_goes_on():
     trainer, accountant = watched(steps=8, epochs=None)
 

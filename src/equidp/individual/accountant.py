@@ -36,6 +36,8 @@ class IndividualAccountant(Callback):
         grid: width of the grid that shares are rounded up to.
         chunk_size: examples whose norms are taken at a time.
         memory_limit: bytes; the table of histories is kept in a temporary file beyond.
+        missed_at_worst: account for steps that were taken before this accountant watched as if every example had used all of the
+            sensitivity, an upper bound; otherwise such a run is refused.
 
     Raises:
         SettingError: at the start of training, before anything is spent: an interval of 0, a grid coarser than the sensitivity, a
@@ -50,6 +52,7 @@ class IndividualAccountant(Callback):
         grid: float = 0.01,
         chunk_size: int = 256,
         memory_limit: int = 2**30,
+        missed_at_worst: bool = False,
     ) -> None:
         if (interval is None) == (per_epoch is None):
             raise SettingError(
@@ -63,6 +66,7 @@ class IndividualAccountant(Callback):
             raise SettingError(f"per_epoch={per_epoch}; expected a number > 0.")
         self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
         self._grid, self._memory_limit = grid, memory_limit
+        self._missed_at_worst = missed_at_worst
         self._histories: Histories | None = None
         self._fingerprint: tuple[int, float, float] | None = None
         self._norms: Tensor | None = None
@@ -81,10 +85,11 @@ class IndividualAccountant(Callback):
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private policy."
             )
-        if self._steps != trainer.steps_done:
+        missed = trainer.steps_done - self._steps
+        if missed and not self._missed_at_worst:
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw {self._steps}; it cannot account for others. "
-                "Give it to the Trainer from the start."
+                "Give it to the Trainer from the start, or say missed_at_worst=True for an upper bound."
             )
         fingerprint = _fingerprint(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
@@ -92,6 +97,9 @@ class IndividualAccountant(Callback):
         self._fingerprint = fingerprint
         if self._histories is None:
             self._histories = Histories(len(data), self._grid, memory_limit=self._memory_limit)
+        if missed:
+            self._histories.add(self._histories.cells(np.ones(len(data))), missed)
+            self._steps += missed
         self._exact = self._interval == 1 and _repeats(trainer)
         self._every = self._interval or max(1, round(1 / (trainer.sample_rate * float(self._per_epoch or 1))))
         self._take_norms(trainer)
