@@ -7,12 +7,14 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import equidp
 from equidp import runs
+from equidp.data import open_source
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.errors import ModelError, SettingError
 from equidp.plans import Plan
@@ -61,6 +63,21 @@ def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
     assert epsilons["sgd"] == math.inf
     assert epsilons["naive"] > epsilons["dpsgd"] > 0
     assert comparison.costs()["privacy_cost"].notna().all()
+
+
+def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
+    """Worker processes are kept from one comparison to the next, and stay in the folder of the first."""
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        pd.DataFrame(
+            {"x": range(100), "y": [i % 2 for i in range(100)], "g": [(i // 2) % 2 for i in range(100)]}
+        ).to_csv("people.csv", index=False)
+        source = open_source("people.csv", target="y", group="g")
+        plan = Plan(epochs=1, batch_size=20)
+        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
+        assert len(list((folder / "equidp-runs").glob("*.parquet"))) == 4
 
 
 def test_runs_of_one_seed_share_split_weights_and_samples():

@@ -111,8 +111,10 @@ def compare(
         plan = replace(plan, delta=default_delta(len(data_split.train)))
     specs = _specs(source, methods, plan, epsilons, seeds, engine, len(data_split.train))
     _dry_run(specs, data_split, seeds[0])
-    check_folder(Path(directory))
-    records = run_all(specs, Path(directory), jobs, on_progress)
+    # Worker processes outlive a comparison, and are where the first one was.
+    folder = Path(directory).absolute()
+    check_folder(folder)
+    records = run_all(specs, folder, jobs, on_progress)
     return Comparison(
         _settings(source, data_split, plan, specs, {"tau": tau, "level": level, "command": command}),
         results_table(records),

@@ -79,8 +79,9 @@ def open_source(
             f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group)."
         )
     ranges = tuple((column, *span) for column, span in (bounds or {}).items())
+    # Absolute, for worker processes may be in another folder.
     return TableSource(
-        name_or_path, target, _names(group), _names(drop), missing, ranges, test_share=test_share
+        str(path.absolute()), target, _names(group), _names(drop), missing, ranges, test_share=test_share
     )
 
 
