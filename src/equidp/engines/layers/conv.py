@@ -54,7 +54,7 @@ class ConvCall(LayerCall):
     def example_gradients(self) -> dict[str, Tensor]:
         gradients = {}
         if "weight" in self.parameters:
-            gradients["weight"] = torch.cat(list(self._weight_gradients()))
+            gradients["weight"] = torch.cat(list(self._weight_gradients(self._roles())))
         if "bias" in self.parameters:
             gradients["bias"] = self._bias_gradients()
         return gradients
@@ -62,7 +62,8 @@ class ConvCall(LayerCall):
     def squared_norms(self) -> Tensor:
         if "weight" not in self.parameters:
             return super().squared_norms()
-        norms = self._gram_norms() if self._few_positions() else self._direct_norms()
+        roles = self._roles()
+        norms = self._gram_norms(roles) if self._few_positions(roles) else self._direct_norms(roles)
         if "bias" not in self.parameters:
             return norms
         biases = self._bias_gradients()
@@ -91,10 +92,10 @@ class ConvCall(LayerCall):
     def _bias_gradients(self) -> Tensor:
         return self.pair()[1].flatten(2).sum(dim=2)
 
-    def _direct_norms(self) -> Tensor:
+    def _direct_norms(self, roles: _Roles) -> Tensor:
         keep = len(self.inputs) * self.module.weight.numel() <= self.budget()
         norms, kept = [], []
-        for gradients in self._weight_gradients():
+        for gradients in self._weight_gradients(roles):
             norms.append(squared_lengths({"": gradients}))
             if keep:
                 kept.append(gradients)
@@ -102,9 +103,8 @@ class ConvCall(LayerCall):
             self.kept = {"weight": torch.cat(kept)}
         return torch.cat(norms)
 
-    def _weight_gradients(self) -> Iterator[Tensor]:
+    def _weight_gradients(self, roles: _Roles) -> Iterator[Tensor]:
         """Of a few examples at a time, [chunk, *shape of the weight]."""
-        roles = self._roles()
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = roles.image.device.type == "cpu" and roles.image.dtype == torch.float32
         if grouped and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
@@ -141,9 +141,9 @@ class ConvCall(LayerCall):
         gradients = torch.matmul(grouped, windows.transpose(2, 3))
         return gradients.reshape(batch, *module.weight.shape)
 
-    def _few_positions(self) -> bool:
+    def _few_positions(self, roles: _Roles) -> bool:
         """Whether positions times positions cost less than positions times weights."""
-        roles, groups = self._roles(), self.module.groups
+        groups = self.module.groups
         pixels = math.prod(
             size + 2 * border for size, border in zip(roles.image.shape[2:], roles.padding, strict=True)
         )
@@ -152,10 +152,9 @@ class ConvCall(LayerCall):
         by_position += groups * math.prod(self.module.kernel_size) * positions**2
         return bool(_GRAM_PENALTY * by_position < positions * self.module.weight.numel())
 
-    def _gram_norms(self) -> Tensor:
+    def _gram_norms(self, roles: _Roles) -> Tensor:
         """sum_st <window s, window t> <signal s, signal t>, where windows meet pixel by pixel."""
-        norms = []
-        roles, groups = self._roles(), self.module.groups
+        norms, groups = [], self.module.groups
         pixels = roles.image[0, 0].numel()
         for part in roles.chunks(max(1, 4 * CHUNK_NUMBERS // (groups * pixels**2))):
             image = part.with_border()
