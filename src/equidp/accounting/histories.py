@@ -50,10 +50,7 @@ class Histories:
     def cells(self, shares: Floats) -> npt.NDArray[np.int64]:
         """Cell of each share [n], rounded up; a share that is not a number counts as 1."""
         bounded = np.nan_to_num(shares, nan=1.0, posinf=1.0).clip(0.0, 1.0)
-        found = np.ceil(bounded / self.grid).astype(np.int64).clip(max=len(self.shares) - 1)
-        # Division may round below a multiple of the width that the share is just above.
-        above: npt.NDArray[np.int64] = found + (self.shares[found] < bounded)
-        return above
+        return np.searchsorted(self.shares, bounded)
 
     def add(self, cells: npt.NDArray[np.int64], steps: int = 1) -> None:
         """Records `steps` steps at these cells, [n]."""
