@@ -89,7 +89,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     chosen_ones = held.indices.numpy()
     found = {"3 an epoch": report, "sampled": sampled.report(trainer)}
-    losses = trainer.loss(predict(trainer.model, data.train.inputs), data.train.targets).numpy()
+    losses = trainer.loss(predict(trainer.model, data.train.inputs), data.train.targets)
     figures = {
         "steps": trainer.steps,
         "run epsilon": report.largest,
@@ -99,9 +99,7 @@ def main() -> None:
         },
         "mean epsilon": {"exact": float(exact.mean())}
         | {name: float(each.sensitive_epsilons[chosen_ones].mean()) for name, each in found.items()},
-        "correlation of epsilon with log loss": float(
-            np.corrcoef(report.sensitive_epsilons, np.log(np.maximum(losses, 1e-12)))[0, 1]
-        ),
+        "correlation of epsilon with log loss": report.sensitive_loss_correlation(losses),
         "seconds for tight epsilons of all": seconds,
         "mean renyi over mean tight": float(
             rare.report(trainer, accountant="rdp").sensitive_epsilons.mean()

@@ -153,6 +153,19 @@ def test_groups():
     assert report.sensitive_worst_to_best() == pytest.approx(means.max() / means.min())
 
 
+def test_epsilon_goes_with_the_log_of_the_loss():
+    trainer, accountant = watched(equidp.GlobalAdapt(0.5, initial_bound=2.0), epochs=5)
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    losses = trainer.loss(trainer.model(trainer.train.inputs), trainer.train.targets).detach()
+    found = report.sensitive_loss_correlation(losses)
+    assert found == pytest.approx(np.corrcoef(report.sensitive_epsilons, losses.log().numpy())[0, 1], abs=1e-6)
+    assert found > 0.5
+    assert np.isnan(report.sensitive_loss_correlation(torch.ones(300)))
+    with pytest.raises(DataError, match=r"losses have shape \(3,\)"):
+        report.sensitive_loss_correlation(losses[:3])
+
+
 def test_releases_are_near_the_truth_and_are_charged():
     """2,000 examples at (1, 1e-6): 20 releases of each; the median error is small, and every release is in the ledger."""
     trainer, accountant = watched(train=toy(2000), batch_size=100, epochs=2)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from torch import Tensor
 
 from equidp.accounting import calibrate_noise
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import private_sum
 from equidp.noise import Randomness
@@ -80,6 +82,20 @@ class IndividualReport:
         """Mean epsilon of the group with the highest over that of the group with the lowest."""
         means = self.sensitive_by_group().set_index("group")["mean"].drop("all")
         return float(means.max() / means.min())
+
+    def sensitive_loss_correlation(self, losses: Tensor) -> float:
+        """Pearson correlation of epsilon with the log of each training example's final loss, [n] (Yu et al., Figure 5).
+
+        NaN where either is the same for all.
+        """
+        if losses.shape != self.sensitive_epsilons.shape:
+            raise DataError(
+                f"losses have shape {tuple(losses.shape)}; expected one per training example, {self.sensitive_epsilons.shape}."
+            )
+        logs = losses.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+        if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:
+            return math.nan
+        return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
 
     def release_mean(self, epsilon: float, delta: float) -> float:
         """The mean epsilon with noise, charged to the ledger: a Gaussian mechanism on the sum of values in [0, `largest`]."""
