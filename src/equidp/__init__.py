@@ -1,5 +1,6 @@
 """equidp: differentially private training at the same price for every group."""
 
+from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback, EpochRecorder, ProgressBar
 from equidp.compare import Comparison, compare, default_plan
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
@@ -14,6 +15,7 @@ from equidp.errors import (
     SettingError,
 )
 from equidp.individual import IndividualAccountant, IndividualReport
+from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
 from equidp.policies import (
@@ -55,11 +57,13 @@ __all__ = [
     "GroupedDataset",
     "IndividualAccountant",
     "IndividualReport",
+    "LedgerFile",
     "ModelError",
     "Naive",
     "Plan",
     "Policy",
     "PolicyError",
+    "PrivacyBudget",
     "PrivacyWarning",
     "PrivateStep",
     "ProgressBar",
