@@ -2,17 +2,20 @@
 
 from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback, EpochRecorder, ProgressBar
+from equidp.checkpoint import Checkpoints
 from equidp.compare import Comparison, compare, default_plan
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
 from equidp.engines import make_compatible
 from equidp.errors import (
     BudgetError,
+    CheckpointError,
     DataError,
     EquidpError,
     ModelError,
     PolicyError,
     PrivacyWarning,
     SettingError,
+    TrainingStopped,
 )
 from equidp.individual import IndividualAccountant, IndividualReport
 from equidp.ledger_file import LedgerFile
@@ -45,6 +48,8 @@ __all__ = [
     "Automatic",
     "BudgetError",
     "Callback",
+    "CheckpointError",
+    "Checkpoints",
     "Comparison",
     "DPSGDFCode",
     "DataError",
@@ -72,6 +77,7 @@ __all__ = [
     "RunRecord",
     "SettingError",
     "Trainer",
+    "TrainingStopped",
     "check_policy",
     "compare",
     "default_plan",

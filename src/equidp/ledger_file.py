@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp.errors import BudgetError
+from equidp.files import sync_folder
 from equidp.ledger import Ledger, StepEvent
 from equidp.ledger_text import FORMAT, chained_line, check_seal, parsed, seal_path
 
@@ -188,11 +189,7 @@ class LedgerFile(Ledger):
     def _opened(self, path: Path) -> int:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | (os.O_APPEND if path == self.path else 0), 0o666)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # so that the file's name survives a power cut too
-            finally:
-                os.close(folder)
+            sync_folder(path.parent)
         except OSError as error:
             raise BudgetError(
                 f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a place that can be written."

@@ -106,6 +106,7 @@ class Trainer:
         self.randomness = _randomness(secure, seed, self.ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self.engine = self._checked_engine(engine)
+        self._stopped: BaseException | None = None
         self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
@@ -216,15 +217,22 @@ class Trainer:
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
+    def stop(self, reason: BaseException) -> None:
+        """Has `fit` raise `reason` once the step under way is complete."""
+        self._stopped = reason
+
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         was_training = self.model.training
         self.model.train()
+        self._stopped = None
         for callback in self.callbacks:
             callback.before_training(self)
         try:
             for batch in self.batches():
                 self.step(batch)
+                if self._stopped is not None:
+                    raise self._stopped
         finally:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
