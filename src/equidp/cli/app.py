@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -35,12 +37,19 @@ def main() -> None:
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
         sys.exit(_fail(f"{place}{error.strerror or error}."))
+
+
+@contextmanager
+def stoppable(otherwise: str) -> Iterator[None]:
+    """Has a stopped command end with a sentence on how to go on, `otherwise` where the interruption has none."""
+    try:
+        yield
     except TrainingStopped as stopped:
         say(str(stopped))
-        sys.exit(128 + stopped.signal)
-    except KeyboardInterrupt:
-        say("stopped. Finished runs are kept: the same command goes on from them.")
-        sys.exit(130)
+        raise typer.Exit(128 + stopped.signal) from stopped
+    except KeyboardInterrupt as stopped:
+        say(otherwise)
+        raise typer.Exit(130) from stopped
 
 
 def say(text: str) -> None:

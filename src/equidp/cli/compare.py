@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from equidp.cli.app import app, messages, names, numbers, say
+from equidp.cli.app import app, messages, names, numbers, say, stoppable
 from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
@@ -120,7 +120,8 @@ def compare_command(
         "smoothing": smoothing,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    with _progress() as on_progress:
+    stopped = "stopped. Finished runs are kept: the same command goes on from them."
+    with stoppable(stopped), _progress() as on_progress:
         comparison = compare(
             source,
             methods=names(methods),

@@ -12,7 +12,7 @@ from equidp.account import PlannedRun
 from equidp.accounting import ACCOUNTANTS
 from equidp.audit import group_intervals
 from equidp.callbacks import Callback, ProgressBar
-from equidp.cli.app import app, names, say
+from equidp.cli.app import app, names, say, stoppable
 from equidp.cli.tables import print_groups
 from equidp.cli.toml import read_config
 from equidp.config import TrainConfig, plan_for
@@ -31,6 +31,9 @@ from equidp.training import BEYOND_BUDGET
 _PLAN = (
     *("model", "noise_multiplier", "delta", "epochs", "batch_size", "learning_rate", "momentum"),
     *("weight_decay", "clipping_bound", "smoothing"),
+)
+_NOT_BEGUN = (
+    "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."
 )
 
 
@@ -130,7 +133,9 @@ def train_command(
     """
     if resume is not None:
         _refuse_others(context)
-        _report(resume, *train(resume, previous=previous, callbacks=_bar(), on_resume=_say_resumed))
+        with stoppable(_NOT_BEGUN):
+            trained = train(resume, previous=previous, callbacks=_bar(), on_resume=_say_resumed)
+        _report(resume, *trained)
         return
     if previous:
         raise SettingError("--previous is for --resume.")
@@ -170,7 +175,9 @@ def train_command(
         _say_plan(prepared)
         return
     begin(prepared, out)
-    _report(out, *train(out, callbacks=_bar(), prepared=prepared))
+    with stoppable(_NOT_BEGUN):
+        trained = train(out, callbacks=_bar(), prepared=prepared)
+    _report(out, *trained)
 
 
 def _refuse_others(context: typer.Context) -> None:
