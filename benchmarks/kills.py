@@ -60,19 +60,23 @@ class Tally:
     epsilons: list[tuple[float, float]] = field(default_factory=list)
 
 
-def kill_over_and_over(kills: int, folder: Path, *, seed: int = 0, longest: float = 1.0) -> Tally:
+def kill_over_and_over(
+    kills: int, folder: Path, *, seed: int = 0, longest: float = 1.0, epochs: float = 400.0
+) -> Tally:
     """Runs of three methods on scikit-learn's digits, one after the other, until so many processes were killed.
 
     Args:
         kills: how many.
         folder: where runs are kept.
-        seed: of the moments, uniform between 0 and `longest` seconds after a process began to train.
+        seed: of the moments of killing.
+        longest: seconds; moments are uniform between 0 and this after a process began to train.
+        epochs: of each run.
     """
     tally, moments = Tally(), random.Random(seed)
     while tally.kills < kills:
         method = METHODS[tally.completed % len(METHODS)]
         run = folder / f"run-{tally.completed}"
-        changes = {"model": "logistic", "epochs": 400.0, "batch_size": 256, "noise_multiplier": 4.0}
+        changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
         config = TrainConfig(
             "digits", method, plan_for("digits", changes), accountant="rdp", checkpoint_seconds=0.02
         )
