@@ -72,9 +72,9 @@ class Run:
         Raises:
             SettingError: another ending, or a place that cannot be written.
         """
-        from equidp.report.card import write_card  # reports need runs, not the other way round
+        from equidp.report.card import write_cards  # reports need runs, not the other way round
 
-        write_card(self, path, test, data, notes, released or {}, details or {})
+        write_cards(self, [path], test, data, notes, released or {}, details or {})
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:

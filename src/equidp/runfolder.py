@@ -40,6 +40,7 @@ from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.preparing import Prepared, fingerprint, make_run_trainer, open_budget
 from equidp.record import RunRecord
+from equidp.report.card import write_cards
 from equidp.run import Run
 
 _CONFIG, _ENCODER, _MODEL = "config.json", "preprocessing.json", "model.pt"
@@ -263,5 +264,5 @@ def _write_cards(
     }
     if config.budget is not None:
         details["budget"] = config.budget
-    for name in ("card.html", "card.md"):
-        run.card(place / name, test=split.test, data=facts["name"], notes=split.notes, details=details)
+    paths = [place / "card.html", place / "card.md"]
+    write_cards(run, paths, split.test, facts["name"], split.notes, {}, details)

@@ -43,32 +43,38 @@ LIMITS = (
 )
 
 
-def write_card(
+def write_cards(
     run: Run,
-    path: str | os.PathLike[str],
+    paths: Sequence[str | os.PathLike[str]],
     test: GroupedDataset | None,
     data: str,
     notes: Sequence[str],
     released: Mapping[str, float],
     details: Mapping[str, Any],
 ) -> None:
-    """See `Run.card`."""
-    target = Path(path)
-    if target.suffix.lower() not in _TEMPLATES:
-        raise SettingError(f"{os.fspath(path)!r} ends in {target.suffix!r}; a card ends in .html or .md.")
-    check_writable(target)
+    """See `Run.card`; the same card in several formats."""
+    targets = [Path(path) for path in paths]
+    for target in targets:
+        if target.suffix.lower() not in _TEMPLATES:
+            raise SettingError(
+                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
+            )
+        check_writable(target)
     facts = card_facts(run, test, data, notes, released, details)
-    html = target.suffix.lower() == ".html"
+    for target in targets:
+        write_whole(target, _render(facts, _TEMPLATES[target.suffix.lower()]).encode())
+
+
+def _render(facts: Mapping[str, Any], template: str) -> str:
     environment = Environment(
         loader=PackageLoader("equidp.report"),
-        autoescape=html,
+        autoescape=template.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"points": points, "number": number, "cell": _cell}
-    page = environment.get_template(_TEMPLATES[target.suffix.lower()]).render(facts)
-    write_whole(target, page.encode())
+    return environment.get_template(template).render(facts)
 
 
 def card_facts(
@@ -82,7 +88,8 @@ def card_facts(
     """All that the templates show."""
     spent = run.epsilon()
     settings = dict(run.settings)
-    metrics = [] if test is None else _metrics(run.model, test)
+    outputs = None if test is None else predict(run.model, test.inputs)
+    metrics = [] if test is None or outputs is None else _metrics(outputs, test)
     return {
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
@@ -94,7 +101,7 @@ def card_facts(
         "recompute": _recompute(run),
         "metrics": metrics,
         "level": f"{LEVEL:.0%}",
-        "gaps": {} if test is None else _gaps(run.model, test),
+        "gaps": {} if test is None or outputs is None else _gaps(outputs, test),
         "groups": settings.pop("groups", () if test is None else test.group_names),
         "classes": settings.pop("classes", () if test is None else test.class_names),
         "notes": list(notes),
@@ -188,17 +195,16 @@ def _recompute(run: Run) -> str:
     )
 
 
-def _metrics(model: nn.Module, test: GroupedDataset) -> list[dict[str, Any]]:
-    outputs = predict(model, test.inputs)
+def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
     table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
     rows: list[dict[str, Any]] = table.to_dict("records")
     return rows
 
 
-def _gaps(model: nn.Module, test: GroupedDataset) -> dict[str, float]:
+def _gaps(outputs: Tensor, test: GroupedDataset) -> dict[str, float]:
     if test.num_classes != 2:
         return {}
-    return within_model_gaps(predict(model, test.inputs).argmax(dim=1), test.targets, test.groups)
+    return within_model_gaps(outputs.argmax(dim=1), test.targets, test.groups)
 
 
 def _cell(text: object) -> str:
