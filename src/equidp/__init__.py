@@ -17,7 +17,7 @@ from equidp.errors import (
     SettingError,
     TrainingStopped,
 )
-from equidp.individual import IndividualAccountant, IndividualReport
+from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
 from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
@@ -61,6 +61,7 @@ __all__ = [
     "GlobalAdapt",
     "GroupedDataset",
     "IndividualAccountant",
+    "IndividualClipping",
     "IndividualReport",
     "LedgerFile",
     "ModelError",
