@@ -148,13 +148,15 @@ def test_noise_never_repeats_even_from_a_seed(tmp_path):
 
 def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
+    (tmp_path / ".checkpoint-000000003-abc.pt.17.tmp").write_text("of a process that was killed")
+    (tmp_path / ".mine.tmp").write_text("of somebody else")
     trainer, _ = trainer_in(tmp_path, seconds=0.0)
     trainer.fit()
     files = sorted(tmp_path.glob("checkpoint-*"))
     assert len(files) == 2
     for file in files:
         assert torch.load(file, weights_only=True)["steps"] in (39, 40)
-    assert not list(tmp_path.glob(".*.tmp"))
+    assert [path.name for path in tmp_path.glob(".*.tmp")] == [".mine.tmp"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])

@@ -71,6 +71,18 @@ def test_kinds_that_were_not_announced_are_never_paid_ahead(tmp_path):
         assert ledger.steps == 5
 
 
+def test_after_settling_nothing_more_is_expected(tmp_path):
+    ledger = LedgerFile(tmp_path / "ledger")
+    ledger.expect(STEP, 100)
+    for _ in range(4):
+        ledger.spend(STEP)
+    ledger.settle()
+    for _ in range(5):
+        ledger.spend(STEP)
+    ledger._close_files()
+    assert LedgerFile(tmp_path / "ledger").steps == 9
+
+
 def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(ledger_file.time, "monotonic", lambda: clock[0])

@@ -29,6 +29,7 @@ class PrivacyBudget:
         epsilon, delta: the most that all runs together may spend. A file remembers them: they may be left out for one that exists,
             and cannot be changed.
         accountant: a name from `ACCOUNTANTS`.
+        run: what this process calls what it does; for readers of the file.
 
     Raises:
         SettingError: not a budget.
@@ -42,6 +43,7 @@ class PrivacyBudget:
         epsilon: float | None = None,
         delta: float | None = None,
         accountant: str | None = None,
+        run: str = "training",
     ) -> None:
         if epsilon is not None and not epsilon > 0:
             raise SettingError(f"epsilon={epsilon}; expected a number > 0.")
@@ -56,7 +58,7 @@ class PrivacyBudget:
         if new and (epsilon is None or delta is None):
             raise SettingError(f"epsilon={epsilon}, delta={delta}; a new budget needs both.")
         self.path = path
-        self._ledger = Ledger() if path is None else LedgerFile(path, run="budget", facts={"budget": facts})
+        self._ledger = Ledger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
         self._lock = threading.RLock()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
         facts = self._agreed(facts, known)

@@ -43,6 +43,7 @@ class Checkpoints(Callback):
         folder: where checkpoints lie; made if there is none.
         seconds: between two checkpoints; more where saving takes long.
         how_to_resume: what the message of a stopped run says.
+        after_saving: called with the trainer each time, to keep what else belongs to that moment.
 
     Raises:
         CheckpointError: the folder cannot be written; before any budget is spent.
@@ -67,7 +68,7 @@ class Checkpoints(Callback):
         self._handlers: dict[int, Any] = {}
 
     def before_training(self, trainer: Trainer) -> None:
-        for stale in self.folder.glob(".*.tmp"):
+        for stale in self.folder.glob(".checkpoint-*.tmp"):
             stale.unlink(missing_ok=True)
         self._complete, self._failed = trainer.steps_done, False
         self._save(trainer)

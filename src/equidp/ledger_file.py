@@ -86,13 +86,11 @@ class LedgerFile(Ledger):
             self._expected[event] = steps
 
     def settle(self) -> None:
-        """Writes how many steps of the last block were not spent."""
+        """Writes how many steps of the last block were not spent; no more of its kind are expected."""
         with self._lock:
-            event, left = self._event, self._left
-            # First, so that nothing is spent from a block whose rest may have been given back, whether or not that gets written.
-            self._event, self._left = None, 0
-            if event is not None:
-                self._append({"unspent": left})
+            if self._event is not None:
+                self._expected.pop(self._event, None)
+                self._give_back()
 
     def close(self) -> None:
         """Settles and lets other processes have the file."""
@@ -119,7 +117,7 @@ class LedgerFile(Ledger):
     def _pay_ahead(self, event: StepEvent) -> None:
         same = event == self._event
         if self._left:
-            self.settle()
+            self._give_back()
         if not self._announced:
             self._append({"run": self.run, "time": _now()})
             self._announced = True
@@ -133,6 +131,12 @@ class LedgerFile(Ledger):
         steps = max(1, min(self._block, self._expected.get(event, 0)))
         self._append({"spend": asdict(event), "steps": steps, "time": _now()})
         self._event, self._left, self._began = event, steps, time.monotonic()
+
+    def _give_back(self) -> None:
+        left = self._left
+        # First, so that nothing is spent from a block whose rest may have been given back, whether or not that gets written.
+        self._event, self._left = None, 0
+        self._append({"unspent": left})
 
     def _append(self, record: Mapping[str, Any]) -> None:
         """Adds a line and syncs it; if that fails, nothing was spent, and the error says so."""

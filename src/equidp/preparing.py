@@ -75,7 +75,9 @@ def prepare(config: TrainConfig) -> Prepared:
 
 
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
-    return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta)
+    """The configuration's budget, from its file or in memory."""
+    run = f"train {config.method} on {config.source().name}"
+    return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta, run=run)
 
 
 def make_run_trainer(

@@ -104,6 +104,10 @@ def train(
         ledger = stack.enter_context(
             LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
         )
+        for stale in place.glob(
+            ".*.tmp"
+        ):  # of a process that was killed; the ledger's lock says that none is at work
+            stale.unlink(missing_ok=True)
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         checkpoints = Checkpoints(
             place,
