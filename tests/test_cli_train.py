@@ -233,6 +233,7 @@ def test_every_option_can_come_from_a_file(run):
     ("arguments", "message"),
     [
         (("train",), "nothing to train on"),
+        (("train", "adlut", "--epsilon", "3", "--out", "run"), "Did you mean 'adult'"),
         (("train", *TABLE, "--out", "run"), "how private should it be"),
         (("train", *TABLE, *PLAN), "nowhere to keep it"),
         (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),

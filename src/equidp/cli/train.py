@@ -151,7 +151,7 @@ def train_command(
         check_new(out)
     given = {name: context.params[name] for name in _PLAN}
     wanted = TrainConfig(
-        data=data if data in SOURCES else str(Path(data).absolute()),
+        data=str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         method=method,
         plan=plan_for(data, {name: value for name, value in given.items() if value is not None}),
         target=target,
