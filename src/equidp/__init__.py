@@ -1,19 +1,24 @@
 """equidp: differentially private training at the same price for every group."""
 
+from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback, EpochRecorder, ProgressBar
+from equidp.checkpoint import Checkpoints
 from equidp.compare import Comparison, compare, default_plan
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
 from equidp.engines import make_compatible
 from equidp.errors import (
     BudgetError,
+    CheckpointError,
     DataError,
     EquidpError,
     ModelError,
     PolicyError,
     PrivacyWarning,
     SettingError,
+    TrainingStopped,
 )
 from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
+from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
 from equidp.policies import (
@@ -43,6 +48,8 @@ __all__ = [
     "Automatic",
     "BudgetError",
     "Callback",
+    "CheckpointError",
+    "Checkpoints",
     "Comparison",
     "DPSGDFCode",
     "DataError",
@@ -56,11 +63,13 @@ __all__ = [
     "IndividualAccountant",
     "IndividualClipping",
     "IndividualReport",
+    "LedgerFile",
     "ModelError",
     "Naive",
     "Plan",
     "Policy",
     "PolicyError",
+    "PrivacyBudget",
     "PrivacyWarning",
     "PrivateStep",
     "ProgressBar",
@@ -69,6 +78,7 @@ __all__ = [
     "RunRecord",
     "SettingError",
     "Trainer",
+    "TrainingStopped",
     "check_policy",
     "compare",
     "default_plan",

@@ -27,5 +27,21 @@ class BudgetError(EquidpError):
     """A step would spend more privacy than was allowed, or what was spent can no longer be recorded."""
 
 
+class CheckpointError(EquidpError):
+    """A checkpoint cannot be written, or is missing or damaged."""
+
+
+class TrainingStopped(KeyboardInterrupt):
+    """A signal ended training at the end of a step; the run was saved and can go on.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
 class PrivacyWarning(UserWarning):
     """Training goes on, but the guarantee is weaker than a reader might assume."""

@@ -48,6 +48,12 @@ class Ledger:
         else:
             self._entries.append((event, 1))
 
+    def expect(self, event: StepEvent, steps: int) -> None:
+        """Told that up to `steps` steps of this kind are to come: as far as a ledger on disk may write ahead."""
+
+    def settle(self) -> None:
+        """Told that no step is under way: a ledger that wrote ahead takes back what was not spent."""
+
     @property
     def entries(self) -> tuple[tuple[StepEvent, int], ...]:
         """(event, number of steps) pairs in the order they were spent."""
@@ -55,4 +61,4 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        return sum(count for _, count in self._entries)
+        return sum(count for _, count in self.entries)

@@ -43,12 +43,17 @@ class SystemRandomness:
 
 
 class SeededRandomness:
-    """A stream that a seed determines: for research, where two runs must see the same noise."""
+    """A stream that a seed determines: for research, where two runs must see the same noise.
 
-    def __init__(self, seed: int) -> None:
-        self._numpy = np.random.default_rng(seed)
+    Args:
+        seed: whole number >= 0.
+        part: numbers that tell streams of one seed apart, such as the steps spent before an interrupted run went on.
+    """
+
+    def __init__(self, seed: int, *part: int) -> None:
+        self._numpy = np.random.default_rng([seed, *part] if part else seed)
         self._torch: dict[torch.device, torch.Generator] = {}
-        self._seed = seed
+        self._seed = int(np.random.SeedSequence([seed, *part]).generate_state(1)[0]) if part else seed
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
         return self._numpy.random(count).clip(min=2.0 ** -(_BITS + 1))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -13,6 +16,10 @@ from equidp.data.base import GroupedDataset
 from equidp.engines.base import LossFunction
 from equidp.ledger import StepEvent
 from equidp.metrics import group_metrics
+from equidp.noise import SeededRandomness
+
+if TYPE_CHECKING:
+    from equidp.training import Trainer
 
 _CHUNK = 4096  # examples predicted at a time
 
@@ -27,6 +34,7 @@ class Run:
         delta: the delta that `epsilon` is reported at unless told otherwise.
         loss: per-example loss that the model was trained with.
         accountant: name of the accountant that the run was planned with.
+        settings: how it was trained, as plain values.
     """
 
     model: nn.Module
@@ -34,6 +42,7 @@ class Run:
     delta: float
     loss: LossFunction
     accountant: str = "pld"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None) -> float:
         """Epsilon of everything the run spent; infinite where it trained without privacy."""
@@ -43,6 +52,58 @@ class Run:
         """Accuracy and loss on `test` by group, and of all; see `equidp.metrics.group_metrics`."""
         outputs = predict(self.model, test.inputs)
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
+
+    def card(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        test: GroupedDataset | None = None,
+        data: str = "",
+        notes: Sequence[str] = (),
+        released: Mapping[str, float] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes the model card: what the model is, what it guarantees, and what it does to each group.
+
+        Args:
+            path: ending in .html or .md.
+            test: what metrics by group are of.
+            data: what the data is called.
+            notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
+            released: individual privacy that was released, by name, such as the mean of `IndividualReport.release_mean`.
+            details: further plain values, listed with the settings.
+
+        Raises:
+            SettingError: another ending, or a place that cannot be written.
+        """
+        from equidp.report.card import write_cards  # reports need runs, not the other way round
+
+        write_cards(self, [path], test, data, notes, released or {}, details or {})
+
+
+def settings_of(trainer: Trainer) -> dict[str, Any]:
+    """How a trainer trains, in a reader's words."""
+    policy = {
+        name: value
+        for name, value in vars(trainer.policy).items()
+        if isinstance(value, int | float) and name not in trainer.policy.state_names and name[0] != "_"
+    }
+    seeded = isinstance(trainer.randomness, SeededRandomness)
+    train = trainer.train
+    settings: dict[str, Any] = {
+        "method": type(trainer.policy).__name__,
+        **policy,
+        "training examples": trainer.num_examples,
+        "expected batch size": trainer.expected_batch_size,
+        "planned steps": trainer.steps,
+        "optimizer": type(trainer.optimizer).__name__,
+        "learning rate": trainer.optimizer.param_groups[0]["lr"],
+        "gradient engine": type(trainer.engine).__name__,
+        "randomness": "a seed: for research alone" if seeded else "the operating system",
+    }
+    if isinstance(train, GroupedDataset):
+        settings |= {"groups": train.group_names, "classes": train.class_names}
+    return settings
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from equidp.accounting import EpsilonMeter, calibrate_noise, check_delta
+from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.data.batches import Batch, batches, loaded_batches
@@ -19,11 +20,14 @@ from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import PrivateStep, ShareLimits
+from equidp.names import unknown_name
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
-from equidp.run import Run
+from equidp.run import Run, settings_of
 from equidp.sampling import PoissonSampler
+
+BEYOND_BUDGET = ("refuse", "stop")
 
 
 class Trainer:
@@ -49,9 +53,12 @@ class Trainer:
         callbacks: watch the run.
         workers: processes that load a dataset that is not in memory.
         physical_batch_size: the most examples that are in the engine at a time, whatever `batch_size` is; bounds memory.
+        ledger: where steps are recorded, such as a `LedgerFile`; steps of this plan that it holds already are not taken again.
+        budget: what all runs on this data together may spend.
+        beyond_budget: "refuse" a plan that does not fit into the budget; or "stop" at the last step that fits.
 
     Raises:
-        SettingError, DataError, ModelError: before any budget is spent.
+        SettingError, DataError, ModelError, BudgetError: before any budget is spent.
     """
 
     def __init__(
@@ -76,6 +83,9 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         workers: int = 0,
         physical_batch_size: int | None = None,
+        ledger: Ledger | None = None,
+        budget: PrivacyBudget | None = None,
+        beyond_budget: str = "refuse",
     ) -> None:
         self.num_examples = len(train)  # type: ignore[arg-type]
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
@@ -89,11 +99,14 @@ class Trainer:
         self.noise_multiplier = self._noise_multiplier(noise_multiplier, target_epsilon)
         policy.prepare(noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size)
         self.event = StepEvent(self.sample_rate, float(self.noise_multiplier), policy.statistics_noise)
-        self.ledger = Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
+        if budget is not None:
+            self._fit_into(budget, beyond_budget)
         self.epsilon_so_far = EpsilonMeter(self.event, self.steps, delta, accountant)
-        self.randomness = _randomness(secure, seed)
+        self.randomness = _randomness(secure, seed, self.ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self.engine = self._checked_engine(engine)
+        self._stopped: BaseException | None = None
         self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
@@ -130,6 +143,17 @@ class Trainer:
             self.accountant,
         )
 
+    def _fit_into(self, budget: PrivacyBudget, beyond: str) -> None:
+        if beyond not in BEYOND_BUDGET:
+            raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
+        left = max(0, self.steps - self.steps_done)
+        fitting = budget.steps_that_fit(self.event, left) if beyond == "stop" else 0
+        if fitting:
+            self.steps = self.steps_done + fitting
+        elif left:
+            budget.check(self.event, left)
+        self.ledger = budget.ledger(self.ledger)
+
     def _checked_engine(self, name: str) -> GradientEngine:
         """The engine, after model, loss and engine were tried on a few examples."""
         inputs, targets, *_ = self._on_device(next(self._load([torch.arange(min(4, self.num_examples))])))
@@ -149,10 +173,14 @@ class Trainer:
         return self.steps_done * self.sample_rate
 
     def batches(self) -> Iterator[Batch]:
-        """Poisson samples for the steps that are left; give each of them to `step`, once."""
-        sampler = PoissonSampler(
-            self.num_examples, self.sample_rate, self.steps - self.steps_done, self.randomness
-        )
+        """Poisson samples for the steps that are left; give each of them to `step`, once.
+
+        Raises:
+            BudgetError: they do not fit into the budget any more.
+        """
+        left = max(0, self.steps - self.steps_done)
+        self.ledger.expect(self.event, left)
+        sampler = PoissonSampler(self.num_examples, self.sample_rate, left, self.randomness)
         return self._load(sampler)
 
     def _load(self, samples: Any) -> Iterator[Batch]:
@@ -189,20 +217,30 @@ class Trainer:
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
+    def stop(self, reason: BaseException) -> None:
+        """Has `fit` raise `reason` once the step under way is complete."""
+        self._stopped = reason
+
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         was_training = self.model.training
         self.model.train()
+        self._stopped = None
         for callback in self.callbacks:
             callback.before_training(self)
         try:
             for batch in self.batches():
                 self.step(batch)
+                if self._stopped is not None:
+                    raise self._stopped
         finally:
-            for callback in self.callbacks:
-                callback.after_training(self)
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
+            try:
+                self.ledger.settle()
+            finally:
+                for callback in self.callbacks:
+                    callback.after_training(self)
         return self.run()
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
@@ -214,7 +252,8 @@ class Trainer:
 
     def run(self) -> Run:
         """What has been trained and spent so far."""
-        return Run(self.model, self.ledger.entries, self.delta, self.loss, self.accountant)
+        entries, settings = self.ledger.entries, settings_of(self)
+        return Run(self.model, entries, self.delta, self.loss, self.accountant, settings)
 
 
 def checked_schedule(
@@ -240,7 +279,8 @@ def checked_schedule(
     return batch_size / num_examples, steps
 
 
-def _randomness(secure: bool, seed: int | None) -> Randomness:
+def _randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
+    """The operating system's, or a stream of its own for each seed and number of steps spent before: noise never repeats."""
     if secure:
         if seed is not None:
             raise SettingError(
@@ -250,4 +290,4 @@ def _randomness(secure: bool, seed: int | None) -> Randomness:
         return SystemRandomness()
     if seed is None:
         raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
-    return SeededRandomness(seed)
+    return SeededRandomness(seed, *([spent] if spent else []))

@@ -1,0 +1,164 @@
+"""A run's folder: everything that `equidp train` keeps.
+
+config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
+preprocessing.json   how a table's columns become inputs
+ledger, ledger.seal  what was spent
+checkpoint-*.pt      the last two states
+record.parquet       figures of the test set by epoch and group
+model.pt             the trained weights
+card.html, card.md   the model card
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equidp.callbacks import Callback, EpochRecorder
+from equidp.checkpoint import Checkpoints
+from equidp.config import TrainConfig
+from equidp.data.base import DataSplit, GroupedDataset
+from equidp.errors import SettingError
+from equidp.files import sync_folder, write_whole
+from equidp.keptrun import CONFIG, ENCODER, MODEL, check_same, read_config
+from equidp.ledger_file import LedgerFile
+from equidp.plans import METHODS
+from equidp.preparing import Prepared, make_run_trainer, open_budget
+from equidp.record import RunRecord
+from equidp.report.card import write_cards
+from equidp.run import Run
+
+
+def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
+    """Makes the folder, with all that is needed to train in it; whole or not at all.
+
+    Raises:
+        SettingError: the folder holds something, or cannot be made.
+    """
+    target = Path(folder)
+    check_new(target)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.mkdir(parents=True)
+        content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
+        write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
+        if prepared.encoder is not None:
+            write_whole(draft / ENCODER, prepared.encoder.to_json().encode())
+        os.replace(draft, target)  # which takes the place of an empty folder
+        sync_folder(target.parent)
+    except OSError as error:
+        raise SettingError(
+            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_new(folder: Path) -> None:
+    """Raises unless a run may begin here."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists():
+        resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
+        raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
+
+
+def train(
+    folder: str | os.PathLike[str],
+    *,
+    previous: bool = False,
+    callbacks: Sequence[Callback] = (),
+    prepared: Prepared | None = None,
+    on_resume: Callable[[int, int], None] | None = None,
+) -> tuple[Run, GroupedDataset]:
+    """Takes the steps that are left of a folder's run, and writes model and card.
+
+    Args:
+        folder: made by `begin`.
+        previous: go on from the checkpoint before the last.
+        callbacks: watch the run.
+        prepared: where the caller has it at hand already.
+        on_resume: told steps spent and steps lost of a run that goes on.
+
+    Returns:
+        The run, and the test set.
+
+    Raises:
+        TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
+        EquidpError: whatever is wrong.
+    """
+    place = Path(folder)
+    config, facts = read_config(place)
+    split = config.load()[0] if prepared is None else prepared.split
+    check_same(split, config, facts, place)
+    with ExitStack() as stack:
+        ledger = stack.enter_context(
+            LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
+        )
+        for stale in place.glob(
+            ".*.tmp"
+        ):  # of a process that was killed; the ledger's lock says that none is at work
+            stale.unlink(missing_ok=True)
+        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        checkpoints = Checkpoints(
+            place,
+            seconds=config.checkpoint_seconds,
+            how_to_resume=f"equidp train --resume {place}",
+            after_saving=lambda _: record.save(place / "record.parquet"),
+        )
+        resumed = ledger.steps > 0
+        record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
+        recorder = EpochRecorder(record, split.test)
+        trainer = make_run_trainer(config, split, ledger, budget, (recorder, *callbacks, checkpoints))
+        if resumed:
+            lost = checkpoints.restore(trainer, previous=previous)
+            if on_resume is not None:
+                on_resume(trainer.steps_done, lost)
+        run = trainer.fit()
+        record.save(place / "record.parquet")
+        _save_model(place, run.model)
+        _write_cards(place, run, split, config, facts, ledger.check)
+    return run, split.test
+
+
+def _record_so_far(place: Path, steps: int) -> RunRecord:
+    """The record up to a checkpoint; what came after is done again."""
+    path = place / "record.parquet"
+    if not path.exists():
+        return RunRecord()
+    record = RunRecord.load(path)
+    rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
+    return RunRecord(record.settings, rows)
+
+
+def _save_model(place: Path, model: nn.Module) -> None:
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_whole(place / MODEL, buffer.getvalue())
+
+
+def _write_cards(
+    place: Path, run: Run, split: DataSplit, config: TrainConfig, facts: dict[str, Any], ledger_check: str
+) -> None:
+    details = {
+        "method's name": f"{config.method}: {METHODS[config.method].summary}",
+        "model": config.plan.model,
+        "epochs": config.plan.epochs,
+        "momentum": config.plan.momentum,
+        "weight decay": config.plan.weight_decay,
+        "last checksum of the ledger": ledger_check,
+        "test examples": "held out of the same data",
+    }
+    if config.budget is not None:
+        details["budget"] = Path(config.budget).name
+    paths = [place / "card.html", place / "card.md"]
+    write_cards(run, paths, split.test, facts["name"], split.notes, {}, details)
