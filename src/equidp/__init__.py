@@ -17,6 +17,7 @@ from equidp.errors import (
     SettingError,
     TrainingStopped,
 )
+from equidp.estimator import PrivateClassifier, PrivateRegressor
 from equidp.individual import IndividualAccountant, IndividualReport
 from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
@@ -70,6 +71,8 @@ __all__ = [
     "PolicyError",
     "PrivacyBudget",
     "PrivacyWarning",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "PrivateStep",
     "ProgressBar",
     "Quantile",
