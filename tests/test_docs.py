@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from equidp.cli import main
+from equidp.ledger_text import read_ledger
 from equidp.plans import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -36,3 +39,17 @@ def test_links_lead_somewhere(page):
 def test_the_readme_lists_every_method():
     table = (ROOT / "README.md").read_text()
     assert all(f"`{name}`" in table for name in METHODS)
+
+
+def test_the_tour_goes_from_a_csv_to_a_card_in_one_command(real_data, tmp_path, monkeypatch):
+    """The first command of the README, on Adult, trains for less than a minute."""
+    command = re.search(r"^equidp train adult .*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", command.split())
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert "differentially private" in (tmp_path / "run" / "card.html").read_text()
+    blocks = read_ledger(tmp_path / "run" / "ledger").blocks
+    began, ended = (datetime.fromisoformat(block.time) for block in (blocks[0], blocks[-1]))
+    assert (ended - began).total_seconds() < 60

@@ -1,8 +1,8 @@
 """A ledger on disk: what was spent survives whatever stops the process.
 
 Each line is a JSON record and a checksum that chains it to the line before. Lines are only ever added, and synced to disk before a
-step they pay for draws its noise. One sync for each step would be slow, so a line pays for a block of equal steps ahead, about a
-second's worth; a block that ends early gets a line that says how many of its steps were not spent. A process that is killed
+step they pay for draws its noise. One sync for each step would be slow, so a line pays for a block of equal steps ahead, about half
+a second's worth; a block that ends early gets a line that says how many of its steps were not spent. A process that is killed
 leaves that line out, so the whole block counts: never less than was spent, and at most one block more.
 
 Checksums find mistakes, not fraud: whoever rewrites every line and the seal can make a ledger say anything.
@@ -26,7 +26,7 @@ from equidp.files import sync_folder
 from equidp.ledger import Ledger, StepEvent
 from equidp.ledger_text import FORMAT, chained_line, check_seal, parsed, seal_path
 
-_BLOCK_SECONDS = 1.0
+_BLOCK_SECONDS = 0.5
 """A block holds about so much training: what a kill may count too much."""
 
 

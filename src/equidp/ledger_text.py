@@ -57,6 +57,14 @@ class LedgerContent:
     checks: tuple[str, ...]
     torn: bytes
 
+    @property
+    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+        """(event, number of steps) pairs, each event once."""
+        counts: dict[StepEvent, int] = {}
+        for block in self.blocks:
+            counts[block.event] = counts.get(block.event, 0) + block.steps
+        return tuple((event, steps) for event, steps in counts.items() if steps)
+
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
     """Reads a ledger that another process may be writing; changes nothing.

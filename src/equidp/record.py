@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from equidp.errors import DataError
+from equidp.files import write_whole
 
 
 class RunRecord:
@@ -39,16 +39,11 @@ class RunRecord:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the table as Parquet with the settings in its metadata; all or nothing."""
-        target = Path(path)
         table = self.table()
         table.attrs = {"settings": json.dumps(self.settings)}
-        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".tmp", delete=False) as file:
-            temporary = Path(file.name)
-        try:
-            table.to_parquet(temporary)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        buffer = io.BytesIO()
+        table.to_parquet(buffer)
+        write_whole(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RunRecord:

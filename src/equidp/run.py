@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 import torch
@@ -27,6 +30,7 @@ class Run:
         delta: the delta that `epsilon` is reported at unless told otherwise.
         loss: per-example loss that the model was trained with.
         accountant: name of the accountant that the run was planned with.
+        settings: how it was trained, as plain values.
     """
 
     model: nn.Module
@@ -34,6 +38,7 @@ class Run:
     delta: float
     loss: LossFunction
     accountant: str = "pld"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None) -> float:
         """Epsilon of everything the run spent; infinite where it trained without privacy."""
@@ -43,6 +48,33 @@ class Run:
         """Accuracy and loss on `test` by group, and of all; see `equidp.metrics.group_metrics`."""
         outputs = predict(self.model, test.inputs)
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
+
+    def card(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        test: GroupedDataset | None = None,
+        data: str = "",
+        notes: Sequence[str] = (),
+        released: Mapping[str, float] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes the model card: what the model is, what it guarantees, and what it does to each group.
+
+        Args:
+            path: ending in .html or .md.
+            test: what metrics by group are of.
+            data: what the data is called.
+            notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
+            released: individual privacy that was released, by name, such as the mean of `IndividualReport.release_mean`.
+            details: further plain values, listed with the settings.
+
+        Raises:
+            SettingError: another ending, or a place that cannot be written.
+        """
+        from equidp.report.card import write_cards  # reports need runs, not the other way round
+
+        write_cards(self, [path], test, data, notes, released or {}, details or {})
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -110,16 +110,21 @@ def build_model(plan: Plan, data: DataSplit, seed: int) -> nn.Module:
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def make_trainer(spec: RunSpec, data: DataSplit, callbacks: tuple[Callback, ...] = ()) -> Trainer:
-    """The trainer of a run, checked and ready; nothing is spent yet."""
-    plan, model = spec.plan, build_model(spec.plan, data, spec.seed)
-    _, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
-    optimizer = torch.optim.SGD(
+def make_optimizer(plan: Plan, model: nn.Module, steps: int) -> torch.optim.Optimizer:
+    """The plan's optimizer for a run of so many steps."""
+    return torch.optim.SGD(
         model.parameters(),
         lr=steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
         momentum=plan.momentum,
         weight_decay=plan.weight_decay,
     )
+
+
+def make_trainer(spec: RunSpec, data: DataSplit, callbacks: tuple[Callback, ...] = ()) -> Trainer:
+    """The trainer of a run, checked and ready; nothing is spent yet."""
+    plan, model = spec.plan, build_model(spec.plan, data, spec.seed)
+    _, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
+    optimizer = make_optimizer(plan, model, steps)
     assert plan.delta is not None
     return Trainer(
         model,

@@ -245,7 +245,33 @@ class Trainer:
 
     def run(self) -> Run:
         """What has been trained and spent so far."""
-        return Run(self.model, self.ledger.entries, self.delta, self.loss, self.accountant)
+        entries, settings = self.ledger.entries, self._settings()
+        return Run(self.model, entries, self.delta, self.loss, self.accountant, settings)
+
+    def _settings(self) -> dict[str, Any]:
+        policy = {
+            name: value
+            for name, value in vars(self.policy).items()
+            if isinstance(value, int | float) and name not in self.policy.state_names and name[0] != "_"
+        }
+        seeded = isinstance(self.randomness, SeededRandomness)
+        names = (
+            {"groups": self.train.group_names, "classes": self.train.class_names}
+            if isinstance(self.train, GroupedDataset)
+            else {}
+        )
+        return {
+            "method": type(self.policy).__name__,
+            **policy,
+            "training examples": self.num_examples,
+            "expected batch size": self.expected_batch_size,
+            "planned steps": self.steps,
+            "optimizer": type(self.optimizer).__name__,
+            "learning rate": self.optimizer.param_groups[0]["lr"],
+            "gradient engine": type(self.engine).__name__,
+            "randomness": "a seed: for research alone" if seeded else "the operating system",
+            **names,
+        }
 
 
 def checked_schedule(

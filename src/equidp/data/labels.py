@@ -81,3 +81,23 @@ def stratified_rows(
             f"group {group_names[int(counts.argmin())]!r} has {int(counts.min())}"
         )
     raise DataError(f"{lacking}. Merge groups, give more rows, or change test_share={test_share:g}.")
+
+
+def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Codes [n] int64 that `coded` or `crossed` gave these values when they gave `names`.
+
+    Raises:
+        DataError: a value, or a combination of values, that was not among them.
+    """
+    texts = [as_text(table[column]) for column in columns]
+    labels = texts[0]
+    if len(texts) > 1:
+        rows = zip(*texts, strict=True)
+        labels = pd.Series([", ".join(f"{c}={v}" for c, v in zip(columns, row, strict=True)) for row in rows])
+    codes: np.ndarray = pd.Index(names).get_indexer(pd.Index(labels)).astype(np.int64)
+    if (codes < 0).any():
+        strange = labels.to_numpy()[codes < 0][0]
+        raise DataError(
+            f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: {', '.join(names)}."
+        )
+    return codes

@@ -18,7 +18,7 @@ from equidp.names import unknown_name
 PARQUET = (".parquet", ".pq")
 MISSING = "missing"
 _MOST_CATEGORIES = 1000
-_LARGEST_NUMBER = 1e18
+LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
 _UNREADABLE = (
@@ -28,13 +28,16 @@ _UNREADABLE = (
 _NOT_PLAIN = (list, tuple, dict, set, bytes, np.ndarray)
 
 
-def read_table(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
-    """The file without the columns `drop`, as columns of floats (NaN where missing) or of strings (None where missing).
+def read_table(
+    path: Path, drop: Sequence[str] = (), *, only: Sequence[str] | None = None, fewest: int = _FEWEST_ROWS
+) -> pd.DataFrame:
+    """The file without the columns `drop`, or with `only` some, as columns of floats (NaN where missing) or of strings (None where
+    missing).
 
     `?` counts as missing, as in census files; true and false are two strings.
 
     Raises:
-        DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than 10 rows.
+        DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than `fewest` rows.
     """
     try:
         table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
@@ -49,13 +52,12 @@ def read_table(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         raise DataError(
             f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but one."
         )
-    if len(table) < _FEWEST_ROWS:
-        raise DataError(
-            f"{path} holds {len(table)} rows; expected at least {_FEWEST_ROWS} to train and test on."
-        )
+    if len(table) < fewest:
+        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}.")
     table.columns = pd.Index(names)
     check_columns(table, drop, "drop")
-    return pd.DataFrame({name: _plain(name, table[name]) for name in names if name not in drop})
+    kept = [name for name in names if name not in drop and (only is None or name in only)]
+    return pd.DataFrame({name: _plain(name, table[name]) for name in kept})
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -141,9 +143,9 @@ def check_features(table: pd.DataFrame) -> None:
                 raise DataError(
                     f"column {name!r} holds {int(np.isinf(column).sum())} infinite values; fix them or drop the column."
                 )
-            if (column.abs() > _LARGEST_NUMBER).any():
+            if (column.abs() > LARGEST_NUMBER).any():
                 raise DataError(
-                    f"column {name!r} holds numbers beyond {_LARGEST_NUMBER:g}; rescale it or drop it."
+                    f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
                 )
         elif column.nunique() > _MOST_CATEGORIES:
             raise DataError(

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from equidp.data.base import DataSplit, GroupedDataset
-from equidp.data.labels import as_text, coded, crossed, stratified_rows
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import coded, crossed, stratified_rows
 from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
 from equidp.errors import DataError, SettingError
 from equidp.names import unknown_name
@@ -79,6 +79,10 @@ class TableSource:
         Raises:
             DataError: says what in the file cannot be used, and what to do.
         """
+        return self.prepared(seed)[0]
+
+    def prepared(self, seed: int) -> tuple[DataSplit, TableEncoder]:
+        """The split, and what made inputs of its columns."""
         table = self._table()
         targets, class_names = coded(table[self.target])
         groups, group_names = crossed(table, self.group)
@@ -86,11 +90,19 @@ class TableSource:
         features = table.drop(columns=[self.target, *self.group])
         check_features(features)
         train, test = stratified_rows(targets, groups, group_names, self.test_share, seed)
-        inputs, notes = self._inputs(features, train)
+        bounds = {name: (low, high) for name, low, high in self.bounds}
+        encoder = TableEncoder.fitted(features, train, bounds, self.missing)
         whole = GroupedDataset(
-            inputs, torch.from_numpy(targets), torch.from_numpy(groups), group_names, class_names
+            encoder.encode(features),
+            torch.from_numpy(targets),
+            torch.from_numpy(groups),
+            group_names,
+            class_names,
         )
-        return DataSplit(whole.subset(torch.from_numpy(train)), whole.subset(torch.from_numpy(test)), notes)
+        split = DataSplit(
+            whole.subset(torch.from_numpy(train)), whole.subset(torch.from_numpy(test)), encoder.notes()
+        )
+        return split, encoder
 
     def _table(self) -> pd.DataFrame:
         table = read_table(Path(self.path), self.drop)
@@ -138,44 +150,3 @@ class TableSource:
                 raise DataError(
                     f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it with another."
                 )
-
-    def _inputs(self, features: pd.DataFrame, train: np.ndarray) -> tuple[torch.Tensor, tuple[str, ...]]:
-        """[n, columns] float32, and what epsilon does not cover."""
-        bounds = {name: (low, high) for name, low, high in self.bounds}
-        blocks, scaled, listed, flagged = [], [], [], []
-        for name in features.columns:
-            column = features[name]
-            if column.dtype != float:
-                text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
-                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(text[train])
-                blocks.append(encoder.transform(text))
-                listed.append(name)
-                continue
-            values = column.to_numpy(dtype=float).reshape(-1, 1)
-            if column.isna().any():
-                blocks.append(np.isnan(values).astype(float))
-                flagged.append(name)
-            if name in bounds:
-                low, high = bounds[name]
-                blocks.append(np.nan_to_num((np.clip(values, low, high) - low) / (high - low), nan=0.5))
-            else:
-                known = values[train][~np.isnan(values[train])].reshape(-1, 1)
-                scaler = StandardScaler().fit(known if len(known) else np.zeros((1, 1)))
-                blocks.append(np.nan_to_num(scaler.transform(values), nan=0.0))
-                scaled.append(name)
-        notes = []
-        if scaled:
-            notes.append(
-                f"Means and deviations of {', '.join(scaled)} come from the training split; epsilon does not cover them. "
-                "Public bounds would avoid that."
-            )
-        if listed:
-            notes.append(
-                f"The lists of categories of {', '.join(listed)} come from the training split; epsilon does not cover them."
-            )
-        if flagged:
-            notes.append(
-                f"That values are missing in {', '.join(flagged)} was read off the data, to add a column that marks them; epsilon "
-                "does not cover it."
-            )
-        return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32)), tuple(notes)

@@ -1,19 +1,15 @@
-"""The command line. It parses, calls, and turns equidp's own errors into one clear message and exit code 2."""
+"""`equidp compare`: one model trained several ways, and what privacy cost each group."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,50 +18,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-from equidp.account import account
-from equidp.accounting import ACCOUNTANTS
+from equidp.cli.app import app, messages, names, numbers, say, stoppable
 from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.engines import ENGINES
-from equidp.errors import EquidpError, PrivacyWarning, SettingError
+from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.report.html import check_writable
 from equidp.runs import Progress as ProgressHook
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Train with differential privacy so that every group pays the same price for it.",
-)
-_messages = Console(stderr=True)
-
-
-def main() -> None:
-    """Entry point of the `equidp` command."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    try:
-        app()
-    except EquidpError as error:
-        _messages.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        _messages.print("stopped. Finished runs are kept: the same command goes on from them.")
-        sys.exit(130)
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, PrivacyWarning):
-        _messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
-
-
-@app.callback()
-def _commands() -> None:
-    """Keeps `compare` a command of its own although it is the main one."""
 
 
 @app.command("compare")
@@ -140,8 +103,8 @@ def compare_command(
     source = open_source(
         data,
         target=target,
-        group=tuple(_names(group)),
-        drop=tuple(_names(drop)),
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
         missing=missing,
         bounds=parse_bounds(bounds) if bounds else None,
         test_share=test_share,
@@ -157,13 +120,14 @@ def compare_command(
         "smoothing": smoothing,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    with _progress() as on_progress:
+    stopped = "stopped. Finished runs are kept: the same command goes on from them."
+    with stoppable(stopped), _progress() as on_progress:
         comparison = compare(
             source,
-            methods=_names(methods),
+            methods=names(methods),
             seeds=seeds,
             plan=default_plan(source).with_changes(changes),
-            epsilons=_numbers("--epsilon", epsilon or ""),
+            epsilons=numbers("--epsilon", epsilon or ""),
             tau=tau,
             engine=engine,
             directory=directory,
@@ -180,71 +144,7 @@ def _deliver(comparison: Comparison, report: Path | None, json_file: Path | None
         comparison.to_json(json_file)
     if report is not None:
         comparison.report(report)
-        _messages.print(f"Report: {report.resolve()}", highlight=False, soft_wrap=True)
-
-
-@app.command("account")
-def account_command(
-    examples: Annotated[int, typer.Option(help="n, the number of training examples.")],
-    batch_size: Annotated[int, typer.Option(help="Expected size of a Poisson sample.")],
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data; or give --steps.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of private steps.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise: epsilon is worked out.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Target: the noise is worked out.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Default: a tenth of 1 / n, rounded down to a power of ten.")
-    ] = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dpsgd",
-    accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
-) -> None:
-    """Work out epsilon from noise, or noise from epsilon, for a plan. No data is touched.
-
-    Examples:
-
-        equidp account --examples 60000 --batch-size 256 --epochs 60 --noise-multiplier 0.8
-
-        equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 --method dpsgd-f
-    """
-    plan = account(
-        examples,
-        batch_size,
-        epochs=epochs,
-        steps=steps,
-        noise_multiplier=noise_multiplier,
-        target_epsilon=epsilon,
-        delta=delta,
-        method=method,
-        accountant=accountant,
-    )
-    for line in plan.in_words():
-        typer.echo(line)
-
-
-@app.command("methods")
-def methods_command(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """List the methods: what each does, in a line."""
-    if as_json:
-        typer.echo(json.dumps({name: method.summary for name, method in METHODS.items()}, indent=2))
-        return
-    rows = Table("method", "what it does", box=None)
-    for name, method in METHODS.items():
-        rows.add_row(name, method.summary)
-    Console().print(rows)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(number) for number in _names(text)]
-    except ValueError:
-        raise SettingError(
-            f"{option} {text!r}; expected a number, or several with commas between them."
-        ) from None
+        say(f"Report: {report.resolve()}")
 
 
 @contextmanager
@@ -257,10 +157,6 @@ def _progress() -> Iterator[ProgressHook]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=_messages, transient=True, disable=not _messages.is_terminal) as progress:
+    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
         task = progress.add_task("training", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-if __name__ == "__main__":
-    main()

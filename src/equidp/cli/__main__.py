@@ -1,0 +1,5 @@
+"""`python -m equidp.cli`."""
+
+from equidp.cli import main
+
+main()

@@ -1,0 +1,81 @@
+"""What the commands share. They parse, call, and turn equidp's own errors into one clear message and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from equidp.errors import EquidpError, PrivacyWarning, SettingError, TrainingStopped
+
+app = typer.Typer(
+    name="equidp",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Train with differential privacy so that every group pays the same price for it.",
+)
+messages = Console(stderr=True)
+
+
+def main() -> None:
+    """Entry point of the `equidp` command."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    try:
+        app()
+    except EquidpError as error:
+        sys.exit(_fail(str(error)))
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        place = f"{error.filename!r}: " if error.filename else ""
+        sys.exit(_fail(f"{place}{error.strerror or error}."))
+
+
+@contextmanager
+def stoppable(otherwise: str) -> Iterator[None]:
+    """Has a stopped command end with a sentence on how to go on, `otherwise` where the interruption has none."""
+    try:
+        yield
+    except TrainingStopped as stopped:
+        say(str(stopped))
+        raise typer.Exit(128 + stopped.signal) from stopped
+    except KeyboardInterrupt as stopped:
+        say(otherwise)
+        raise typer.Exit(130) from stopped
+
+
+def say(text: str) -> None:
+    """A line for a person, beside the results on standard output."""
+    messages.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def names(text: str) -> list[str]:
+    """What stands between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(number) for number in names(text)]
+    except ValueError:
+        raise SettingError(
+            f"{option} {text!r}; expected a number, or several with commas between them."
+        ) from None
+
+
+def _fail(text: str) -> int:
+    messages.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    return 2
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    if issubclass(category, PrivacyWarning):
+        messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)

@@ -1,0 +1,101 @@
+"""`equidp audit`: what a finished run does to each group, what privacy cost them, and what is guaranteed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equidp.audit import group_intervals, paired_costs
+from equidp.cli.app import app
+from equidp.cli.tables import print_groups
+from equidp.data.base import GroupedDataset
+from equidp.errors import SettingError
+from equidp.files import write_whole
+from equidp.metrics import within_model_gaps
+from equidp.report.card import guarantee_in_words
+from equidp.report.html import check_writable
+from equidp.run import predict
+from equidp.runfolder import KeptRun, open_run
+
+
+@app.command("audit")
+def audit_command(
+    run: Annotated[Path, typer.Argument(help="Folder that equidp train made.")],
+    test: Annotated[
+        Path | None,
+        typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Folder of a run by --method sgd on the same data: shows costs.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")] = None,
+) -> None:
+    """Show a run's guarantee, its metrics by group, and what privacy cost each group.
+
+    Intervals speak of the test examples as a sample, not of what another training run would give.
+
+    Examples:
+
+        equidp audit run
+
+        equidp audit run others.csv --reference run-sgd --json audit.json
+    """
+    if json_file is not None:
+        check_writable(json_file)
+    kept = open_run(run)
+    data = kept.test() if test is None else kept.grouped(test)
+    outputs = predict(kept.run.model, data.inputs)
+    metrics = group_intervals(outputs, data.targets, data.groups, data.group_names, level)
+    gaps = (
+        within_model_gaps(outputs.argmax(dim=1), data.targets, data.groups) if data.num_classes == 2 else {}
+    )
+    content: dict[str, Any] = {
+        "epsilon": kept.run.epsilon(),
+        "delta": kept.run.delta,
+        "metrics": json.loads(metrics.to_json(orient="records")),
+        "gaps": gaps,
+    }
+    costs = None
+    if reference is not None:
+        other = predict(_reference(kept, reference).run.model, data.inputs)
+        costs = paired_costs(outputs, other, data.targets, data.groups, data.group_names, level)
+        content["costs"] = json.loads(costs.to_json(orient="records"))
+    if json_file is not None:
+        write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
+    for sentence in guarantee_in_words(kept.run.epsilon(), kept.run.delta):
+        typer.echo(sentence)
+    print_groups(metrics)
+    for name, value in gaps.items():
+        typer.echo(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
+    if costs is not None:
+        print_groups(costs)
+        _say_gap(costs, data)
+
+
+def _say_gap(costs: Any, data: GroupedDataset) -> None:
+    by_group = costs[costs["group"].isin(data.group_names) & (costs["count"] > 0)].set_index("group")[
+        "privacy_cost"
+    ]
+    gap = 100 * float(by_group.max() - by_group.min())
+    typer.echo(
+        f"Privacy costs group {by_group.idxmax()} most; the largest gap between groups is {gap:.1f} points of accuracy. "
+        "One run of each method shows no tendency: equidp compare does."
+    )
+
+
+def _reference(kept: KeptRun, folder: Path) -> KeptRun:
+    other = open_run(folder)
+    if other.config.method != "sgd":
+        raise SettingError(
+            f"{str(folder)!r} was trained by {other.config.method}; a reference is a run by sgd, without privacy."
+        )
+    if other.facts["sensitive_data_sha256"] != kept.facts["sensitive_data_sha256"]:
+        raise SettingError(
+            f"{str(folder)!r} was trained on other data, or on another split of it, than {str(kept.folder)!r}; train the "
+            "reference with the same data and --seed."
+        )
+    return other

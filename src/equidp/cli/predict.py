@@ -1,0 +1,57 @@
+"""`equidp predict`: what a finished run says of new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+
+from equidp.cli.app import app, say
+from equidp.errors import SettingError
+from equidp.files import write_whole
+from equidp.report.html import check_writable
+from equidp.run import predict
+from equidp.runfolder import open_run
+
+
+@app.command("predict")
+def predict_command(
+    run: Annotated[Path, typer.Argument(help="Folder that equidp train made.")],
+    table: Annotated[
+        Path | None,
+        typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file; default: standard output.")] = None,
+) -> None:
+    """Predict the class of each row, with probabilities.
+
+    Examples:
+
+        equidp predict run new-people.csv --out predictions.csv
+
+        equidp predict run new-people.csv | head
+    """
+    if out is not None:
+        check_writable(out)
+    kept = open_run(run)
+    if table is None:
+        inputs = kept.test().inputs
+    elif kept.encoder is None:
+        raise SettingError(
+            f"{str(run)!r} was trained on {kept.config.data}, not on a table; leave the table out to predict its test examples."
+        )
+    else:
+        inputs = kept.encoder.encode(kept.read(table))
+    classes = kept.facts["class_names"]
+    shares = torch.softmax(predict(kept.run.model, inputs).double(), dim=1)
+    rows = pd.DataFrame(shares.numpy(), columns=[f"p({name})" for name in classes])
+    rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
+    text = rows.to_csv(index=False, float_format="%.6g")
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_whole(out, text.encode())
+    say(f"{len(rows):,} predictions: {out}")

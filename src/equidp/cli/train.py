@@ -1,0 +1,227 @@
+"""`equidp train`: one private run, from data to model card, that survives whatever stops it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equidp.account import PlannedRun
+from equidp.accounting import ACCOUNTANTS
+from equidp.audit import group_intervals
+from equidp.callbacks import Callback, ProgressBar
+from equidp.cli.app import app, names, say, stoppable
+from equidp.cli.tables import print_groups
+from equidp.cli.toml import read_config
+from equidp.config import TrainConfig, plan_for
+from equidp.data import SOURCES, GroupedDataset
+from equidp.data.tabular import TEST_SHARE
+from equidp.engines import ENGINES
+from equidp.errors import SettingError
+from equidp.models import MODELS
+from equidp.plans import METHODS
+from equidp.preparing import Prepared, prepare, seconds_per_step
+from equidp.report.card import guarantee_in_words
+from equidp.run import Run, predict
+from equidp.runfolder import begin, check_new, train
+from equidp.training import BEYOND_BUDGET
+
+_PLAN = (
+    *("model", "noise_multiplier", "delta", "epochs", "batch_size", "learning_rate", "momentum"),
+    *("weight_decay", "clipping_bound", "smoothing"),
+)
+_NOT_BEGUN = (
+    "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."
+)
+
+
+@app.command("train")
+def train_command(
+    context: typer.Context,
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.",
+            autocompletion=lambda: list(SOURCES),
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the run: model, ledger, checkpoints, model card.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict, where DATA is a file.")] = None,
+    group: Annotated[
+        str,
+        typer.Option(help="Column of the groups, where DATA is a file; several, with commas, are crossed."),
+    ] = "",
+    drop: Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")] = "",
+    missing: Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")] = "refuse",
+    bounds: Annotated[
+        str,
+        typer.Option(help="Public ranges of numbers in a file, as age=0:100, instead of its statistics."),
+    ] = "",
+    test_share: Annotated[
+        float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")
+    ] = TEST_SHARE,
+    method: Annotated[
+        str, typer.Option(help=f"One of {', '.join(METHODS)}.", autocompletion=lambda: list(METHODS))
+    ] = "dpsgd",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(MODELS)}; default: the data's.", autocompletion=lambda: list(MODELS)
+        ),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Calibrate the noise to this epsilon.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise as a multiple of the sensitivity, instead of --epsilon.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
+    smoothing: Annotated[
+        float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of the split and the initial weights; noise never has a seed.")
+    ] = 0,
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "ghost",
+    accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
+    budget: Annotated[
+        Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")
+    ] = None,
+    budget_epsilon: Annotated[float | None, typer.Option(help="Of a new budget.")] = None,
+    budget_delta: Annotated[float | None, typer.Option(help="Of a new budget.")] = None,
+    beyond_budget: Annotated[
+        str, typer.Option(help=f"Where the plan does not fit: {' or '.join(BEYOND_BUDGET)}.")
+    ] = "refuse",
+    checkpoint_seconds: Annotated[float, typer.Option(help="Between two checkpoints.")] = 30.0,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="With --resume: from the checkpoint before the last.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be spent and how long it would take.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with any of these options, such as epsilon = 3; the command line goes first.",
+            is_eager=True,
+            callback=read_config,
+        ),
+    ] = None,
+) -> None:
+    """Train one model privately, and write its model card.
+
+    Samples and noise come from the operating system. The run goes on after Ctrl-C, SIGTERM or a crash with --resume.
+
+    Examples:
+
+        equidp train people.csv --target income --group sex --method dpsgd-f --epsilon 3 --out run
+
+        equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run
+
+        equidp train --resume run
+
+        equidp train people.csv --config train.toml --budget people.ledger --budget-epsilon 3 --budget-delta 1e-6 --out run
+    """
+    if resume is not None:
+        _refuse_others(context)
+        with stoppable(_NOT_BEGUN):
+            trained = train(resume, previous=previous, callbacks=_bar(), on_resume=_say_resumed)
+        _report(resume, *trained)
+        return
+    if previous:
+        raise SettingError("--previous is for --resume.")
+    if data is None or (out is None and not dry_run):
+        raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
+    if epsilon is not None and noise_multiplier is not None:
+        raise SettingError(
+            f"--epsilon {epsilon} and --noise-multiplier {noise_multiplier}; give one of the two."
+        )
+    if data not in SOURCES and method != "sgd" and epsilon is None and noise_multiplier is None:
+        raise SettingError("how private should it be? Give --epsilon, or --noise-multiplier.")
+    if out is not None:
+        check_new(out)
+    given = {name: context.params[name] for name in _PLAN}
+    wanted = TrainConfig(
+        data=data if data in SOURCES else str(Path(data).absolute()),
+        method=method,
+        plan=plan_for(data, {name: value for name, value in given.items() if value is not None}),
+        target=target,
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
+        missing=missing,
+        bounds=bounds,
+        test_share=test_share,
+        epsilon=epsilon,
+        seed=seed,
+        engine=engine,
+        accountant=accountant,
+        budget=None if budget is None else str(budget.absolute()),
+        budget_epsilon=budget_epsilon,
+        budget_delta=budget_delta,
+        beyond_budget=beyond_budget,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    prepared = prepare(wanted)
+    if dry_run or out is None:
+        _say_plan(prepared)
+        return
+    begin(prepared, out)
+    with stoppable(_NOT_BEGUN):
+        trained = train(out, callbacks=_bar(), prepared=prepared)
+    _report(out, *trained)
+
+
+def _refuse_others(context: typer.Context) -> None:
+    """A run goes on with its own settings."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in ("resume", "previous") and source is not None and source.name != "DEFAULT":
+            raise SettingError(
+                f"--resume goes on with the settings of the run; leave out {name.replace('_', '-')}."
+            )
+
+
+def _bar() -> tuple[Callback, ...]:
+    return (ProgressBar(),) if sys.stdout.isatty() else ()
+
+
+def _say_resumed(spent: int, lost: int) -> None:
+    say(f"Going on: {spent:,} steps are spent, {lost:,} of them lost since the last checkpoint.")
+
+
+def _say_plan(prepared: Prepared) -> None:
+    trainer, config = prepared.trainer, prepared.config
+    if config.method == "sgd":
+        typer.echo(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
+    else:
+        for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
+            typer.echo(line)
+    seconds = seconds_per_step(prepared)
+    typer.echo(
+        f"Training would take about {_duration(seconds * trainer.steps)} on this machine, {1000 * seconds:.3g} ms a step. "
+        "Nothing was spent or written."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
+def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
+    """What a person wants to know, and where the rest is."""
+    for sentence in guarantee_in_words(run.epsilon(), run.delta):
+        typer.echo(sentence)
+    outputs = predict(run.model, test.inputs)
+    print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
+    typer.echo(f"Model card: {folder / 'card.html'}")

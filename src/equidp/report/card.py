@@ -1,0 +1,212 @@
+"""The model card: what was trained, what is guaranteed, what it does to each group, and how to check all that."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from torch import Tensor, nn
+
+from equidp.accounting import epsilon, run_event
+from equidp.audit import group_intervals
+from equidp.data.base import GroupedDataset
+from equidp.errors import SettingError
+from equidp.files import write_whole
+from equidp.metrics import ALL, within_model_gaps
+from equidp.report.html import check_writable
+from equidp.report.words import number, points
+from equidp.run import predict
+
+if TYPE_CHECKING:
+    from equidp.run import Run
+
+LEVEL = 0.95
+_TEMPLATES = {".html": "card.html", ".md": "card.md"}
+
+LIMITS = (
+    "The guarantee is for one example. Someone with m examples in the data is protected by about m times epsilon.",
+    "It covers this training run. Other runs on the same data, and settings chosen by looking at their results, add to it.",
+    "The number of examples, the names of groups and classes, and all settings count as public.",
+    "Metrics are exact for the test examples, which the guarantee does not cover; intervals speak of their number alone, not of "
+    "what another training run would give.",
+    "Noise is drawn in double precision, which makes attacks on floating-point numbers harder and is no proof against them; timing "
+    "and memory of the machine are not covered.",
+    "What holds for the test examples need not hold for people unlike them.",
+)
+
+
+def write_cards(
+    run: Run,
+    paths: Sequence[str | os.PathLike[str]],
+    test: GroupedDataset | None,
+    data: str,
+    notes: Sequence[str],
+    released: Mapping[str, float],
+    details: Mapping[str, Any],
+) -> None:
+    """See `Run.card`; the same card in several formats."""
+    targets = [Path(path) for path in paths]
+    for target in targets:
+        if target.suffix.lower() not in _TEMPLATES:
+            raise SettingError(
+                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
+            )
+        check_writable(target)
+    facts = card_facts(run, test, data, notes, released, details)
+    for target in targets:
+        write_whole(target, _render(facts, _TEMPLATES[target.suffix.lower()]).encode())
+
+
+def _render(facts: Mapping[str, Any], template: str) -> str:
+    environment = Environment(
+        loader=PackageLoader("equidp.report"),
+        autoescape=template.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"points": points, "number": number, "cell": _cell}
+    return environment.get_template(template).render(facts)
+
+
+def card_facts(
+    run: Run,
+    test: GroupedDataset | None,
+    data: str,
+    notes: Sequence[str],
+    released: Mapping[str, float],
+    details: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All that the templates show."""
+    spent = run.epsilon()
+    settings = dict(run.settings)
+    outputs = None if test is None else predict(run.model, test.inputs)
+    metrics = [] if test is None or outputs is None else _metrics(outputs, test)
+    return {
+        "title": f"Model card: {data}" if data else "Model card",
+        "data": data,
+        "private": math.isfinite(spent),
+        "guarantee": guarantee_in_words(spent, run.delta),
+        "summary": _summary(metrics),
+        "parameters": _parameters(run, spent),
+        "event": str(run_event(run.entries)),
+        "recompute": _recompute(run),
+        "metrics": metrics,
+        "level": f"{LEVEL:.0%}",
+        "gaps": {} if test is None or outputs is None else _gaps(outputs, test),
+        "groups": settings.pop("groups", () if test is None else test.group_names),
+        "classes": settings.pop("classes", () if test is None else test.class_names),
+        "notes": list(notes),
+        "released": released,
+        "limits": LIMITS,
+        "settings": settings | dict(details),
+        "versions": versions(),
+        "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
+        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what a run depends on."""
+    packages = ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over names and values of the model's state."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def guarantee_in_words(spent: float, delta: float) -> list[str]:
+    """Sentences for someone who has never heard of epsilon."""
+    if math.isinf(spent):
+        return ["None: this model was trained without noise, and may reveal its training data."]
+    shown = math.ceil(1000 * spent) / 1000  # never below the truth
+    return [
+        f"Training was ({shown:g}, {delta:g})-differentially private for each training example: whatever is done with the model, "
+        "what it gives away hardly depends on whether any one example was in the training data.",
+        f"In odds: whoever holds the model and all else there is to know can shift the odds on whether an example was there by a "
+        f"factor of at most e^{shown:g}, about {_factor(spent)}, except with a probability of about {delta:g}.",
+        "This holds for every example of every group alike.",
+    ]
+
+
+def _factor(spent: float) -> str:
+    return f"{math.exp(spent):,.3g}" if spent < 7 else "more than 1,000, which promises little"
+
+
+def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
+    groups = [row for row in metrics if row["group"] != ALL and row["count"]]
+    if not groups:
+        return "No test set was given, so nothing is said of accuracy."
+    worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
+    return (
+        f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %. Lowest for group "
+        f"{worst['group']}, {points(worst['accuracy'])} %, highest for {best['group']}, {points(best['accuracy'])} %."
+    )
+
+
+def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
+    rows = [
+        ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
+        ("delta", f"{run.delta:g}"),
+        ("neighbouring datasets", "differ by one example, added or removed"),
+        ("sampling", "Poisson: each example joins each step's sample independently"),
+    ]
+    if math.isfinite(spent):
+        rows += [
+            (f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}")
+            for name in ("pld", "rdp")
+            if name != run.accountant
+        ]
+    for event, steps in run.entries:
+        statistics = (
+            "" if event.statistics_noise is None else f", statistics noise {event.statistics_noise:.6g}"
+        )
+        rows.append(
+            (
+                f"{steps:,} steps",
+                f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}{statistics}",
+            )
+        )
+    return rows
+
+
+def _recompute(run: Run) -> str:
+    """Python that works epsilon out again with dp-accounting alone."""
+    return (
+        "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent\n"
+        "from dp_accounting.pld import PLDAccountant\n\n"
+        f"event = {run_event(run.entries)}\n"
+        f"print(PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon({run.delta!r}))"
+    )
+
+
+def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
+    table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
+    rows: list[dict[str, Any]] = table.to_dict("records")
+    return rows
+
+
+def _gaps(outputs: Tensor, test: GroupedDataset) -> dict[str, float]:
+    if test.num_classes != 2:
+        return {}
+    return within_model_gaps(outputs.argmax(dim=1), test.targets, test.groups)
+
+
+def _cell(text: object) -> str:
+    """Text that cannot break out of a Markdown table."""
+    return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -1,0 +1,268 @@
+"""A run's folder: everything that `equidp train` keeps, and what can be done with it.
+
+config.json       what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
+preprocessing.json  how a table's columns become inputs
+ledger, ledger.seal what was spent
+checkpoint-*.pt   the last two states
+record.parquet    figures of the test set by epoch and group
+model.pt          the trained weights
+card.html, card.md  the model card
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from equidp.callbacks import Callback, EpochRecorder
+from equidp.checkpoint import Checkpoints
+from equidp.config import TrainConfig
+from equidp.data.base import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import known_codes
+from equidp.data.tables import check_columns, read_table
+from equidp.errors import DataError, SettingError
+from equidp.files import sync_folder, write_whole
+from equidp.ledger_file import LedgerFile
+from equidp.ledger_text import read_ledger
+from equidp.models import MODELS
+from equidp.plans import METHODS
+from equidp.preparing import Prepared, fingerprint, make_run_trainer, open_budget
+from equidp.record import RunRecord
+from equidp.report.card import write_cards
+from equidp.run import Run
+
+_CONFIG, _ENCODER, _MODEL = "config.json", "preprocessing.json", "model.pt"
+
+
+def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
+    """Makes the folder, with all that is needed to train in it; whole or not at all.
+
+    Raises:
+        SettingError: the folder holds something, or cannot be made.
+    """
+    target = Path(folder)
+    check_new(target)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.mkdir(parents=True)
+        content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
+        write_whole(draft / _CONFIG, json.dumps(content, indent=2).encode())
+        if prepared.encoder is not None:
+            write_whole(draft / _ENCODER, prepared.encoder.to_json().encode())
+        os.replace(draft, target)  # which takes the place of an empty folder
+        sync_folder(target.parent)
+    except OSError as error:
+        raise SettingError(
+            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_new(folder: Path) -> None:
+    """Raises unless a run may begin here."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists():
+        resume = f"Go on with it by --resume {folder}, or choose" if (folder / _CONFIG).exists() else "Choose"
+        raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
+
+
+def train(
+    folder: str | os.PathLike[str],
+    *,
+    previous: bool = False,
+    callbacks: Sequence[Callback] = (),
+    prepared: Prepared | None = None,
+    on_resume: Callable[[int, int], None] | None = None,
+) -> tuple[Run, GroupedDataset]:
+    """Takes the steps that are left of a folder's run, and writes model and card.
+
+    Args:
+        folder: made by `begin`.
+        previous: go on from the checkpoint before the last.
+        callbacks: watch the run.
+        prepared: where the caller has it at hand already.
+        on_resume: told steps spent and steps lost of a run that goes on.
+
+    Returns:
+        The run, and the test set.
+
+    Raises:
+        TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
+        EquidpError: whatever is wrong.
+    """
+    place = Path(folder)
+    config, facts = _read_config(place)
+    split = config.load()[0] if prepared is None else prepared.split
+    _check_same(split, config, facts, place)
+    with ExitStack() as stack:
+        ledger = stack.enter_context(
+            LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
+        )
+        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        checkpoints = Checkpoints(
+            place,
+            seconds=config.checkpoint_seconds,
+            how_to_resume=f"equidp train --resume {place}",
+            after_saving=lambda _: record.save(place / "record.parquet"),
+        )
+        resumed = ledger.steps > 0
+        record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
+        recorder = EpochRecorder(record, split.test)
+        trainer = make_run_trainer(config, split, ledger, budget, (recorder, *callbacks, checkpoints))
+        if resumed:
+            lost = checkpoints.restore(trainer, previous=previous)
+            if on_resume is not None:
+                on_resume(trainer.steps_done, lost)
+        run = trainer.fit()
+        record.save(place / "record.parquet")
+        _save_model(place, run.model)
+        _write_cards(place, run, split, config, facts, ledger.check)
+    return run, split.test
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A finished run, read from its folder.
+
+    Attributes:
+        folder: where it is.
+        config: what it was told.
+        facts: what followed, as plain values.
+        encoder: of a table's columns; None for a named dataset.
+        run: the trained model and what it cost.
+    """
+
+    folder: Path
+    config: TrainConfig
+    facts: dict[str, Any]
+    encoder: TableEncoder | None
+    run: Run
+
+    def test(self) -> GroupedDataset:
+        """The examples that the run was tested on.
+
+        Raises:
+            DataError: the data is not there any more, or changed.
+        """
+        split = self.config.load()[0]
+        _check_same(split, self.config, self.facts, self.folder)
+        return split.test
+
+    def read(self, path: Path, *further: str) -> pd.DataFrame:
+        """The columns of a file that the model reads, and further ones."""
+        assert self.encoder is not None
+        names = [column.name for column in self.encoder.columns]
+        return read_table(path, only=[*names, *further], fewest=1)
+
+    def grouped(self, path: Path) -> GroupedDataset:
+        """A file with the columns of the run's table, target and groups included.
+
+        Raises:
+            DataError: it cannot be used, or holds classes or groups that the training data did not.
+            SettingError: the run was not trained on a table.
+        """
+        config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
+        if self.encoder is None or config.target is None:
+            raise SettingError(
+                f"{os.fspath(self.folder)!r} was trained on {config.data}, not on a table; leave the table out."
+            )
+        table = self.read(path, config.target, *config.group)
+        check_columns(table, [config.target, *config.group], "the training data")
+        return GroupedDataset(
+            self.encoder.encode(table),
+            torch.from_numpy(known_codes(table, [config.target], classes)),
+            torch.from_numpy(known_codes(table, config.group, groups)),
+            tuple(groups),
+            tuple(classes),
+        )
+
+
+def open_run(folder: str | os.PathLike[str]) -> KeptRun:
+    """Reads a finished run.
+
+    Raises:
+        DataError: no run, or one that is not finished.
+        BudgetError: its ledger was damaged or edited.
+    """
+    place = Path(folder)
+    config, facts = _read_config(place)
+    if not (place / _MODEL).exists():
+        raise DataError(
+            f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
+        )
+    model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
+    model.load_state_dict(torch.load(place / _MODEL, map_location="cpu", weights_only=True))
+    encoder = None
+    if (place / _ENCODER).exists():
+        encoder = TableEncoder.from_json((place / _ENCODER).read_text())
+    entries = read_ledger(place / "ledger").entries
+    assert config.plan.delta is not None
+    loss = nn.CrossEntropyLoss(reduction="none")
+    run = Run(model.eval(), entries, config.plan.delta, loss, config.accountant)
+    return KeptRun(place, config, facts, encoder, run)
+
+
+def _check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
+    if fingerprint(split) != facts["sensitive_data_sha256"]:
+        raise DataError(
+            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
+        )
+
+
+def _read_config(place: Path) -> tuple[TrainConfig, dict[str, Any]]:
+    try:
+        content = json.loads((place / _CONFIG).read_text())
+        return TrainConfig.from_dict(content["config"]), content["facts"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{os.fspath(place)!r} holds no run that this version of equidp can read ({type(error).__name__}); expected a folder "
+            "that equidp train --out made."
+        ) from error
+
+
+def _record_so_far(place: Path, steps: int) -> RunRecord:
+    """The record up to a checkpoint; what came after is done again."""
+    path = place / "record.parquet"
+    if not path.exists():
+        return RunRecord()
+    record = RunRecord.load(path)
+    rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
+    return RunRecord(record.settings, rows)
+
+
+def _save_model(place: Path, model: nn.Module) -> None:
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_whole(place / _MODEL, buffer.getvalue())
+
+
+def _write_cards(
+    place: Path, run: Run, split: DataSplit, config: TrainConfig, facts: dict[str, Any], ledger_check: str
+) -> None:
+    details = {
+        "method's name": f"{config.method}: {METHODS[config.method].summary}",
+        "model": config.plan.model,
+        "epochs": config.plan.epochs,
+        "momentum": config.plan.momentum,
+        "weight decay": config.plan.weight_decay,
+        "last checksum of the ledger": ledger_check,
+        "test examples": "held out of the same data",
+    }
+    if config.budget is not None:
+        details["budget"] = config.budget
+    paths = [place / "card.html", place / "card.md"]
+    write_cards(run, paths, split.test, facts["name"], split.notes, {}, details)

@@ -1,0 +1,83 @@
+"""What a table's columns became can be kept, and used again on other rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import coded, crossed, known_codes
+from equidp.errors import DataError
+
+
+def people(n: int = 90) -> pd.DataFrame:
+    index = np.arange(n)
+    return pd.DataFrame(
+        {
+            "age": 20.0 + index % 37,
+            "pay": np.where(index % 9, 1000.0 * (index % 11), np.nan),
+            "job": np.where(index % 3 == 0, "clerk", "cook").astype(object),
+            "city": [f"city {i % 5}" for i in index],
+        }
+    )
+
+
+ROWS = np.arange(0, 60)
+
+
+def fitted(missing: str = "category") -> TableEncoder:
+    return TableEncoder.fitted(people(), ROWS, {"pay": (0.0, 8000.0)}, missing)
+
+
+def test_scikit_learn_gives_the_same_inputs():
+    table = people().drop(columns="pay")
+    other = ColumnTransformer(
+        [
+            ("age", StandardScaler(), ["age"]),
+            ("texts", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["job", "city"]),
+        ]
+    ).fit(table.iloc[ROWS])
+    ours = TableEncoder.fitted(table, ROWS, {}, "refuse").encode(table)
+    np.testing.assert_array_equal(ours.numpy(), other.transform(table).astype(np.float32))
+
+
+def test_what_was_kept_gives_the_same_inputs_again():
+    again = TableEncoder.from_json(fitted().to_json())
+    assert again == fitted()
+    assert torch.equal(again.encode(people()), fitted().encode(people()))
+    assert again.notes() == fitted().notes()
+
+
+def test_a_row_is_encoded_alike_in_any_company():
+    table = people()
+    whole = fitted().encode(table)
+    for row in (0, 9, 61):
+        assert torch.equal(fitted().encode(table.iloc[[row]][["city", "pay", "age", "job"]]), whole[[row]])
+
+
+def test_an_unseen_text_is_all_zeros_and_a_wrong_column_is_refused():
+    table = people()
+    assert fitted().encode(table.assign(city="elsewhere"))[:, -5:].sum() == 0
+    for change, message in (
+        (table.assign(age="old"), "'age' holds texts, such as 'old'"),
+        (table.assign(age=np.inf), "infinite numbers"),
+        (table.drop(columns="city"), "unknown column in the training data 'city'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            fitted().encode(change)
+    with pytest.raises(DataError, match="missing values"):
+        fitted("refuse").encode(table)
+
+
+def test_known_codes_are_those_that_were_given():
+    table = people().assign(age=lambda t: t["age"] % 3)
+    codes, names = coded(table["age"])
+    np.testing.assert_array_equal(known_codes(table, ["age"], names), codes)
+    codes, names = crossed(table, ["job", "age"])
+    np.testing.assert_array_equal(known_codes(table.iloc[::-1], ["job", "age"], names), codes[::-1])
+    with pytest.raises(DataError, match="job, age holds 'job=king, age=0'"):
+        known_codes(table.assign(job="king").iloc[[1]], ["job", "age"], names)

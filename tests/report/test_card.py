@@ -1,0 +1,127 @@
+"""The model card: what it says is what was spent, measured and kept, and nothing of the training data beyond."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+import equidp
+from equidp.errors import SettingError
+from toy import make_trainer, toy
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_trainer(policy=equidp.DPSGDF(1.0, 2), epochs=3).fit()
+
+
+@pytest.fixture(params=["card.html", "card.md"])
+def card(request, run, tmp_path):
+    path = tmp_path / request.param
+    run.card(
+        path,
+        test=toy(seed=1),
+        data="toys <b>|",
+        notes=["Means of age are not covered."],
+        released={"mean individual epsilon": 0.25},
+        details={"weights": "a|b"},
+    )
+    return path.read_text()
+
+
+def code(card: str) -> str:
+    block = re.search(r"<pre>(.*?)</pre>|```python\n(.*?)```", card, re.DOTALL)
+    return unescape(block[1] or block[2])
+
+
+def test_anyone_can_work_epsilon_out_again_from_the_card(card, run):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code(card), {})
+    assert float(printed.getvalue()) == pytest.approx(run.epsilon(), rel=1e-9)
+    assert f"{run.epsilon():.6g}" in card
+
+
+def test_it_says_all_that_it_should(card, run):
+    for part in (
+        "differentially private for each training example",
+        "differ by one example, added or removed",
+        "30 steps",
+        "sample rate 0.1, noise multiplier 1, statistics noise 10",
+        "Groups: a; b",
+        "Classes: no; yes",
+        "Means of age are not covered.",
+        "mean individual epsilon: 0.25",
+        "Someone with m examples",
+        "dp-accounting",
+        "model weights (SHA-256)",
+        "the operating system",
+        "DPSGDF",
+        "Demographic parity difference",
+        "95%",
+    ):
+        assert part in card, part
+    metrics = run.metrics(toy(seed=1)).set_index("group")
+    assert f"{100 * metrics.loc['b', 'accuracy']:.1f}" in card
+
+
+def test_names_cannot_break_the_page(card):
+    assert "<b>|" not in card
+    if card.startswith("# "):
+        row = next(line for line in card.splitlines() if line.startswith("| weights"))
+        assert row == "| weights | a\\|b |"
+        return
+
+    class Tags(HTMLParser):
+        open: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag, attrs):
+            if tag not in ("meta", "br"):
+                self.open.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.open.pop() == tag
+
+    Tags().feed(card)
+    assert not Tags.open
+
+
+def test_group_sizes_of_the_training_data_are_not_told(tmp_path):
+    """150 of each group in training, 31 of each in the test set: only the latter may be read off."""
+    test = toy(seed=1)
+    run = make_trainer().fit()
+    run.card(tmp_path / "card.md", test=test.subset(test.groups.argsort()[119:181]))
+    text = (tmp_path / "card.md").read_text()
+    assert re.search(r"\b31\b", text)
+    assert not re.search(r"\b150\b", text)
+
+
+def test_epsilon_in_words_is_never_below_the_truth():
+    from equidp.report.card import guarantee_in_words
+
+    for spent in (0.10001, 1.23449, 2.9999, 6.0):
+        said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_in_words(spent, 1e-5)[0])[1])
+        assert spent <= said <= spent + 0.001
+
+
+@pytest.mark.parametrize("name", ["card.html", "card.md"])
+def test_a_model_without_privacy_says_so(tmp_path, name):
+    run = make_trainer(policy=equidp.SGD(), noise_multiplier=None).fit()
+    run.card(tmp_path / name)
+    card = (tmp_path / name).read_text()
+    assert "None: this model was trained without noise" in card
+    assert "work epsilon out again" not in card
+    assert "No test set was given" in card
+
+
+def test_a_card_elsewhere_or_of_another_kind_is_refused(run, tmp_path):
+    with pytest.raises(SettingError, match=r"ends in .html or .md"):
+        run.card(tmp_path / "card.pdf")
+    with pytest.raises(SettingError, match="cannot be written"):
+        run.card(tmp_path / "nowhere" / "card.md")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,73 @@
+"""Metrics and costs by group over test examples, with intervals that hold what they promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from equidp.audit import group_intervals, paired_costs, wilson
+from equidp.errors import SettingError
+from equidp.metrics import group_metrics
+
+NAMES = ("a", "b", "nobody")
+
+
+def outputs(n: int = 400, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    targets, groups = torch.randint(3, (n,), generator=generator), torch.arange(n) % 2
+    logits = torch.randn(n, 3, generator=generator) + 1.5 * torch.nn.functional.one_hot(targets, 3)
+    return logits, targets, groups
+
+
+def test_figures_are_those_of_group_metrics_inside_their_intervals():
+    logits, targets, groups = outputs()
+    table = group_intervals(logits, targets, groups, NAMES).set_index("group")
+    plain = group_metrics(logits, targets, groups, NAMES).set_index("group")
+    for metric in ("accuracy", "loss"):
+        np.testing.assert_allclose(table[metric], plain[metric])
+        there = table.drop(index="nobody")
+        assert (there[f"{metric}_low"] < there[metric]).all()
+        assert (there[metric] < there[f"{metric}_high"]).all()
+    assert math.isnan(table.loc["nobody", "accuracy_low"])
+
+
+@pytest.mark.parametrize(("successes", "count"), [(0, 5), (5, 5), (3, 17), (960, 1000)])
+def test_wilsons_interval_is_the_closed_form(successes, count):
+    """Wilson 1927: centre (p + z^2 / 2n) / (1 + z^2 / n)."""
+    z, share = 1.959963984540054, successes / count
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    expected = (share, max(0.0, centre - half), min(1.0, centre + half))
+    assert wilson(successes, count, 0.95) == pytest.approx(expected, abs=1e-12)
+
+
+def test_costs_are_paired_differences():
+    private, targets, groups = outputs(seed=1)
+    reference, _, _ = outputs(seed=1)
+    assert (paired_costs(private, reference, targets, groups, NAMES)["privacy_cost"].dropna() == 0).all()
+    better = reference + 3 * torch.nn.functional.one_hot(targets, 3)
+    costs = paired_costs(private, better, targets, groups, NAMES).set_index("group")
+    for name, index in (("a", 0), ("b", 1)):
+        members = groups == index
+        hits = [(logits.argmax(1) == targets)[members].double().mean() for logits in (better, private)]
+        assert costs.loc[name, "privacy_cost"] == pytest.approx(float(hits[0] - hits[1]))
+        assert costs.loc[name, "privacy_cost_low"] > 0
+        assert 0 < costs.loc[name, "excessive_risk_low"] < costs.loc[name, "excessive_risk"]
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    """500 samples of 50 at 90%: fewer than 85% would occur once in 10,000 if they did; Wilson's coverage at 0.8 is 0.89."""
+    generator = np.random.default_rng(0)
+    covered = [
+        low <= 0.8 <= high
+        for _, low, high in (wilson(int(k), 50, 0.9) for k in generator.binomial(50, 0.8, 500))
+    ]
+    assert np.mean(covered) > 0.85
+
+
+def test_a_level_that_is_none_is_refused():
+    with pytest.raises(SettingError, match=r"level=1\.0"):
+        group_intervals(*outputs(), NAMES, level=1.0)

@@ -1,0 +1,309 @@
+"""equidp train, predict, audit and ledger show: from a table to a model card, in whatever way it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+
+import equidp
+from equidp.cli import main
+from equidp.ledger_text import read_ledger
+
+PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+
+
+@pytest.fixture
+def run(people, monkeypatch, capsys):
+    """Runs the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(people)
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+    def invoke(*arguments):
+        monkeypatch.setattr(sys, "argv", ["equidp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        seen = capsys.readouterr()
+        return end.value.code or 0, seen.out, " ".join(seen.err.split())
+
+    return invoke
+
+
+@pytest.fixture
+def people(tmp_path):
+    index = range(200)
+    table = pd.DataFrame(
+        {
+            "age": [20 + i % 37 for i in index],
+            "job": ["clerk" if i % 3 else "cook" for i in index],
+            "sex": ["F" if i % 2 else "M" for i in index],
+            "income": ["high" if 20 + i % 37 > 40 else "low" for i in index],
+        }
+    )
+    table.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_from_a_table_to_a_card_in_one_command(run, people):
+    code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--method", "dpsgd-f",
+                         "--out", "run", "--delta", "1e-4")  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "differentially private for each training example" in out
+    assert "test examples" in out
+    names = files(people / "run")
+    assert {"card.html", "card.md", "config.json", "ledger", "ledger.seal", "model.pt", "preprocessing.json",
+            "record.parquet"} <= set(names)  # fmt: skip
+    assert sum(name.startswith("checkpoint-") for name in names) == 2
+    assert files(people) == ["people.csv", "run"]
+
+    code, out, _ = run("ledger", "show", "run")
+    assert code == 0
+    assert "16 steps, each example drawn with probability 0.25" in out
+    assert 2.9 < float(re.search(r"Together: epsilon ([\d.]+) at delta 0.0001", out)[1]) <= 3.0
+
+    code, out, _ = run("predict", "run", "people.csv")
+    rows = out.splitlines()
+    assert rows[0] == "prediction,p(high),p(low)"
+    assert len(rows) == 201
+    assert {row.split(",")[0] for row in rows[1:]} <= {"high", "low"}
+    code, _, err = run("predict", "run", "--out", "test.csv")
+    assert "40 predictions" in err
+    assert len(pd.read_csv(people / "test.csv")) == 40
+
+    run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
+    code, out, _ = run("audit", "run", "people.csv", "--reference", "plain", "--json", "a.json")
+    assert code == 0
+    assert "privacy cost" in out
+    assert "Demographic parity difference" in out
+    content = json.loads((people / "a.json").read_text())
+    assert content["epsilon"] < 3
+    assert [row["count"] for row in content["metrics"]] == [100, 100, 200]
+    assert all(
+        row["privacy_cost_low"] <= row["privacy_cost"] <= row["privacy_cost_high"] for row in content["costs"]
+    )
+
+
+def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
+    """New rows are encoded with the statistics of the training rows, whatever their order and company."""
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    table.iloc[::-1][["job", "age"]].assign(extra="2020-01-01").head(3).to_csv(
+        people / "few.csv", index=False
+    )
+    _, all_rows, _ = run("predict", "run", "people.csv")
+    code, few, _ = run("predict", "run", "few.csv")
+    assert code == 0
+    assert few.splitlines()[1:] == all_rows.splitlines()[:-4:-1]
+
+
+def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
+    code, out, _ = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--budget", "b.ledger", "--budget-epsilon", "3",
+                       "--budget-delta", "1e-4", "--delta", "1e-4", "--batch-size", "40")  # fmt: skip
+    assert code == 0
+    assert "epsilon 2.0000 at delta 0.0001 (pld)" in out or "epsilon 1.9" in out
+    assert "Training would take about 1 seconds" in out
+    assert files(people) == ["people.csv"]
+
+
+def test_a_stopped_command_says_how_to_go_on_and_does(people):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "equidp.cli", "train"]
+    plan = [
+        *TABLE,
+        "--batch-size",
+        "40",
+        "--epochs",
+        "20000",
+        "--noise-multiplier",
+        "9",
+        "--accountant",
+        "rdp",
+    ]
+    started = subprocess.Popen(
+        [*command, *plan, "--out", "run"], cwd=people, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not (people / "run" / "ledger").exists() or len(read_ledger(people / "run" / "ledger").blocks) < 3:
+        assert started.poll() is None, started.stderr.read()
+        time.sleep(0.05)
+    second = subprocess.run(
+        [*command, "--resume", "run"], cwd=people, env=environment, capture_output=True, text=True
+    )
+    assert second.returncode == 2
+    assert "in use by another process" in " ".join(second.stderr.split())
+    started.send_signal(signal.SIGTERM)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM. To go on: equidp train --resume run." in err
+    ledger = read_ledger(people / "run" / "ledger")
+    assert all(block.settled for block in ledger.blocks)
+    resumed = equidp.Checkpoints(people / "run")
+    assert resumed.steps_kept() == ledger.entries[0][1]
+
+
+def test_resuming(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    model = torch.load(people / "run" / "model.pt", weights_only=True)
+    code, _, err = run("train", "--resume", "run")
+    assert code == 0
+    assert "16 steps are spent, 0 of them lost" in err
+    again = torch.load(people / "run" / "model.pt", weights_only=True)
+    torch.testing.assert_close(again, model)
+    last = max((people / "run").glob("checkpoint-*"))
+    last.write_bytes(b"damaged")
+    code, _, err = run("train", "--resume", "run")
+    assert code == 2
+    assert "is damaged" in err
+    assert "(--previous)" in err
+    assert run("train", "--resume", "run", "--previous")[0] == 0
+
+
+def test_a_budget_is_shared_and_kept(run, people):
+    plan = (*TABLE, *PLAN[:4], "--epsilon", "1", "--delta", "1e-4", "--budget", "b.ledger")
+    assert run("train", *plan, "--out", "one")[0] == 2  # a new budget says how large it is
+    assert files(people) == ["people.csv"]
+    assert run("train", *plan, "--budget-epsilon", "1.2", "--budget-delta", "1e-4", "--out", "one")[0] == 0
+    code, _, err = run("train", *plan, "--out", "two")
+    assert code == 2
+    assert "does not fit into the budget" in err
+    assert not (people / "two").exists()
+    code, out, _ = run("ledger", "show", "b.ledger")
+    assert "of a budget of 1.2 at delta 0.0001" in out
+    assert run("train", *plan, "--beyond-budget", "stop", "--out", "two")[0] == 0
+    budget = equidp.PrivacyBudget(people / "b.ledger")
+    assert 1.0 < budget.spent() <= 1.2
+    budget.close()
+
+
+def test_options_from_a_file_and_the_command_line_goes_first(run, people):
+    (people / "train.toml").write_text(
+        'data = "people.csv"\ntarget = "income"\ngroup = ["sex", "job"]\nnoise-multiplier = 2\nbatch_size = 40\n'
+        'epochs = 4.0\nmethod = "naive"\naccountant = "rdp"\nout = "run"\n'
+    )
+    assert run("train", "--config", "train.toml", "--method", "dpsgd")[0] == 0
+    config = json.loads((people / "run" / "config.json").read_text())["config"]
+    assert config["method"] == "dpsgd"
+    assert config["group"] == ["sex", "job"]
+    assert config["plan"]["noise_multiplier"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("epsilom = 3", "Did you mean 'epsilon'"),
+        ("epsilon = ", "cannot be read as TOML"),
+        ("[plan]\nepochs = 3", "unknown option in 'train.toml' 'plan'"),
+        ("epochs = {}", "expected a text, a number"),
+        ('epochs = "many"', "Invalid value for '--epochs'"),
+        (None, "No such file"),
+    ],
+)
+def test_files_of_options_that_cannot_be(run, people, content, message):
+    if content is not None:
+        (people / "train.toml").write_text(content)
+    code, _, err = run("train", *TABLE, "--config", "train.toml", "--out", "run")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not (people / "run").exists()
+
+
+def test_every_option_can_come_from_a_file(run):
+    _, out, _ = run("train", "--help")
+    assert "Examples" in out
+    for name in ("budget-delta", "checkpoint-seconds", "weight-decay", "beyond-budget", "config", "dry-run"):
+        assert f"--{name}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "nothing to train on"),
+        (("train", *TABLE, "--out", "run"), "how private should it be"),
+        (("train", *TABLE, *PLAN), "nowhere to keep it"),
+        (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),
+        (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),
+        (("train", *TABLE, *PLAN, "--accountant", "pdl", "--out", "run"), "Did you mean 'pld'"),
+        (("train", *TABLE, *PLAN, "--method", "sgd", "--epochs", "0", "--out", "run"), "epochs=0"),
+        (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
+        (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
+        (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give budget too"),
+        (("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"), "unknown beyond_budget"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv"), "exists and is not empty"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be made"),
+        (("train", *TABLE, *PLAN, "--previous", "--out", "run"), "--previous is for --resume"),
+        (("train", "--resume", "run"), "holds no run"),
+        (("train", "--resume", "run", "--epochs", "3"), "leave out epochs"),
+        (("predict", "run"), "holds no run"),
+        (("audit", "run"), "holds no run"),
+        (("ledger", "show", "people.csv"), "is no ledger"),
+        (("ledger", "show", "run"), "cannot be read"),
+        (("ledger", "show", "run", "--delta", "2"), "delta=2"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_what_goes_wrong_is_one_message_and_leaves_nothing(run, people, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert files(people) == ["people.csv"]
+
+
+def test_what_goes_wrong_with_a_finished_run(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    odd = {
+        "no-job.csv": (table.drop(columns="job"), "unknown column in the training data 'job'"),
+        "texts.csv": (table.assign(age="old"), "holds texts, such as 'old'"),
+        "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
+        "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),
+    }
+    for name, (changed, message) in odd.items():
+        changed.to_csv(people / name, index=False)
+        code, out, err = run("predict", "run", name, "--out", "p.csv")
+        assert (code, out) == (2, "")
+        assert message in err
+        assert not (people / "p.csv").exists()
+    table.assign(sex="X").to_csv(people / "x.csv", index=False)
+    assert "sex holds 'X', which the training data did not; known: F, M" in run("audit", "run", "x.csv")[2]
+    assert (
+        "exists and is not empty. Go on with it by --resume run"
+        in run("train", *TABLE, *PLAN, "--out", "run")[2]
+    )
+    assert "trained by dpsgd; a reference is a run by sgd" in run("audit", "run", "--reference", "run")[2]
+    table.assign(age=1 + table["age"]).to_csv(people / "people.csv", index=False)
+    assert run("train", "--resume", "run")[0] == 0  # standardised, it is the same data
+    table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)
+    for command in (("train", "--resume", "run"), ("audit", "run")):
+        assert "is not the data that 'run' began with" in run(*command)[2]
+    ledger = people / "run" / "ledger"
+    ledger.write_text(ledger.read_text().replace('"steps":2', '"steps":1'))
+    for command in (("train", "--resume", "run"), ("audit", "run"), ("ledger", "show", "run")):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "does not match its checksum" in err or "is not the data" in err
+
+
+def test_completion_is_offered(people):
+    done = subprocess.run(
+        [sys.executable, "-c", "from equidp.cli import app; app(prog_name='equidp')"],
+        env={**os.environ, "_EQUIDP_COMPLETE": "complete_bash", "COMP_WORDS": "equidp train --method dps", "COMP_CWORD": "3"},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert "dpsgd-f" in done.stdout
