@@ -29,9 +29,10 @@ from equidp import mechanism
 from equidp.accounting import epsilon
 from equidp.checkpoint import Checkpoints
 from equidp.config import TrainConfig, plan_for
+from equidp.keptrun import open_run
 from equidp.ledger_text import read_ledger
 from equidp.preparing import prepare
-from equidp.runfolder import begin, open_run, train
+from equidp.runfolder import begin, train
 
 METHODS = ("dpsgd-f", "dpsgd", "global-adapt")
 

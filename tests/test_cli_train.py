@@ -242,6 +242,7 @@ def test_every_option_can_come_from_a_file(run):
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
         (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
         (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give budget too"),
+        (("train", *TABLE, *PLAN, "--budget", "no/b", "--out", "run"), "cannot be written"),
         (("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"), "unknown beyond_budget"),
         (("train", *TABLE, *PLAN, "--out", "people.csv"), "exists and is not empty"),
         (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be made"),

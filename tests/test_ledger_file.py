@@ -173,7 +173,11 @@ def test_a_second_process_is_refused(tmp_path):
 
 
 def test_a_forked_copy_cannot_spend(tmp_path):
+    """Not even what the process it comes from has paid for ahead."""
     with LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.expect(STEP, 100)
+        for _ in range(4):
+            ledger.spend(STEP)
         if (child := os.fork()) == 0:
             try:
                 ledger.spend(STEP)
@@ -217,6 +221,23 @@ def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_count
         ledger.spend(STEP)
     ledger.close()
     assert LedgerFile(path).steps in (0, 1)
+
+
+def test_nothing_is_spent_from_a_block_that_may_have_been_given_back(tmp_path, monkeypatch):
+    """The line that gives the rest back is on disk, as far as anyone knows, though syncing it failed."""
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    ledger.expect(STEP, 100)
+    for _ in range(4):
+        ledger.spend(STEP)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+        with pytest.raises(BudgetError, match="I/O error"):
+            ledger.settle()
+    with pytest.raises(BudgetError, match="open the ledger anew"):
+        ledger.spend(STEP)
+    ledger.close()
+    assert LedgerFile(path).steps == 4
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):

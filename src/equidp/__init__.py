@@ -18,7 +18,7 @@ from equidp.errors import (
     TrainingStopped,
 )
 from equidp.estimator import PrivateClassifier, PrivateRegressor
-from equidp.individual import IndividualAccountant, IndividualReport
+from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
 from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
@@ -62,6 +62,7 @@ __all__ = [
     "GlobalAdapt",
     "GroupedDataset",
     "IndividualAccountant",
+    "IndividualClipping",
     "IndividualReport",
     "LedgerFile",
     "ModelError",

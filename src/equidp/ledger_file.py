@@ -10,6 +10,7 @@ Checksums find mistakes, not fraud: whoever rewrites every line and the seal can
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -72,6 +73,7 @@ class LedgerFile(Ledger):
     def spend(self, event: StepEvent) -> None:
         """Records one more step; returns once that is on disk."""
         with self._lock:
+            self._check_process()
             if event != self._event or not self._left:
                 self._pay_ahead(event)
             self._left -= 1
@@ -86,18 +88,19 @@ class LedgerFile(Ledger):
     def settle(self) -> None:
         """Writes how many steps of the last block were not spent."""
         with self._lock:
-            if self._event is not None:
-                self._append({"unspent": self._left})
+            event, left = self._event, self._left
+            # First, so that nothing is spent from a block whose rest may have been given back, whether or not that gets written.
             self._event, self._left = None, 0
+            if event is not None:
+                self._append({"unspent": left})
 
     def close(self) -> None:
         """Settles and lets other processes have the file."""
         with self._lock:
-            try:
-                if self._file >= 0 and os.getpid() == self._process and not self._broken:
+            if self._file >= 0 and os.getpid() == self._process and not self._broken:
+                with contextlib.suppress(BudgetError):  # the block counts in full then
                     self.settle()
-            finally:
-                self._close_files()
+            self._close_files()
 
     def __enter__(self) -> LedgerFile:
         return self
@@ -173,10 +176,7 @@ class LedgerFile(Ledger):
             raise BudgetError(f"the ledger {os.fspath(self.path)!r} is closed; open it anew.")
         if self._broken:
             raise BudgetError(f"the ledger {os.fspath(self.path)!r} cannot go on: {self._broken}.")
-        if os.getpid() != self._process:
-            raise BudgetError(
-                f"the ledger {os.fspath(self.path)!r} was opened by another process; spend in the process that opened it."
-            )
+        self._check_process()
         try:
             there, ours = os.stat(self.path), os.fstat(self._file)
         except OSError as error:
@@ -184,6 +184,12 @@ class LedgerFile(Ledger):
         if (there.st_dev, there.st_ino, there.st_size) != (ours.st_dev, ours.st_ino, self._size):
             raise BudgetError(
                 f"the ledger {os.fspath(self.path)!r} was moved, replaced or edited while in use; put back the file that was there."
+            )
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} was opened by another process; spend in the process that opened it."
             )
 
     def _opened(self, path: Path) -> int:

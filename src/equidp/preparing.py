@@ -20,6 +20,7 @@ from equidp.data.encoding import TableEncoder
 from equidp.ledger import Ledger
 from equidp.plans import METHODS
 from equidp.report.card import versions
+from equidp.report.html import check_writable
 from equidp.runs import build_model, make_optimizer
 from equidp.training import Trainer, checked_schedule
 
@@ -67,6 +68,7 @@ def prepare(config: TrainConfig) -> Prepared:
     with ExitStack() as stack:
         budget = None
         if config.budget is not None:
+            check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path))
         return Prepared(config, split, encoder, make_run_trainer(config, split, Ledger(), budget))

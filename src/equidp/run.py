@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -16,6 +16,10 @@ from equidp.data.base import GroupedDataset
 from equidp.engines.base import LossFunction
 from equidp.ledger import StepEvent
 from equidp.metrics import group_metrics
+from equidp.noise import SeededRandomness
+
+if TYPE_CHECKING:
+    from equidp.training import Trainer
 
 _CHUNK = 4096  # examples predicted at a time
 
@@ -75,6 +79,31 @@ class Run:
         from equidp.report.card import write_cards  # reports need runs, not the other way round
 
         write_cards(self, [path], test, data, notes, released or {}, details or {})
+
+
+def settings_of(trainer: Trainer) -> dict[str, Any]:
+    """How a trainer trains, in a reader's words."""
+    policy = {
+        name: value
+        for name, value in vars(trainer.policy).items()
+        if isinstance(value, int | float) and name not in trainer.policy.state_names and name[0] != "_"
+    }
+    seeded = isinstance(trainer.randomness, SeededRandomness)
+    train = trainer.train
+    settings: dict[str, Any] = {
+        "method": type(trainer.policy).__name__,
+        **policy,
+        "training examples": trainer.num_examples,
+        "expected batch size": trainer.expected_batch_size,
+        "planned steps": trainer.steps,
+        "optimizer": type(trainer.optimizer).__name__,
+        "learning rate": trainer.optimizer.param_groups[0]["lr"],
+        "gradient engine": type(trainer.engine).__name__,
+        "randomness": "a seed: for research alone" if seeded else "the operating system",
+    }
+    if isinstance(train, GroupedDataset):
+        settings |= {"groups": train.group_names, "classes": train.class_names}
+    return settings
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
-"""A run's folder: everything that `equidp train` keeps, and what can be done with it.
+"""A run's folder: everything that `equidp train` keeps.
 
-config.json       what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
-preprocessing.json  how a table's columns become inputs
-ledger, ledger.seal what was spent
-checkpoint-*.pt   the last two states
-record.parquet    figures of the test set by epoch and group
-model.pt          the trained weights
-card.html, card.md  the model card
+config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
+preprocessing.json   how a table's columns become inputs
+ledger, ledger.seal  what was spent
+checkpoint-*.pt      the last two states
+record.parquet       figures of the test set by epoch and group
+model.pt             the trained weights
+card.html, card.md   the model card
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -29,21 +27,15 @@ from equidp.callbacks import Callback, EpochRecorder
 from equidp.checkpoint import Checkpoints
 from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
-from equidp.data.encoding import TableEncoder
-from equidp.data.labels import known_codes
-from equidp.data.tables import check_columns, read_table
-from equidp.errors import DataError, SettingError
+from equidp.errors import SettingError
 from equidp.files import sync_folder, write_whole
+from equidp.keptrun import CONFIG, ENCODER, MODEL, check_same, read_config
 from equidp.ledger_file import LedgerFile
-from equidp.ledger_text import read_ledger
-from equidp.models import MODELS
 from equidp.plans import METHODS
-from equidp.preparing import Prepared, fingerprint, make_run_trainer, open_budget
+from equidp.preparing import Prepared, make_run_trainer, open_budget
 from equidp.record import RunRecord
 from equidp.report.card import write_cards
 from equidp.run import Run
-
-_CONFIG, _ENCODER, _MODEL = "config.json", "preprocessing.json", "model.pt"
 
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
@@ -58,9 +50,9 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
     try:
         draft.mkdir(parents=True)
         content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
-        write_whole(draft / _CONFIG, json.dumps(content, indent=2).encode())
+        write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
         if prepared.encoder is not None:
-            write_whole(draft / _ENCODER, prepared.encoder.to_json().encode())
+            write_whole(draft / ENCODER, prepared.encoder.to_json().encode())
         os.replace(draft, target)  # which takes the place of an empty folder
         sync_folder(target.parent)
     except OSError as error:
@@ -76,7 +68,7 @@ def check_new(folder: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists():
-        resume = f"Go on with it by --resume {folder}, or choose" if (folder / _CONFIG).exists() else "Choose"
+        resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
         raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
 
 
@@ -105,9 +97,9 @@ def train(
         EquidpError: whatever is wrong.
     """
     place = Path(folder)
-    config, facts = _read_config(place)
+    config, facts = read_config(place)
     split = config.load()[0] if prepared is None else prepared.split
-    _check_same(split, config, facts, place)
+    check_same(split, config, facts, place)
     with ExitStack() as stack:
         ledger = stack.enter_context(
             LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
@@ -134,106 +126,6 @@ def train(
     return run, split.test
 
 
-@dataclass(frozen=True)
-class KeptRun:
-    """A finished run, read from its folder.
-
-    Attributes:
-        folder: where it is.
-        config: what it was told.
-        facts: what followed, as plain values.
-        encoder: of a table's columns; None for a named dataset.
-        run: the trained model and what it cost.
-    """
-
-    folder: Path
-    config: TrainConfig
-    facts: dict[str, Any]
-    encoder: TableEncoder | None
-    run: Run
-
-    def test(self) -> GroupedDataset:
-        """The examples that the run was tested on.
-
-        Raises:
-            DataError: the data is not there any more, or changed.
-        """
-        split = self.config.load()[0]
-        _check_same(split, self.config, self.facts, self.folder)
-        return split.test
-
-    def read(self, path: Path, *further: str) -> pd.DataFrame:
-        """The columns of a file that the model reads, and further ones."""
-        assert self.encoder is not None
-        names = [column.name for column in self.encoder.columns]
-        return read_table(path, only=[*names, *further], fewest=1)
-
-    def grouped(self, path: Path) -> GroupedDataset:
-        """A file with the columns of the run's table, target and groups included.
-
-        Raises:
-            DataError: it cannot be used, or holds classes or groups that the training data did not.
-            SettingError: the run was not trained on a table.
-        """
-        config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if self.encoder is None or config.target is None:
-            raise SettingError(
-                f"{os.fspath(self.folder)!r} was trained on {config.data}, not on a table; leave the table out."
-            )
-        table = self.read(path, config.target, *config.group)
-        check_columns(table, [config.target, *config.group], "the training data")
-        return GroupedDataset(
-            self.encoder.encode(table),
-            torch.from_numpy(known_codes(table, [config.target], classes)),
-            torch.from_numpy(known_codes(table, config.group, groups)),
-            tuple(groups),
-            tuple(classes),
-        )
-
-
-def open_run(folder: str | os.PathLike[str]) -> KeptRun:
-    """Reads a finished run.
-
-    Raises:
-        DataError: no run, or one that is not finished.
-        BudgetError: its ledger was damaged or edited.
-    """
-    place = Path(folder)
-    config, facts = _read_config(place)
-    if not (place / _MODEL).exists():
-        raise DataError(
-            f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
-        )
-    model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
-    model.load_state_dict(torch.load(place / _MODEL, map_location="cpu", weights_only=True))
-    encoder = None
-    if (place / _ENCODER).exists():
-        encoder = TableEncoder.from_json((place / _ENCODER).read_text())
-    entries = read_ledger(place / "ledger").entries
-    assert config.plan.delta is not None
-    loss = nn.CrossEntropyLoss(reduction="none")
-    run = Run(model.eval(), entries, config.plan.delta, loss, config.accountant)
-    return KeptRun(place, config, facts, encoder, run)
-
-
-def _check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
-    if fingerprint(split) != facts["sensitive_data_sha256"]:
-        raise DataError(
-            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
-        )
-
-
-def _read_config(place: Path) -> tuple[TrainConfig, dict[str, Any]]:
-    try:
-        content = json.loads((place / _CONFIG).read_text())
-        return TrainConfig.from_dict(content["config"]), content["facts"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{os.fspath(place)!r} holds no run that this version of equidp can read ({type(error).__name__}); expected a folder "
-            "that equidp train --out made."
-        ) from error
-
-
 def _record_so_far(place: Path, steps: int) -> RunRecord:
     """The record up to a checkpoint; what came after is done again."""
     path = place / "record.parquet"
@@ -247,7 +139,7 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
 def _save_model(place: Path, model: nn.Module) -> None:
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
-    write_whole(place / _MODEL, buffer.getvalue())
+    write_whole(place / MODEL, buffer.getvalue())
 
 
 def _write_cards(
@@ -263,6 +155,6 @@ def _write_cards(
         "test examples": "held out of the same data",
     }
     if config.budget is not None:
-        details["budget"] = config.budget
+        details["budget"] = Path(config.budget).name
     paths = [place / "card.html", place / "card.md"]
     write_cards(run, paths, split.test, facts["name"], split.notes, {}, details)

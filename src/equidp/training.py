@@ -19,12 +19,12 @@ from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
-from equidp.mechanism import PrivateStep
+from equidp.mechanism import PrivateStep, ShareLimits
 from equidp.names import unknown_name
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
-from equidp.run import Run
+from equidp.run import Run, settings_of
 from equidp.sampling import PoissonSampler
 
 BEYOND_BUDGET = ("refuse", "stop")
@@ -204,7 +204,7 @@ class Trainer:
                 "make a new Trainer."
             )
         batch = self._on_device(batch)
-        self._private_step(batch.inputs, batch.targets, batch.groups)
+        self._private_step(*batch)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -243,35 +243,17 @@ class Trainer:
                     callback.after_training(self)
         return self.run()
 
+    def limit_shares(self, limits: ShareLimits | None) -> None:
+        """Lets `limits` watch each batch's norms, and bound what share of the sensitivity each example may use; None: nobody."""
+        taken = self._private_step.share_limits
+        if limits is not None and taken is not None and limits != taken:
+            raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
+        self._private_step.share_limits = limits
+
     def run(self) -> Run:
         """What has been trained and spent so far."""
-        entries, settings = self.ledger.entries, self._settings()
+        entries, settings = self.ledger.entries, settings_of(self)
         return Run(self.model, entries, self.delta, self.loss, self.accountant, settings)
-
-    def _settings(self) -> dict[str, Any]:
-        policy = {
-            name: value
-            for name, value in vars(self.policy).items()
-            if isinstance(value, int | float) and name not in self.policy.state_names and name[0] != "_"
-        }
-        seeded = isinstance(self.randomness, SeededRandomness)
-        names = (
-            {"groups": self.train.group_names, "classes": self.train.class_names}
-            if isinstance(self.train, GroupedDataset)
-            else {}
-        )
-        return {
-            "method": type(self.policy).__name__,
-            **policy,
-            "training examples": self.num_examples,
-            "expected batch size": self.expected_batch_size,
-            "planned steps": self.steps,
-            "optimizer": type(self.optimizer).__name__,
-            "learning rate": self.optimizer.param_groups[0]["lr"],
-            "gradient engine": type(self.engine).__name__,
-            "randomness": "a seed: for research alone" if seeded else "the operating system",
-            **names,
-        }
 
 
 def checked_schedule(

@@ -12,9 +12,9 @@ import typer
 from equidp.cli.app import app, say
 from equidp.errors import SettingError
 from equidp.files import write_whole
+from equidp.keptrun import open_run
 from equidp.report.html import check_writable
 from equidp.run import predict
-from equidp.runfolder import open_run
 
 
 @app.command("predict")

@@ -1,0 +1,128 @@
+"""A finished run, read from its folder: what predictions and audits need."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from equidp.config import TrainConfig
+from equidp.data.base import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import known_codes
+from equidp.data.tables import check_columns, read_table
+from equidp.errors import DataError, SettingError
+from equidp.ledger_text import read_ledger
+from equidp.models import MODELS
+from equidp.preparing import fingerprint
+from equidp.run import Run
+
+CONFIG, ENCODER, MODEL = "config.json", "preprocessing.json", "model.pt"
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A finished run, read from its folder.
+
+    Attributes:
+        folder: where it is.
+        config: what it was told.
+        facts: what followed, as plain values.
+        encoder: of a table's columns; None for a named dataset.
+        run: the trained model and what it cost.
+    """
+
+    folder: Path
+    config: TrainConfig
+    facts: dict[str, Any]
+    encoder: TableEncoder | None
+    run: Run
+
+    def test(self) -> GroupedDataset:
+        """The examples that the run was tested on.
+
+        Raises:
+            DataError: the data is not there any more, or changed.
+        """
+        split = self.config.load()[0]
+        check_same(split, self.config, self.facts, self.folder)
+        return split.test
+
+    def read(self, path: Path, *further: str) -> pd.DataFrame:
+        """The columns of a file that the model reads, and further ones."""
+        assert self.encoder is not None
+        names = [column.name for column in self.encoder.columns]
+        return read_table(path, only=[*names, *further], fewest=1)
+
+    def grouped(self, path: Path) -> GroupedDataset:
+        """A file with the columns of the run's table, target and groups included.
+
+        Raises:
+            DataError: it cannot be used, or holds classes or groups that the training data did not.
+            SettingError: the run was not trained on a table.
+        """
+        config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
+        if self.encoder is None or config.target is None:
+            raise SettingError(
+                f"{os.fspath(self.folder)!r} was trained on {config.data}, not on a table; leave the table out."
+            )
+        table = self.read(path, config.target, *config.group)
+        check_columns(table, [config.target, *config.group], "the training data")
+        return GroupedDataset(
+            self.encoder.encode(table),
+            torch.from_numpy(known_codes(table, [config.target], classes)),
+            torch.from_numpy(known_codes(table, config.group, groups)),
+            tuple(groups),
+            tuple(classes),
+        )
+
+
+def open_run(folder: str | os.PathLike[str]) -> KeptRun:
+    """Reads a finished run.
+
+    Raises:
+        DataError: no run, or one that is not finished.
+        BudgetError: its ledger was damaged or edited.
+    """
+    place = Path(folder)
+    config, facts = read_config(place)
+    if not (place / MODEL).exists():
+        raise DataError(
+            f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
+        )
+    model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
+    model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
+    encoder = None
+    if (place / ENCODER).exists():
+        encoder = TableEncoder.from_json((place / ENCODER).read_text())
+    entries = read_ledger(place / "ledger").entries
+    assert config.plan.delta is not None
+    loss = nn.CrossEntropyLoss(reduction="none")
+    run = Run(model.eval(), entries, config.plan.delta, loss, config.accountant)
+    return KeptRun(place, config, facts, encoder, run)
+
+
+def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
+    """Raises unless the split is the one that the run in `place` began with."""
+    if fingerprint(split) != facts["sensitive_data_sha256"]:
+        raise DataError(
+            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
+        )
+
+
+def read_config(place: Path) -> tuple[TrainConfig, dict[str, Any]]:
+    """What a run was told, and the facts that followed."""
+    try:
+        content = json.loads((place / CONFIG).read_text())
+        return TrainConfig.from_dict(content["config"]), content["facts"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{os.fspath(place)!r} holds no run that this version of equidp can read ({type(error).__name__}); expected a folder "
+            "that equidp train --out made."
+        ) from error
