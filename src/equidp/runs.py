@@ -25,6 +25,7 @@ from equidp.accounting import epsilon
 from equidp.callbacks import Callback, EpochRecorder
 from equidp.data.base import DataSource, DataSplit
 from equidp.errors import SettingError
+from equidp.individual import IndividualAccountant
 from equidp.models import MODELS
 from equidp.plans import METHODS, Plan
 from equidp.record import RunRecord
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
+
+INDIVIDUAL = "individual"
+"""Where a run's record keeps the epsilons of its groups' examples."""
 
 _TICK = 0.3  # seconds between signs of life
 
@@ -51,6 +55,7 @@ class RunSpec:
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
+        release_epsilon: account for each example, and release the mean epsilon of each group at this epsilon; None: neither.
     """
 
     source: DataSource
@@ -60,6 +65,7 @@ class RunSpec:
     target_epsilon: float
     seed: int
     engine: str
+    release_epsilon: float | None = None
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -67,6 +73,7 @@ class RunSpec:
         if not isinstance(self.plan.model, str):
             plan["model"] = hashlib.sha256(cloudpickle.dumps(self.plan.model)).hexdigest()
         facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
+        facts += [self.release_epsilon]
         facts += [_fingerprint(self.source, self.seed), _code_fingerprint(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -159,7 +166,9 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     data = split(spec.source, spec.seed)
     record = RunRecord()
-    trainer = make_trainer(spec, data, (EpochRecorder(record, data.test), _StepFile(step_file)))
+    accountant = None if spec.release_epsilon is None else IndividualAccountant(per_epoch=1)
+    watching = () if accountant is None else (accountant,)
+    trainer = make_trainer(spec, data, (EpochRecorder(record, data.test), _StepFile(step_file), *watching))
     run = trainer.fit()
     facts = {
         "method": spec.method,
@@ -170,8 +179,41 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     rows = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
     epochs = [{**facts, **row} for row in record.table().to_dict("records")]
-    RunRecord({"results": rows, "noise_multiplier": trainer.noise_multiplier}, epochs).save(path)
+    individual = [] if accountant is None else _individual_rows(spec, trainer, accountant)
+    RunRecord(
+        {
+            "results": rows,
+            "noise_multiplier": trainer.noise_multiplier,
+            INDIVIDUAL: [{**facts, **row} for row in individual],
+        },
+        epochs,
+    ).save(path)
     step_file.write_text(str(trainer.steps_done))
+
+
+def _individual_rows(
+    spec: RunSpec, trainer: Trainer, accountant: IndividualAccountant
+) -> list[dict[str, float | str]]:
+    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as they are."""
+    assert spec.release_epsilon is not None
+    report = accountant.report(trainer)
+    raw = report.sensitive_by_group().set_index("group")
+    released = report.release_by_group(spec.release_epsilon, trainer.delta)
+    spent = trainer.run().epsilon()
+    return [
+        {
+            "group": row["group"],
+            "released_mean": row["mean"],
+            "standard_error": row["standard_error"],
+            "group_epsilon": float(report.group_epsilons[at]),
+            "linear_group_epsilon": float(report.linear_group_epsilons[at]),
+            "epsilon": report.largest,
+            "release_epsilon": spec.release_epsilon,
+            "epsilon_with_release": spent,
+            **{f"sensitive_{name}": float(raw.loc[row["group"], name]) for name in ("mean", "median", "q95")},
+        }
+        for at, row in enumerate(released.to_dict("records"))
+    ]
 
 
 def run_all(

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from equidp.cli.app import app, messages, names, numbers, say, stoppable
-from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
+from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.engines import ENGINES
@@ -80,6 +80,19 @@ def compare_command(
     directory: Annotated[Path, typer.Option(help="Where finished runs are kept.")] = Path("equidp-runs"),
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "ghost",
+    individual: Annotated[
+        bool,
+        typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
+    ] = False,
+    release_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help=f"What that release may cost each run, with --individual; default {RELEASE_EPSILON}."
+        ),
+    ] = None,
+    include_sensitive: Annotated[
+        bool, typer.Option("--include-sensitive", help="Add the groups' true epsilons to the report.")
+    ] = False,
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
@@ -92,7 +105,17 @@ def compare_command(
         equidp compare --data adult --methods sgd,dpsgd,dpsgd-f --seeds 5
 
         equidp compare --data people.csv --target income --group sex --epsilon 1,3,8 --report report.html
+
+        equidp compare --individual --report report.html
     """
+    if include_sensitive and not (individual and report):
+        raise SettingError(
+            "--include-sensitive adds to a report with individual privacy; give --individual and --report too."
+        )
+    if release_epsilon is not None and not individual:
+        raise SettingError(
+            f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
+        )
     for path in (report, json_file):
         if path is not None:
             check_writable(path)
@@ -134,16 +157,21 @@ def compare_command(
             jobs=jobs,
             on_progress=on_progress,
             command=shlex.join(["equidp", *sys.argv[1:]]),
+            release_epsilon=(RELEASE_EPSILON if release_epsilon is None else release_epsilon)
+            if individual
+            else None,
         )
-    _deliver(comparison, report, json_file)
+    _deliver(comparison, report, json_file, include_sensitive=include_sensitive)
 
 
-def _deliver(comparison: Comparison, report: Path | None, json_file: Path | None) -> None:
+def _deliver(
+    comparison: Comparison, report: Path | None, json_file: Path | None, *, include_sensitive: bool
+) -> None:
     comparison.table()
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
-        comparison.report(report)
+        comparison.report(report, include_sensitive=include_sensitive)
         say(f"Report: {report.resolve()}")
 
 

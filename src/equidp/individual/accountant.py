@@ -114,6 +114,9 @@ class IndividualAccountant(Callback):
         self._cells = np.zeros(count, dtype=np.int64)  # of each example's share, which it has had ...
         self._since = np.zeros(count, dtype=np.int64)  # ... since this step
         self._stale = np.arange(count)  # examples whose share has to be worked out again
+        # What a member of each group could have used at most, where the policy releases a bound for each group.
+        self._group_histories = Histories(data.num_groups, self._grid)
+        self._group_shares = np.zeros(data.num_groups)
 
     def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = _fingerprint(data)
@@ -131,7 +134,10 @@ class IndividualAccountant(Callback):
     def _count_missed(self, missed: int) -> None:
         if missed:
             self._write()
-            self._counted.add(np.full(len(self._cells), len(self._counted.shares) - 1), missed)
+            for histories in (self._counted, self._group_histories):
+                worst = np.full(len(histories.counts), len(histories.shares) - 1)
+                histories.add(worst, missed)
+            self._group_shares += missed
             self._steps += missed
             self._since[:] = self._steps
 
@@ -154,6 +160,9 @@ class IndividualAccountant(Callback):
         self._check_missed(missed, trainer)
         self._count_missed(missed)
         self._refresh(trainer)
+        shares = _group_shares(trainer, len(self._group_shares))
+        self._group_histories.add(self._group_histories.cells(shares))
+        self._group_shares += shares
         self._steps += 1
         if trainer.policy.state_names:  # the next step's weights are others
             self._stale = np.arange(len(self._cells))
@@ -184,7 +193,7 @@ class IndividualAccountant(Callback):
             return
         everyone = len(stale) == len(self._cells)
         chosen = slice(None) if everyone else torch.from_numpy(stale).to(self._norms.device)
-        cells = self._counted.cells(_shares(trainer, self._norms[chosen], self._groups[chosen]))
+        cells = self._counted.cells(current_shares(trainer, self._norms[chosen], self._groups[chosen]))
         self._write(stale)
         self._cells[stale] = cells
         self._stale = stale[:0]
@@ -212,9 +221,14 @@ class IndividualAccountant(Callback):
         self._write()
         delta = trainer.delta if delta is None else delta
         largest = epsilon([(trainer.event, self._steps)], delta, accountant)
-        epsilons = individual_epsilons(self._counted, trainer.event, delta, accountant)
+        epsilons, of_groups = (
+            np.minimum(individual_epsilons(histories, trainer.event, delta, accountant), largest)
+            for histories in (self._counted, self._group_histories)
+        )
         return IndividualReport(
-            sensitive_epsilons=np.minimum(epsilons, largest),
+            sensitive_epsilons=epsilons,
+            group_epsilons=of_groups,
+            linear_group_epsilons=largest * self._group_shares / self._steps,
             groups=data.groups.cpu().numpy(),
             group_names=data.group_names,
             largest=largest,
@@ -225,12 +239,20 @@ class IndividualAccountant(Callback):
         )
 
 
-def _shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
+def current_shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
     """z_i = weight * norm / sensitivity, as the policy now has it, [n]; nan where the norm is."""
     policy = copy.deepcopy(trainer.policy)
     weights = capped_weights(rowwise(policy.weights, norms, groups), norms, policy.sensitivity)
     shares: npt.NDArray[np.float64] = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
     return shares
+
+
+def _group_shares(trainer: Trainer, num_groups: int) -> npt.NDArray[np.float64]:
+    """The largest share of the sensitivity that the policy's released bounds leave to a member of each group, [K]."""
+    bounds = trainer.policy.released_state().get("clipping_bound")
+    if not isinstance(bounds, Tensor) or bounds.shape != (num_groups,):
+        return np.ones(num_groups)
+    return (bounds.double() / trainer.policy.sensitivity).clamp(0.0, 1.0).cpu().numpy()
 
 
 def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:
