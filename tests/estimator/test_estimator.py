@@ -300,3 +300,10 @@ def test_an_account_tells_strangers_apart():
     assert (
         fits.add(second, rows + 195, [(event, 6)])[0] == 3
     )  # shares rows with the third, and is the second's again
+
+
+def test_a_fit_in_a_worker_process_says_that_it_cannot_count(monkeypatch):
+    X, y = table(seed=17)
+    monkeypatch.setattr("multiprocessing.parent_process", object)
+    with pytest.warns(PrivacyWarning, match="ran in a worker process"):
+        quick().fit(X, y)

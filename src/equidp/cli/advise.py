@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -94,16 +94,14 @@ def advise_command(
         if value and (name, value) != ("missing", "refuse")
     ]
 
-    def opened(place: str) -> DataSource:
-        return open_source(
-            place,
-            target=target,
-            group=tuple(names(group)),
-            drop=tuple(names(drop)),
-            missing=missing,
-            bounds=parse_bounds(bounds) if bounds else None,
-        )
-
+    opened = partial(
+        open_source,
+        target=target,
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
+        missing=missing,
+        bounds=parse_bounds(bounds) if bounds else None,
+    )
     train = opened(data).split(seed).train
     name = model or str(PLANS.get(data, Plan()).model)
     fresh = _fresh_model(name, train, seed)
@@ -114,12 +112,7 @@ def advise_command(
         profile = None
     else:
         cost = _PROFILE_SHARE * epsilon if profile_epsilon is None else profile_epsilon
-        if epsilon > 0 and cost >= epsilon:
-            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {epsilon:g}.")
-        with nullcontext() if budget is None else PrivacyBudget(budget) as account:
-            ledger = Ledger() if account is None else account.ledger(Ledger())
-            profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
-            ledger.settle()
+        profile = _charged_profile(train, fresh, cost, epsilon, delta, budget)
     parameters = sum(parameter.numel() for parameter in fresh.parameters())
     advice = advise(
         len(train), parameters, epsilon=epsilon, delta=delta, num_groups=train.num_groups, profile=profile
@@ -129,6 +122,26 @@ def advise_command(
     if budget is not None:
         options.append(f"--budget={budget}")
     typer.echo("\nTo train so:\n" + _train_command(advice, data, name, [*options, f"--seed={seed}"]))
+
+
+def _charged_profile(
+    train: GroupedDataset,
+    model: torch.nn.Module,
+    cost: float,
+    epsilon: float,
+    delta: float,
+    budget: Path | None,
+) -> NormProfile:
+    """The profile of private data, charged to the budget where there is one."""
+    if epsilon > 0 and cost >= epsilon:
+        raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {epsilon:g}.")
+    if budget is None:
+        return private_profile(train, model, epsilon=cost, delta=delta)
+    with PrivacyBudget(budget) as account:
+        ledger = account.ledger(Ledger())
+        profile = private_profile(train, model, epsilon=cost, delta=delta, ledger=ledger)
+        ledger.settle()
+        return profile
 
 
 def _fresh_model(name: str, train: GroupedDataset, seed: int) -> torch.nn.Module:
