@@ -17,6 +17,7 @@ from equidp.errors import (
     SettingError,
     TrainingStopped,
 )
+from equidp.estimator import PrivateClassifier, PrivateRegressor
 from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
 from equidp.ledger_file import LedgerFile
 from equidp.mechanism import PrivateStep, private_sum
@@ -71,6 +72,8 @@ __all__ = [
     "PolicyError",
     "PrivacyBudget",
     "PrivacyWarning",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "PrivateStep",
     "ProgressBar",
     "Quantile",

@@ -24,6 +24,7 @@ def calibrate_noise(
     steps: int,
     statistics_ratio: float | None = None,
     accountant: str = "pld",
+    spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
     """The smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target epsilon.
 
@@ -34,9 +35,10 @@ def calibrate_noise(
         steps: T >= 1.
         statistics_ratio: sigma_s / sigma of the policy's statistics; None: it reads none.
         accountant: a name from `ACCOUNTANTS`.
+        spent: what was spent before on the same data, and counts towards the target.
 
     Returns:
-        sigma, such that `epsilon` of T steps is at most `target_epsilon`.
+        sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`.
 
     Raises:
         SettingError: the target is not a number > 0, or no noise up to 10^6 reaches it.
@@ -47,7 +49,7 @@ def calibrate_noise(
     def excess(name: str) -> Callable[[float], float]:
         def of(sigma: float) -> float:
             noise = None if statistics_ratio is None else statistics_ratio * sigma
-            value = epsilon(((StepEvent(sample_rate, sigma, noise), steps),), delta, name)
+            value = epsilon((*spent, (StepEvent(sample_rate, sigma, noise), steps)), delta, name)
             return math.log(min(value, 1e9) / target_epsilon) if value else -math.inf
 
         return of

@@ -1,0 +1,62 @@
+"""What `equidp advise` recommends, and what it gives beside other methods at the same settings and epsilon.
+
+EQUIDP_DATA=... python benchmarks/advice.py adult
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+import equidp
+from equidp.advise import advise
+from equidp.data import open_source
+from equidp.models import MODELS
+from equidp.noise import SeededRandomness
+from equidp.plans import default_delta
+from equidp.profile import private_profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", help="adult, digits, ...")
+    parser.add_argument("--model", default="logistic")
+    parser.add_argument("--epsilon", type=float, default=3.0)
+    parser.add_argument("--methods", default="dpsgd,dpsgd-f,dpsgd-f-code,global-adapt")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+
+    source = open_source(arguments.data)
+    train = source.split(seed=0).train
+    torch.manual_seed(0)
+    model = MODELS[arguments.model](tuple(train.inputs.shape[1:]), train.num_classes)
+    profile = private_profile(
+        train,
+        model,
+        epsilon=arguments.epsilon / 10,
+        delta=default_delta(len(train)),
+        randomness=SeededRandomness(0),
+    )
+    advice = advise(
+        len(train),
+        sum(parameter.numel() for parameter in model.parameters()),
+        epsilon=arguments.epsilon,
+        num_groups=train.num_groups,
+        profile=profile,
+    )
+    print("\n".join(advice.in_words()))
+    comparison = equidp.compare(
+        source,
+        methods=list(dict.fromkeys([advice.method, *arguments.methods.split(",")])),
+        seeds=arguments.seeds,
+        plan=advice.plan(arguments.model),
+        epsilons=[arguments.epsilon],
+    )
+    costs = comparison.costs()
+    figures = costs.groupby(["method", "group"])[["accuracy", "privacy_cost"]].mean()
+    print(figures.round(4).unstack("group").to_string())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A training loop of your own: batches from the trainer, a private step with each, and whatever you like in between.
+
+Run: python examples/own_loop.py
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import equidp
+from equidp.data import open_source
+
+
+def main() -> equidp.Run:
+    split = open_source("digits").split(seed=0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    trainer = equidp.Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        split.train,
+        policy=equidp.GlobalAdapt(clipping_bound=1.0, initial_bound=5.0),
+        batch_size=256,
+        epochs=20,
+        noise_multiplier=1.5,
+        delta=1e-4,
+    )
+    model.train()
+    for batch in trainer.batches():  # Poisson samples: sizes vary, and how large one is must stay private.
+        trainer.step(batch)  # Norms, weights, noise, optimizer; what it spends is in trainer.ledger.
+        if trainer.steps_done % 24 == 0:
+            spent = trainer.epsilon_so_far(trainer.steps_done)
+            print(f"step {trainer.steps_done}: epsilon at most {spent:.3f}, Z {trainer.policy.bound:.2f}")
+        if trainer.epsilon_so_far(min(trainer.steps_done + 1, trainer.steps)) > 4.0:
+            break  # Before the step that would be too much. `target_epsilon` plans for all steps instead.
+    model.eval()
+    run = trainer.run()
+    print(run.metrics(split.test).round(3).to_string(index=False))
+    print(
+        f"epsilon {run.epsilon():.3f} at delta {run.delta:g} after {trainer.steps_done} of {trainer.steps} steps"
+    )
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""`equidp advise`: which method, and with what settings."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from equidp.advise import Advice, advise
+from equidp.budget import PrivacyBudget
+from equidp.cli.app import app, names
+from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
+from equidp.errors import DataError, SettingError
+from equidp.ledger import Ledger
+from equidp.models import MODELS
+from equidp.names import unknown_name
+from equidp.plans import PLANS, Plan, default_delta
+from equidp.profile import NormProfile, private_profile, public_profile
+
+_PROFILE_SHARE = 0.1
+_OF_TRAIN = ("clipping_bound", "batch_size", "epochs", "learning_rate", "smoothing")
+
+
+@app.command("advise")
+def advise_command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.",
+            autocompletion=lambda: list(SOURCES),
+        ),
+    ],
+    target: Annotated[str | None, typer.Option(help="Column to predict, where DATA is a file.")] = None,
+    group: Annotated[
+        str,
+        typer.Option(help="Column of the groups, where DATA is a file; several, with commas, are crossed."),
+    ] = "",
+    drop: Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")] = "",
+    missing: Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")] = "refuse",
+    bounds: Annotated[
+        str,
+        typer.Option(help="Public ranges of numbers in a file, as age=0:100, instead of its statistics."),
+    ] = "",
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Of advice and training together.")] = 3.0,
+    delta: Annotated[
+        float | None, typer.Option(help="Default: a tenth of 1 / n, rounded down to a power of ten.")
+    ] = None,
+    profile_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="What gradient norms and sizes of groups may cost; default: a tenth of --epsilon; 0 reads nothing."
+        ),
+    ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A public file with the same columns: its gradient norms are taken, at no cost."),
+    ] = None,
+    budget: Annotated[
+        Path | None, typer.Option(help="Ledger of a budget that is charged; see equidp train.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and the initial weights, as for equidp train.")] = 0,
+) -> None:
+    """Recommend method, clipping bound, noise, batch size and epochs for a target epsilon, with reasons.
+
+    Reads the private data once, through noise, and says what that cost; the recommended noise makes up for it.
+
+    Examples:
+
+        equidp advise people.csv --target income --group sex --epsilon 3
+
+        equidp advise people.csv --target income --group sex --epsilon 3 --public census.csv
+
+        equidp advise adult --epsilon 3 --profile-epsilon 0
+    """
+    if public is not None and profile_epsilon:
+        raise SettingError(
+            f"--public {public} and --profile-epsilon {profile_epsilon:g}; give one of the two."
+        )
+    if budget is not None and not budget.exists():
+        raise SettingError(f"there is no budget {str(budget)!r}; equidp train makes one.")
+    if model is not None and model not in MODELS:
+        raise unknown_name("model", model, MODELS)
+    shown = {"target": target, "group": group, "drop": drop, "bounds": bounds, "missing": missing}
+    options = [
+        f"--{name}={value}"
+        for name, value in shown.items()
+        if value and (name, value) != ("missing", "refuse")
+    ]
+
+    opened = partial(
+        open_source,
+        target=target,
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
+        missing=missing,
+        bounds=parse_bounds(bounds) if bounds else None,
+    )
+    train = opened(data).split(seed).train
+    name = model or str(PLANS.get(data, Plan()).model)
+    fresh = _fresh_model(name, train, seed)
+    delta = default_delta(len(train)) if delta is None else delta
+    if public is not None:
+        profile: NormProfile | None = public_profile(_like(train, opened(str(public)), public, seed), fresh)
+    elif profile_epsilon == 0:
+        profile = None
+    else:
+        cost = _PROFILE_SHARE * epsilon if profile_epsilon is None else profile_epsilon
+        profile = _charged_profile(train, fresh, cost, epsilon, delta, budget)
+    parameters = sum(parameter.numel() for parameter in fresh.parameters())
+    advice = advise(
+        len(train), parameters, epsilon=epsilon, delta=delta, num_groups=train.num_groups, profile=profile
+    )
+    for line in advice.in_words():
+        typer.echo(line)
+    if budget is not None:
+        options.append(f"--budget={budget}")
+    typer.echo("\nTo train so:\n" + _train_command(advice, data, name, [*options, f"--seed={seed}"]))
+
+
+def _charged_profile(
+    train: GroupedDataset,
+    model: torch.nn.Module,
+    cost: float,
+    epsilon: float,
+    delta: float,
+    budget: Path | None,
+) -> NormProfile:
+    """The profile of private data, charged to the budget where there is one."""
+    if epsilon > 0 and cost >= epsilon:
+        raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {epsilon:g}.")
+    if budget is None:
+        return private_profile(train, model, epsilon=cost, delta=delta)
+    with PrivacyBudget(budget) as account:
+        ledger = account.ledger(Ledger())
+        profile = private_profile(train, model, epsilon=cost, delta=delta, ledger=ledger)
+        ledger.settle()
+        return profile
+
+
+def _fresh_model(name: str, train: GroupedDataset, seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return MODELS[name](tuple(train.inputs.shape[1:]), train.num_classes)
+
+
+def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
+    """Public data, which must look like the private."""
+    public = source.split(seed).train
+    given, wanted = (
+        (list(each.inputs.shape[1:]), each.class_names, each.group_names) for each in (public, train)
+    )
+    if given != wanted:
+        raise DataError(
+            f"{str(path)!r} gives inputs, classes and groups {given}; the private data has {wanted}. They must be the same."
+        )
+    return public
+
+
+def _train_command(advice: Advice, data: str, model: str, options: list[str]) -> str:
+    """The command that trains as advised. Without a budget, its own epsilon leaves out what the advice cost."""
+    known = {name: value for name, value in advice.settings.items() if name in _OF_TRAIN}
+    parts = ["equidp", "train", data, *options, f"--method={advice.method}", f"--model={model}"]
+    parts += [f"--{name.replace('_', '-')}={value:.6g}" for name, value in known.items()]
+    noise = float(f"{advice.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
+    parts += ["--weight-decay=0", f"--noise-multiplier={noise:g}", f"--delta={advice.delta:g}", "--out=run"]
+    return shlex.join(parts)

@@ -1,0 +1,263 @@
+"""What the scikit-learn estimators share: settings, one private training run a fit, and the account of fits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from equidp.accounting import epsilon as epsilon_of
+from equidp.budget import PrivacyBudget
+from equidp.data.base import GroupedDataset
+from equidp.data.labels import crossed
+from equidp.engines.base import LossFunction
+from equidp.errors import DataError, PrivacyWarning, SettingError
+from equidp.estimator.fits import FITS, row_hashes
+from equidp.models import MODELS
+from equidp.names import unknown_name
+from equidp.plans import METHODS, ModelFactory, Plan, default_delta
+from equidp.policies import SGD, Policy
+from equidp.run import Run, predict
+from equidp.training import Trainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_LARGEST_BATCH = 256
+_METHOD_SETTINGS = (
+    "statistics_ratio",
+    "smoothing",
+    "strict_bound",
+    "initial_bound",
+    "bound_learning_rate",
+    "tolerance",
+)
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """A private model behind scikit-learn's interface; `PrivateClassifier` describes settings and attributes."""
+
+    def __init__(
+        self,
+        method: str = "dpsgd",
+        epsilon: float | None = 3.0,
+        delta: float | None = None,
+        model: str | ModelFactory = "logistic",
+        *,
+        epochs: float = 20,
+        batch_size: int | None = None,
+        learning_rate: float = 0.5,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        clipping_bound: float = 1.0,
+        method_settings: Mapping[str, Any] | None = None,
+        accountant: str = "pld",
+        budget: PrivacyBudget | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.clipping_bound = clipping_bound
+        self.method_settings = method_settings
+        self.accountant = accountant
+        self.budget = budget
+        self.random_state = random_state
+
+    def __sklearn_clone__(self) -> Any:
+        clone = super().__sklearn_clone__()
+        FITS.adopt(clone, self)
+        return clone
+
+    def fit(self, X: Any, y: Any, sensitive_features: Any = None) -> Self:
+        """Trains a fresh model, which spends `epsilon`: each fit does.
+
+        Args:
+            X: [n, d], numbers without NaN; an array or a pandas table.
+            y: [n].
+            sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods that tell groups apart.
+
+        Raises:
+            SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
+        """
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=self._y_numeric)
+        targets = self._targets(column_or_1d(y, warn=True))
+        inputs = torch.from_numpy(X.astype(np.float32))
+        if not torch.isfinite(inputs).all():
+            raise DataError("X holds numbers that float32 cannot; scale them first.")
+        groups, self.group_names_ = self._groups(sensitive_features, len(X))
+        trainer = self._trainer(self._dataset(inputs, targets, groups), X.shape[1])
+        self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
+        try:
+            self.run_ = trainer.fit()
+        finally:  # Whatever stops a fit, its steps are spent.
+            self._account(inputs, trainer.run())
+        return self
+
+    def _groups(self, sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
+        """Group of each example [n], and the groups' names."""
+        if self.method not in METHODS:
+            raise unknown_name("method", self.method, METHODS)
+        if sensitive_features is None:
+            if hasattr(METHODS[self.method].make(Plan(), 2), "num_groups"):
+                raise SettingError(
+                    f"method={self.method!r} tells groups apart and there are none: pass each example's group, "
+                    "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or 'global-adapt'."
+                )
+            return torch.zeros(n, dtype=torch.int64), ("all",)
+        table = pd.DataFrame(sensitive_features).reset_index(drop=True)
+        if len(table) != n:
+            raise DataError(
+                f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each."
+            )
+        table.columns = [str(name) for name in table.columns]
+        texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
+        groups, names = crossed(texts.where(table.notna(), None), list(table.columns))
+        return torch.from_numpy(groups), names
+
+    def _model(self) -> str | ModelFactory:
+        return self.model
+
+    def _plan(self, n: int) -> Plan:
+        """The settings, checked."""
+        changes = dict(self.method_settings or {})
+        for name in changes:
+            if name not in _METHOD_SETTINGS:
+                raise unknown_name("method setting", name, _METHOD_SETTINGS)
+        return Plan(
+            self._model(),
+            learning_rate=self.learning_rate,
+            batch_size=min(_LARGEST_BATCH, n) if self.batch_size is None else self.batch_size,
+            epochs=self.epochs,
+            clipping_bound=self.clipping_bound,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        ).with_changes(changes)
+
+    def _trainer(self, train: GroupedDataset | Dataset[Any], num_features: int) -> Trainer:
+        """Checked and ready; nothing is spent yet."""
+        n = len(train)  # type: ignore[arg-type]
+        plan, seed = self._plan(n), self._seed()
+        policy = METHODS[self.method].make(plan, len(self.group_names_))
+        self._check_private(policy)
+        model = _built(plan.model, num_features, self._num_outputs, seed)
+        optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=self.learning_rate,
+            momentum=plan.momentum,
+            weight_decay=plan.weight_decay,
+        )
+        return Trainer(
+            model,
+            optimizer,
+            train,
+            policy=policy,
+            batch_size=plan.batch_size,
+            epochs=plan.epochs,
+            target_epsilon=self.epsilon,
+            delta=default_delta(n) if self.delta is None else self.delta,
+            loss=self._loss,
+            accountant=self.accountant,
+            secure=seed is None,
+            seed=seed,
+            budget=self.budget,
+        )
+
+    def _check_private(self, policy: Policy) -> None:
+        private = not isinstance(policy, SGD)
+        if private == (self.epsilon is None):
+            wanted = "a number > 0" if private else "None, for it gives no privacy"
+            raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
+        if not private:
+            message = "method='sgd' trains without privacy: the model is no private one, whatever the class is called."
+            _warn(message, 3)
+        elif self.random_state is not None:
+            _warn(
+                f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows or guesses it can undo "
+                "the noise. That is for research; leave random_state out for a model that is released.",
+                3,
+            )
+
+    def _seed(self) -> int | None:
+        if self.random_state is None:
+            return None
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _account(self, inputs: Tensor, run: Run) -> None:
+        """Says what this fit spent, and what it comes to with earlier ones on the same people."""
+        self.epsilon_spent_ = run.epsilon()
+        if not run.entries:
+            return
+        fits, spent = FITS.add(self, row_hashes(inputs.numpy()), run.entries)
+        if self.budget is not None:
+            self.epsilon_total_ = self.budget.spent()
+            return
+        self.epsilon_total_ = epsilon_of(spent, run.delta, run.accountant)
+        if fits > 1:
+            _warn(
+                f"{fits} fits of this process are on the same people, as far as equidp can see, and together they spent epsilon "
+                f"{self.epsilon_total_:.4g} at delta {run.delta:g}. One PrivacyBudget for all (budget=...) would limit that.",
+                2,
+            )
+        if multiprocessing.parent_process() is not None:
+            message = "this fit ran in a worker process, where those of others are not counted. Use n_jobs=1 to have the total."
+            _warn(message, 2)
+
+    def _outputs(self, X: Any) -> Tensor:
+        """The model's outputs, [n, outputs], float64."""
+        check_is_fitted(self, "run_")
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return predict(self.run_.model, torch.from_numpy(X.astype(np.float32))).double()
+
+    _y_numeric = False
+
+    @property
+    @abstractmethod
+    def _num_outputs(self) -> int:
+        """Of the model."""
+
+    @property
+    @abstractmethod
+    def _loss(self) -> LossFunction:
+        """Per example."""
+
+    @abstractmethod
+    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
+        """Targets [n] as the loss reads them; learns what turns outputs back."""
+
+    @abstractmethod
+    def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset | Dataset[Any]:
+        """What the Trainer trains on."""
+
+
+def _built(model: str | ModelFactory, num_features: int, num_outputs: int, seed: int | None) -> nn.Module:
+    """A model with fresh weights; those of a seed leave torch's random state as it was."""
+    factory = MODELS[model] if isinstance(model, str) else model
+    if seed is None:
+        return factory((num_features,), num_outputs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return factory((num_features,), num_outputs)
+
+
+def _warn(message: str, frames: int) -> None:
+    """A warning about the line that called `fit`, so many frames above the caller."""
+    warnings.warn(message, PrivacyWarning, stacklevel=frames + 2)

@@ -1,0 +1,309 @@
+"""The estimators: what goes in, what a fit spends, and that fits on the same people are added up."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from torch import nn
+
+import equidp
+from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
+from equidp.estimator.fits import Fits, row_hashes
+from equidp.plans import METHODS, default_delta
+
+N = 240
+GROUPS = np.where(np.arange(N) % 3, "city", "country")
+
+SEEDED = pytest.mark.filterwarnings("ignore:random_state:equidp.PrivacyWarning")  # where accuracy is asserted
+
+
+def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    inputs = np.random.default_rng(seed).normal(size=(N, 4))
+    return inputs, np.where(inputs[:, 0] > 0, "yes", "no")
+
+
+def quick(method: str = "dpsgd", **settings) -> equidp.PrivateClassifier:
+    return equidp.PrivateClassifier(method, **{"epochs": 5, "accountant": "rdp", **settings})
+
+
+def alone(estimator, *arguments, **named):
+    """fit() of an estimator that shares no rows with another test's: complains of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        return estimator.fit(*arguments, **named)
+
+
+def totals(caught) -> list[str]:
+    return [str(each.message) for each in caught if "together they spent" in str(each.message)]
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "sgd"])
+def test_every_method_stays_within_epsilon(method):
+    X, y = table(seed=100 + list(METHODS).index(method))
+    fitted = alone(quick(method, epsilon=2.0), X, y, sensitive_features=GROUPS)
+    assert 1.9 < fitted.epsilon_spent_ <= 2.0
+    assert fitted.epsilon_total_ == fitted.epsilon_spent_ == fitted.run_.epsilon()
+    assert fitted.delta_ == default_delta(N)
+    assert fitted.group_names_ == ("city", "country")
+
+
+@SEEDED
+def test_classes_and_columns_keep_their_names():
+    X, y = table(seed=1)
+    frame = pd.DataFrame(X, columns=["age", "hours", "a", "b"], index=np.arange(N) + 7)
+    fitted = quick(epsilon=10.0, epochs=20, random_state=0).fit(frame, pd.Series(y, index=frame.index))
+    assert list(fitted.classes_) == ["no", "yes"]
+    assert list(fitted.feature_names_in_) == ["age", "hours", "a", "b"]
+    assert fitted.n_features_in_ == 4
+    assert set(fitted.predict(frame)) == {"no", "yes"}
+    assert fitted.score(frame, y) > 0.9
+    probabilities = fitted.predict_proba(frame)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(frame)).all()
+
+
+def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
+    X, y = table(seed=2)
+    groups = pd.DataFrame({"sex": np.where(np.arange(N) % 2, "F", "M"), "old": np.arange(N) % 3 == 0})
+    groups.loc[0, "sex"] = None
+    fitted = alone(quick("dpsgd-f"), X, y, sensitive_features=groups.set_index(np.arange(N) + 5))
+    assert "sex=F, old=False" in fitted.group_names_
+    assert "sex=missing, old=True" in fitted.group_names_
+    assert len(fitted.group_names_) == 5
+
+
+def test_a_method_that_needs_groups_says_so_before_it_spends():
+    X, y = table()
+    budget = equidp.PrivacyBudget(epsilon=3, delta=1e-4)
+    for method in ("dpsgd-f", "dpsgd-f-code", "naive"):
+        with pytest.raises(SettingError, match=r"fit\(X, y, sensitive_features="):
+            quick(method, budget=budget).fit(X, y)
+    with pytest.raises(DataError, match="12 rows beside 240"):
+        quick(budget=budget).fit(X, y, sensitive_features=GROUPS[:12])
+    assert budget.entries == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "dpsgd-g"}, "unknown method 'dpsgd-g'"),
+        ({"epsilon": None}, "expected a number > 0"),
+        ({"method": "sgd"}, "expected None"),
+        ({"epsilon": -1}, "target epsilon=-1"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"model": "logstic"}, "Did you mean 'logistic'"),
+        ({"batch_size": 1000}, "batch_size=1000 is more than"),
+        ({"method_settings": {"learning_rate": 1}}, "unknown method setting 'learning_rate'"),
+        ({"method_settings": {"smothing": 0.9}}, "Did you mean 'smoothing'"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(settings, message):
+    X, y = table()
+    with pytest.raises(SettingError, match=message):
+        quick(**settings).fit(X, y)
+
+
+def test_without_privacy_it_says_so():
+    X, y = table(seed=3)
+    with pytest.warns(PrivacyWarning, match="without privacy"):
+        fitted = quick("sgd", epsilon=None).fit(X, y)
+    assert math.isinf(fitted.epsilon_spent_)
+
+
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+def test_seeds_are_for_research():
+    X, y = table(seed=4)
+    with pytest.warns(PrivacyWarning, match="follow from a seed"):
+        first = quick(random_state=5).fit(X, y).predict_proba(X)
+    again, other, secure, secure_again = (
+        quick(random_state=seed).fit(X, y).predict_proba(X) for seed in (5, 6, None, None)
+    )
+    assert (again == first).all()
+    assert (other != first).any()
+    assert (secure != secure_again).any()
+
+
+def test_a_module_of_ones_own_and_settings_of_a_method():
+    X, y = table(seed=5)
+    shapes = []
+
+    def factory(shape, outputs):
+        shapes.append((shape, outputs))
+        return nn.Sequential(nn.Linear(shape[0], 8), nn.ReLU(), nn.Linear(8, outputs))
+
+    fitted = alone(
+        quick("dpsgd-f", model=factory, method_settings={"smoothing": 0.9}), X, y, sensitive_features=GROUPS
+    )
+    assert shapes == [((4,), 2)]
+    assert isinstance(fitted.run_.model[1], nn.ReLU)
+    assert alone(quick(model="mlp"), *table(seed=6)).epsilon_spent_ <= 3.0
+
+
+@SEEDED
+def test_columns_with_gaps_and_categories_go_through_a_column_transformer():
+    X, y = table(seed=7)
+    frame = pd.DataFrame({"age": X[:, 0], "job": np.where(X[:, 1] > 0, "clerk", "cook")})
+    frame.loc[::9, "age"] = np.nan
+    frame.loc[::7, "job"] = None
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), ["age"]),
+        (OneHotEncoder(handle_unknown="ignore"), ["job"]),
+        sparse_threshold=0,
+    )
+    model = make_pipeline(columns, quick("dpsgd-f", epsilon=10.0, epochs=20, random_state=0))
+    model.fit(frame, y, privateclassifier__sensitive_features=GROUPS)
+    assert model.score(frame, y) > 0.8
+
+
+def test_a_fitted_model_pickles():
+    X, y = table(seed=8)
+    fitted = alone(quick(), X, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert (again.predict_proba(X) == fitted.predict_proba(X)).all()
+    assert again.epsilon_spent_ == fitted.epsilon_spent_
+
+
+def test_a_warning_names_the_line_that_called_fit():
+    X, y = table(seed=16)
+    with pytest.warns(PrivacyWarning) as seeded:
+        quick(random_state=0).fit(X, y)
+    with pytest.warns(PrivacyWarning) as second:
+        quick().fit(X, y)
+    assert {each.filename for each in [*seeded, *second]} == {__file__}
+
+
+def test_cross_validation_warns_with_the_total_whatever_preprocessing_does():
+    X, y = table(seed=9)
+    model = make_pipeline(StandardScaler(), quick(epsilon=1.0))  # Each fold is scaled in its own way.
+    with pytest.warns(PrivacyWarning) as caught:
+        done = cross_validate(model, X, y, cv=4, return_estimator=True)
+    assert [text.split()[0] for text in totals(caught)] == ["2", "3", "4"]
+    fits = [each[-1] for each in done["estimator"]]
+    whole = tuple(entry for each in fits for entry in each.run_.entries)
+    expected = equidp.accounting.epsilon(whole, fits[-1].delta_, "rdp")
+    assert fits[-1].epsilon_total_ == pytest.approx(expected)
+    assert 1.0 < expected < 4.0
+    assert f"epsilon {expected:.4g}" in totals(caught)[-1]
+
+
+def test_a_grid_search_counts_every_fit_and_the_last():
+    X, y = table(seed=10)
+    search = GridSearchCV(quick("dpsgd-f"), {"clipping_bound": [0.5, 1.0, 2.0]}, cv=2)
+    with pytest.warns(PrivacyWarning) as caught:
+        search.fit(X, y, sensitive_features=GROUPS)
+    assert totals(caught)[-1].startswith("7 fits")
+    assert search.best_estimator_.epsilon_total_ > 2 * search.best_estimator_.epsilon_spent_
+
+
+def test_estimators_that_share_rows_are_counted_together():
+    X, y = table(seed=11)
+    alone(quick(), X[:100], y[:100])
+    alone(quick(), X[100:], y[100:])
+    with pytest.warns(PrivacyWarning, match="2 fits") as caught:
+        quick("automatic").fit(X[90:100], y[90:100])
+    assert len(totals(caught)) == 1
+
+
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+def test_groups_are_routed_as_metadata():
+    X, y = table(seed=12)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make_pipeline(StandardScaler(), quick("dpsgd-f").set_fit_request(sensitive_features=True))
+        done = cross_validate(model, X, y, cv=2, params={"sensitive_features": GROUPS}, return_estimator=True)
+        search = GridSearchCV(model, {"privateclassifier__clipping_bound": [0.5, 1.0]}, cv=2)
+        search.fit(X, y, sensitive_features=GROUPS)
+    assert all(each[-1].group_names_ == ("city", "country") for each in done["estimator"])
+    assert search.best_estimator_[-1].group_names_ == ("city", "country")
+
+
+def test_one_budget_holds_for_all_folds_and_refuses_the_one_too_many():
+    X, y = table(seed=13)
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-4, accountant="rdp")
+    model = quick(epsilon=1.5, budget=budget)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        cross_validate(model, X, y, cv=2, error_score="raise")
+    assert 1.5 < budget.spent() <= 3.0
+    with pytest.raises(BudgetError, match="does not fit into the budget"):
+        cross_validate(model, X, y, cv=5, error_score="raise")
+    assert budget.spent() <= 3.0
+    assert clone(model).budget is budget
+    with pytest.raises(BudgetError, match="n_jobs=1"):
+        pickle.dumps(model)
+
+
+def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
+    X, y = table(seed=14)
+    model = quick()
+    step, steps = equidp.Trainer.step, []
+
+    def interrupted(self, batch):
+        step(self, batch)
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(equidp.Trainer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert 0 < model.epsilon_spent_ < 3.0
+    monkeypatch.undo()
+    with pytest.warns(PrivacyWarning, match="2 fits"):
+        model.fit(X, y)
+    assert model.epsilon_total_ > model.epsilon_spent_
+
+
+@SEEDED
+def test_a_regressor_within_public_bounds():
+    X, _ = table(seed=15)
+    y = 50_000 + 20_000 * X[:, 0]
+    model = equidp.PrivateRegressor(target_bounds=(0, 100_000), epsilon=5.0, random_state=0)
+    assert model.fit(X, y).score(X, y) > 0.8
+    assert model.epsilon_spent_ <= 5.0
+    with pytest.raises(SettingError, match="target_bounds"):
+        equidp.PrivateRegressor(target_bounds=(1, 1)).fit(X, y)
+
+
+def test_rows_are_known_again_in_any_order_and_number():
+    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    rows[0, 0] = 0.0
+    flipped = rows.copy()
+    flipped[0, 0] = -0.0
+    assert (row_hashes(rows) == row_hashes(np.concatenate([flipped[::-1], rows[:5]]))).all()
+    assert len(np.intersect1d(row_hashes(rows), row_hashes(rows + 1))) == 0
+
+
+def test_an_account_tells_strangers_apart():
+    class Estimator:
+        pass
+
+    fits, rows = Fits(), np.arange(10, dtype=np.uint64)
+    event = equidp.ledger.StepEvent(0.5, 1.0)
+    first, second, third = Estimator(), Estimator(), Estimator()
+    assert fits.add(first, rows, [(event, 3)])[0] == 1
+    assert fits.add(second, rows + 100, [(event, 4)])[0] == 1
+    fits.adopt(third, first)
+    assert fits.add(third, rows + 200, [(event, 5)]) == (2, ((event, 3), (event, 5)))
+    assert (
+        fits.add(second, rows + 195, [(event, 6)])[0] == 3
+    )  # shares rows with the third, and is the second's again
+
+
+def test_a_fit_in_a_worker_process_says_that_it_cannot_count(monkeypatch):
+    X, y = table(seed=17)
+    monkeypatch.setattr("multiprocessing.parent_process", object)
+    with pytest.warns(PrivacyWarning, match="ran in a worker process"):
+        quick().fit(X, y)
