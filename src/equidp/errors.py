@@ -29,3 +29,7 @@ class BudgetError(EquidpError):
 
 class PrivacyWarning(UserWarning):
     """Training goes on, but the guarantee is weaker than a reader might assume."""
+
+
+class ApproximationWarning(UserWarning):
+    """A figure is less exact than its name says."""
