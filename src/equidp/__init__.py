@@ -3,8 +3,10 @@
 from equidp.callbacks import Callback, EpochRecorder, ProgressBar
 from equidp.compare import Comparison, compare, default_plan
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics, Effort, diagnose
 from equidp.engines import make_compatible
 from equidp.errors import (
+    ApproximationWarning,
     BudgetError,
     DataError,
     EquidpError,
@@ -40,6 +42,7 @@ __all__ = [
     "METHODS",
     "PSAC",
     "SGD",
+    "ApproximationWarning",
     "Automatic",
     "BudgetError",
     "Callback",
@@ -48,6 +51,10 @@ __all__ = [
     "DataError",
     "DataSource",
     "DataSplit",
+    "Diagnosis",
+    "DiagnosisPlan",
+    "Diagnostics",
+    "Effort",
     "EpochRecorder",
     "EquidpError",
     "Global",
@@ -71,6 +78,7 @@ __all__ = [
     "check_policy",
     "compare",
     "default_plan",
+    "diagnose",
     "make_compatible",
     "private_sum",
 ]

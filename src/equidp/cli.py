@@ -29,11 +29,15 @@ from equidp.accounting import ACCOUNTANTS
 from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
+from equidp.diagnostics import DiagnosisPlan
+from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
 from equidp.engines import ENGINES
-from equidp.errors import EquidpError, PrivacyWarning, SettingError
+from equidp.errors import ApproximationWarning, EquidpError, PrivacyWarning, SettingError
 from equidp.models import MODELS
 from equidp.plans import METHODS
+from equidp.report.diagnosis import sensitive_findings
 from equidp.report.html import check_writable
+from equidp.report.table import ablation_table
 from equidp.runs import Progress as ProgressHook
 
 app = typer.Typer(
@@ -59,7 +63,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, PrivacyWarning):
+    if issubclass(category, PrivacyWarning | ApproximationWarning):
         _messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
 
@@ -117,6 +121,12 @@ def compare_command(
     directory: Annotated[Path, typer.Option(help="Where finished runs are kept.")] = Path("equidp-runs"),
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "ghost",
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Find out where the disparity comes from; reads raw training data."),
+    ] = False,
+    diagnose_every: Annotated[int, typer.Option(help="Steps between diagnoses.")] = 200,
+    diagnose_groups: Annotated[str, typer.Option(help="Groups to diagnose, with commas; default: all.")] = "",
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
@@ -170,17 +180,79 @@ def compare_command(
             jobs=jobs,
             on_progress=on_progress,
             command=shlex.join(["equidp", *sys.argv[1:]]),
+            diagnosis=DiagnosisPlan(diagnose_every, tuple(_names(diagnose_groups)) or None)
+            if diagnose
+            else None,
         )
     _deliver(comparison, report, json_file)
 
 
 def _deliver(comparison: Comparison, report: Path | None, json_file: Path | None) -> None:
     comparison.table()
+    for sentence in sensitive_findings(comparison):
+        typer.echo(sentence)
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
         comparison.report(report)
         _messages.print(f"Report: {report.resolve()}", highlight=False, soft_wrap=True)
+
+
+@app.command("ablate")
+def ablate_command(
+    data: Annotated[
+        str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")
+    ] = "digits",
+    target: Annotated[str | None, typer.Option(help="Column to predict, where --data is a file.")] = None,
+    group: Annotated[str, typer.Option(help="Column of the groups, where --data is a file.")] = "",
+    method: Annotated[str, typer.Option(help=f"Whose clipping: one of {', '.join(METHODS)}.")] = "dpsgd",
+    errors: Annotated[str, typer.Option(help=f"Some of {', '.join(ERRORS)}.")] = ",".join(ERRORS),
+    seeds: Annotated[int, typer.Option(help="How many runs with each error.")] = 5,
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
+) -> None:
+    """Train without noise and with one error of clipping at a time: magnitude, direction, both, none (Esipova et al., Table 1).
+
+    No run is private. It shows which error hurts a group more over a whole training.
+
+    Examples:
+
+        equidp ablate --seeds 3
+
+        equidp ablate --data mnist-esipova --errors magnitude,direction --seeds 1
+    """
+    if json_file is not None:
+        check_writable(json_file)
+    source = open_source(data, target=target, group=tuple(_names(group)))
+    given = {
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "clipping_bound": clipping_bound,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    with _progress() as on_progress:
+        table = ablate(
+            source,
+            method=method,
+            errors=_names(errors),
+            seeds=seeds,
+            plan=default_plan(source).with_changes(changes),
+            jobs=jobs,
+            on_progress=on_progress,
+        )
+    summary = ablation_summary(table)
+    Console().print(ablation_table(summary, method))
+    if json_file is not None:
+        json_file.write_text(summary.to_json(orient="records", indent=2) + "\n")
 
 
 @app.command("account")

@@ -17,10 +17,13 @@ import pandas as pd
 from equidp.accounting import calibrate_noise
 from equidp.data import open_source
 from equidp.data.base import DataSource, DataSplit
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
+from equidp.diagnostics.callback import RECORD_KEY
+from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.metrics import check_level, check_tau, privacy_costs
 from equidp.names import unknown_name
 from equidp.plans import METHODS, PLANS, Plan, default_delta
+from equidp.record import RunRecord
 from equidp.report import html, table
 from equidp.runs import Progress, RunSpec, check_folder, make_trainer, results_table, run_all, split
 from equidp.training import checked_schedule
@@ -37,11 +40,14 @@ class Comparison:
         settings: what was compared and how; plain values.
         results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss, epsilon.
         epochs: one row per run, epoch and group: see `equidp.callbacks.EpochRecorder`.
+        sensitive_diagnosis: where the disparity of the private runs comes from, if that was asked for; computed from raw training
+            data, so it must not leave the house.
     """
 
     settings: dict[str, Any]
     results: pd.DataFrame
     epochs: pd.DataFrame
+    sensitive_diagnosis: Diagnosis | None = None
 
     def costs(self) -> pd.DataFrame:
         """`results` with privacy cost and excessive risk against the non-private run of the same seed."""
@@ -75,6 +81,7 @@ def compare(
     jobs: int | None = None,
     on_progress: Progress | None = None,
     command: str = "",
+    diagnosis: DiagnosisPlan | None = None,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
@@ -94,6 +101,7 @@ def compare(
         jobs: processes; None: one per core.
         on_progress: called with (steps done, steps in all) now and then.
         command: what the report names as the command that made it.
+        diagnosis: what to diagnose of the private runs, and when; None: nothing.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -110,6 +118,8 @@ def compare(
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(len(data_split.train)))
     specs = _specs(source, methods, plan, epsilons, seeds, engine, len(data_split.train))
+    if diagnosis is not None:
+        specs = [spec if spec.method == BASELINE else replace(spec, diagnosis=diagnosis) for spec in specs]
     _dry_run(specs, data_split, seeds[0])
     # Worker processes outlive a comparison, and are where the first one was.
     folder = Path(directory).absolute()
@@ -119,7 +129,18 @@ def compare(
         _settings(source, data_split, plan, specs, {"tau": tau, "level": level, "command": command}),
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
+        None if diagnosis is None else _joined_diagnosis(specs, records),
     )
+
+
+def _joined_diagnosis(specs: Sequence[RunSpec], records: Sequence[RunRecord]) -> Diagnosis:
+    """The tables of all diagnosed runs, with the columns method, setting and seed before the others."""
+    tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
+    for spec, record in zip(specs, records, strict=True):
+        run = {"method": spec.method, "setting": spec.setting, "seed": spec.seed}
+        for name, rows in record.settings[RECORD_KEY].items() if spec.diagnosis is not None else ():
+            tables[name] += [{**run, **row} for row in rows]
+    return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
 
 
 def default_plan(data: str | DataSource) -> Plan:
@@ -176,10 +197,13 @@ def _calibrated(method: str, plan: Plan, target: float, num_train: int) -> float
 def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
     """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
     with warnings.catch_warnings():
-        warnings.simplefilter("once", PrivacyWarning)
+        for category in (PrivacyWarning, ApproximationWarning):
+            warnings.simplefilter("once", category)
         for spec in specs:
             if spec.seed == seed:
-                make_trainer(spec, data)
+                trainer = make_trainer(spec, data)
+                if spec.diagnosis is not None:
+                    Diagnostics.of(spec.diagnosis).check(trainer)
 
 
 def _settings(

@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +25,8 @@ from torch import nn
 from equidp.accounting import epsilon
 from equidp.callbacks import Callback, EpochRecorder
 from equidp.data.base import DataSource, DataSplit
-from equidp.errors import SettingError
+from equidp.diagnostics import DiagnosisPlan, Diagnostics
+from equidp.errors import ApproximationWarning, SettingError
 from equidp.models import MODELS
 from equidp.plans import METHODS, Plan
 from equidp.record import RunRecord
@@ -51,6 +53,7 @@ class RunSpec:
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
+        diagnosis: what to diagnose of it; None: nothing.
     """
 
     source: DataSource
@@ -60,6 +63,7 @@ class RunSpec:
     target_epsilon: float
     seed: int
     engine: str
+    diagnosis: DiagnosisPlan | None = None
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -67,6 +71,7 @@ class RunSpec:
         if not isinstance(self.plan.model, str):
             plan["model"] = hashlib.sha256(cloudpickle.dumps(self.plan.model)).hexdigest()
         facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
+        facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
         facts += [_fingerprint(self.source, self.seed), _code_fingerprint(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -154,8 +159,13 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     data = split(spec.source, spec.seed)
     record = RunRecord()
-    trainer = make_trainer(spec, data, (EpochRecorder(record, data.test), _StepFile(step_file)))
-    run = trainer.fit()
+    callbacks = [EpochRecorder(record, data.test), _StepFile(step_file)]
+    if spec.diagnosis is not None:
+        callbacks.append(Diagnostics.of(spec.diagnosis, record=record, announce=lambda cost: None))
+    trainer = make_trainer(spec, data, tuple(callbacks))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
+        run = trainer.fit()
     facts = {
         "method": spec.method,
         "setting": spec.setting,
@@ -165,7 +175,9 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     rows = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
     epochs = [{**facts, **row} for row in record.table().to_dict("records")]
-    RunRecord({"results": rows, "noise_multiplier": trainer.noise_multiplier}, epochs).save(path)
+    RunRecord(
+        {**record.settings, "results": rows, "noise_multiplier": trainer.noise_multiplier}, epochs
+    ).save(path)
     step_file.write_text(str(trainer.steps_done))
 
 

@@ -91,7 +91,7 @@ def test_the_cost_is_said_before_it_starts():
     assert said[0].startswith(
         "A diagnosed step takes up to 420 gradients and 80 products of one example's Hessian, about "
     )
-    assert said[0].endswith("There are 3 of them.")
+    assert said[0].endswith("There are 3 of them in a run.")
     assert said[1:] == ["diagnosed"] * 3
 
 

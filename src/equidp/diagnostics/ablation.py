@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import joblib
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -76,8 +77,9 @@ def ablate(
     todo = [(replace(spec, seed=seed), error) for seed in seeds for error in errors]
     cores = joblib.cpu_count()
     jobs = max(1, min(jobs or cores, len(todo)))
+    threads = max(1, min(torch.get_num_threads(), cores // jobs))
     parts = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-        joblib.delayed(_train)(spec, error, max(1, cores // jobs)) for spec, error in todo
+        joblib.delayed(_train)(spec, error, threads) for spec, error in todo
     )
     tables = []
     for part in parts:
@@ -85,6 +87,22 @@ def ablate(
         if on_progress is not None:
             on_progress(len(tables), len(todo))
     return pd.concat(tables, ignore_index=True)
+
+
+def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """After the last epoch, by error and group: accuracy and loss, means over seeds with their standard errors (NaN for one seed).
+
+    Args:
+        table: from `ablate`.
+
+    Returns:
+        Columns error, group, seeds, accuracy, accuracy_se, loss, loss_se.
+    """
+    last = table[table["epoch"] == table.groupby("seed")["epoch"].transform("max")]
+    grouped = last.groupby(["error", "group"], sort=False)[["accuracy", "loss"]]
+    errors = (grouped.std() / np.sqrt(grouped.count())).add_suffix("_se")
+    rows = grouped.mean().join(errors).assign(seeds=grouped.size()).reset_index()
+    return rows[["error", "group", "seeds", "accuracy", "accuracy_se", "loss", "loss_se"]]
 
 
 def _spec(source: DataSource, method: str, plan: Plan | None, engine: str, seed: int) -> RunSpec:

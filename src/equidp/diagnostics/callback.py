@@ -87,6 +87,11 @@ class Diagnostics(Callback):
         self._groups: list[dict[str, Any]] = tables["groups"]
         self._pairs: list[dict[str, Any]] = tables["pairs"]
 
+    @classmethod
+    def of(cls, plan: DiagnosisPlan, **settings: Any) -> Diagnostics:
+        """By a plan; `settings` as for the class."""
+        return cls(plan.every, plan.groups, effort=plan.effort, **settings)
+
     @property
     def diagnosis(self) -> Diagnosis:
         """All so far: the tables of `diagnose` with the columns step and epoch before the others."""
@@ -104,25 +109,29 @@ class Diagnostics(Callback):
                 self.plan.effort,
             )
 
-    def before_training(self, trainer: Trainer) -> None:
+    def check(self, trainer: Trainer) -> None:
+        """Refuses a run that cannot be diagnosed, warns of what makes figures less exact, and says the cost.
+
+        Raises:
+            SettingError, DataError: see `diagnose`; several learning rates; training data that is not in memory.
+        """
         data = _in_memory(trainer)
         check_clips(trainer.policy)
-        self._chosen = chosen_groups(data, self.plan.groups)
+        chosen_groups(data, self.plan.groups)
         _learning_rate(trainer.optimizer)
-        if trainer.steps_done in self._steps_seen():
-            return
         warn_of_kinks(_subject(trainer), data)
         warn_of_optimizer(trainer.optimizer)
         times = len(range(trainer.steps_done, trainer.steps, self.plan.every))
-        self._announce(f"{self.cost(trainer).in_words()} There are {times} of them.")
-        self._diagnose(trainer)
+        self._announce(f"{self.cost(trainer).in_words()} There are {times} of them in a run.")
+
+    def before_training(self, trainer: Trainer) -> None:
+        if trainer.steps_done not in {row["step"] for row in self._groups}:
+            self.check(trainer)
+            self._diagnose(trainer)
 
     def after_step(self, trainer: Trainer) -> None:
         if trainer.steps_done % self.plan.every == 0 and trainer.steps_done < trainer.steps:
             self._diagnose(trainer)
-
-    def _steps_seen(self) -> set[int]:
-        return {row["step"] for row in self._groups}
 
     def _diagnose(self, trainer: Trainer) -> None:
         step = Step(
@@ -131,9 +140,11 @@ class Diagnostics(Callback):
             trainer.expected_batch_size,
             float(trainer.policy.sensitivity),
         )
+        data = _in_memory(trainer)
+        chosen = chosen_groups(data, self.plan.groups)
         seed = self._seed + trainer.steps_done
         diagnosis = diagnose_step(
-            _subject(trainer), trainer.policy, _in_memory(trainer), step, self._chosen, self.plan.effort, seed
+            _subject(trainer), trainer.policy, data, step, chosen, self.plan.effort, seed
         )
         when = {"step": trainer.steps_done, "epoch": trainer.epoch}
         for rows, table in (

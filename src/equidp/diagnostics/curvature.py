@@ -68,9 +68,8 @@ class GroupHessian:
         trained, fixed, direction = self._arguments(vector)
         total = torch.zeros_like(vector)
         with unrolled(self._subject.model):
-            for chunk in self._subject.chunks(inputs, targets):
-                gradient = grad(partial(self._loss, fixed, *chunk))
-                _, moved = jvp(gradient, (trained,), (direction,))
+            for x, y in self._subject.chunks(inputs, targets):
+                moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
                 total += flat(list(moved.values()), list(trained.values()))
         return total / len(inputs)
 

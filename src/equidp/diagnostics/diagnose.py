@@ -26,7 +26,7 @@ from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.names import unknown_name
 from equidp.policies.base import Policy
 
-_PUBLIC = {"group", "other", "examples"}
+_PUBLIC = {"group", "other", "examples", "learning_rate"}
 
 
 @dataclass(frozen=True)

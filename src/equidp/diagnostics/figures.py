@@ -89,7 +89,11 @@ def batch_figures(
 def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
     """Means over batches with their standard errors (`_se`), and what needs no batch."""
     view, curvature = figures.view, figures.curvature
-    row: dict[str, Any] = {"group": view.name, "examples": view.count}
+    row: dict[str, Any] = {
+        "group": view.name,
+        "examples": view.count,
+        "learning_rate": step.learning_rate,
+    }
     for name, values in figures.by_batch.items():
         row |= {str(name): float(values.mean()), f"{name}_se": _standard_error(values)}
     row |= _noise_row(curvature, step)

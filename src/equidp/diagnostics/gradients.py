@@ -133,7 +133,7 @@ def batch_gradients(
     *,
     expected_batch_size: float,
 ) -> BatchGradients:
-    """Gradients of one batch, [batch, ...], which may be empty; a gradient that is not finite counts for nothing, as in training."""
+    """Gradients of one batch, [batch, ...], perhaps empty; gradients that are not finite count for nothing, as in training."""
     mean, clipped = subject.zeros(), subject.zeros()
     for x, y, group, norms in subject.measured(inputs, targets, groups):
         clipped += subject.summed(step_weights(policy, norms, group))

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from equidp.errors import SettingError
 from equidp.metrics import ALL, METRICS, summary
-from equidp.report import plots, words
+from equidp.report import diagnosis, plots, words
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -81,6 +81,7 @@ def render(comparison: Comparison) -> str:
             for key in dict.fromkeys(zip(details["method"], details["setting"], strict=True))
         ],
         details=_details(comparison),
+        diagnosis=diagnosis.section(comparison),
         guarantee=words.guarantee(comparison),
         not_covered=words.not_covered(comparison),
     )
