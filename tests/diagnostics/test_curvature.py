@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dense import full_hessian
+from equidp.data.base import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian, extreme_eigenvalues, hutchinson_trace
 from equidp.diagnostics.gradients import Subject
 from equidp.engines import make_engine
@@ -18,6 +19,11 @@ from oracle import loss
 
 def subject_of(model: nn.Module, chunk_size: int = 7) -> Subject:
     return Subject(model, loss, make_engine("ghost", model, loss), chunk_size)
+
+
+def hessian_of(model: nn.Module, inputs, targets, **settings) -> GroupHessian:
+    data = GroupedDataset(inputs, targets, torch.zeros_like(targets), ("all",), ("0", "1", "2"))
+    return GroupHessian(subject_of(model), data, torch.arange(len(inputs)), **settings)
 
 
 class Shared(nn.Module):
@@ -71,7 +77,7 @@ def linear_problem():
 def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
     dense = _dense(model, inputs, targets)
-    ours = GroupHessian(subject_of(model), inputs, targets)
+    ours = hessian_of(model, inputs, targets)
     for vector in torch.randn(4, len(dense), dtype=torch.float64):
         torch.testing.assert_close(ours.product(vector), dense @ vector, rtol=1e-8, atol=1e-10)
         assert ours.quadratic(vector)[0] == pytest.approx(float(vector @ dense @ vector), rel=1e-8)
@@ -86,7 +92,7 @@ def test_eigenvalues_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
     exact = torch.linalg.eigvalsh(_dense(model, inputs, targets))
     ours = extreme_eigenvalues(
-        GroupHessian(subject_of(model), inputs, targets).product,
+        hessian_of(model, inputs, targets).product,
         subject_of(model).zeros(),
         generator=torch.Generator().manual_seed(0),
         relative_error=0.0,
@@ -156,7 +162,7 @@ def test_products_over_drawn_examples_are_unbiased_and_their_spread_is_counted()
     inside = 0
     for seed in range(100):
         generator = torch.Generator().manual_seed(seed)
-        drawn = GroupHessian(subject_of(model), inputs, targets, sample_size=5, generator=generator)
+        drawn = hessian_of(model, inputs, targets, sample_size=5, generator=generator)
         estimate = hutchinson_trace(
             drawn.product, subject_of(model).zeros(), generator=generator, max_vectors=60
         )
@@ -183,9 +189,7 @@ def test_the_trace_stops_at_the_requested_error_or_the_cap():
 
 def test_a_product_over_drawn_examples_sees_other_ones_each_time_and_a_draw_the_same():
     model, inputs, targets = linear_problem()
-    hessian = GroupHessian(
-        subject_of(model), inputs, targets, sample_size=3, generator=torch.Generator().manual_seed(0)
-    )
+    hessian = hessian_of(model, inputs, targets, sample_size=3, generator=torch.Generator().manual_seed(0))
     vector = torch.ones(15, dtype=torch.float64)
     assert not torch.equal(hessian.product(vector), hessian.product(vector))
     fixed = hessian.drawn()

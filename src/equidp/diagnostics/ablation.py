@@ -15,8 +15,7 @@ from torch import Tensor
 
 from equidp.compare import BASELINE, default_plan
 from equidp.data import open_source
-from equidp.data.base import DataSource
-from equidp.data.batches import Batch
+from equidp.data.base import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.errors import SettingError
 from equidp.mechanism import private_sum, rowwise
@@ -124,9 +123,13 @@ def _train(spec: RunSpec, error: str, threads: int) -> pd.DataFrame:
     tables = []
     trainer.model.train()
     for step, batch in enumerate(trainer.batches(), start=1):
-        _observe_exactly(trainer, subject, batch)
+        _observe_exactly(trainer, subject, data.train, batch.indices)
         gradients = batch_gradients(
-            subject, trainer.policy, *batch[:3], expected_batch_size=trainer.expected_batch_size
+            subject,
+            trainer.policy,
+            data.train,
+            batch.indices,
+            expected_batch_size=trainer.expected_batch_size,
         )
         _put(ERRORS[error](gradients), subject)
         trainer.optimizer.step()
@@ -138,14 +141,14 @@ def _train(spec: RunSpec, error: str, threads: int) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[columns]
 
 
-def _observe_exactly(trainer: Trainer, subject: Subject, batch: Batch) -> None:
-    """Tells the policy the exact sum of the batch's statistics, where it reads any."""
+def _observe_exactly(trainer: Trainer, subject: Subject, data: GroupedDataset, sample: Tensor) -> None:
+    """Tells the policy the exact sum of a sample's statistics, where it reads any."""
     if trainer.policy.statistics_ratio is None:
         return
-    parts = list(subject.measured(batch.inputs, batch.targets, batch.groups))
+    parts = list(subject.measured(data, sample))
     if not parts:
         return
-    norms, groups = torch.cat([part[3] for part in parts]), torch.cat([part[2] for part in parts])
+    norms, groups = (torch.cat([part[at] for part in parts]) for at in (4, 2))
     rows = rowwise(copy.deepcopy(trainer.policy).statistics, norms, groups)
     total = private_sum(rows, bound=1.0, noise_multiplier=0.0, randomness=trainer.randomness)
     trainer.policy.observe(total.to(torch.float32))

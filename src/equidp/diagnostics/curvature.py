@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jvp
 
+from equidp.data.base import GroupedDataset
 from equidp.diagnostics.gradients import Subject, flat
 from equidp.engines.layers import unrolled
 
@@ -28,7 +29,8 @@ class GroupHessian:
 
     Args:
         subject: whose model and loss.
-        inputs, targets: the examples, [n, ...].
+        data: holds the examples.
+        members: their indices, [n].
         sample_size: examples that a product is taken over, drawn anew for each, so that products are unbiased and their spread says
             what the drawing costs; None: all.
         generator: of the draws; on the CPU.
@@ -37,41 +39,35 @@ class GroupHessian:
     def __init__(
         self,
         subject: Subject,
-        inputs: Tensor,
-        targets: Tensor,
+        data: GroupedDataset,
+        members: Tensor,
         *,
         sample_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._subject, self._inputs, self._targets = subject, inputs, targets
+        self._subject, self._data, self._members = subject, data, members
         self._sample_size, self._generator = sample_size, generator
-
-    @property
-    def sampled(self) -> bool:
-        """Whether a product sees some of the examples only."""
-        return self._sample_size is not None and self._sample_size < len(self._inputs)
 
     def drawn(self) -> GroupHessian:
         """The Hessian of one draw of examples, the same in every product."""
-        return GroupHessian(self._subject, *self._examples())
+        return GroupHessian(self._subject, self._data, self._draw())
 
-    def _examples(self) -> tuple[Tensor, Tensor]:
-        if not self.sampled:
-            return self._inputs, self._targets
-        order = torch.randperm(len(self._inputs), generator=self._generator)[: self._sample_size]
-        order = order.to(self._inputs.device)
-        return self._inputs[order], self._targets[order]
+    def _draw(self) -> Tensor:
+        if self._sample_size is None or self._sample_size >= len(self._members):
+            return self._members
+        order = torch.randperm(len(self._members), generator=self._generator)[: self._sample_size]
+        return self._members[order.to(self._members.device)]
 
     def product(self, vector: Tensor) -> Tensor:
         """H v, [parameters]."""
-        inputs, targets = self._examples()
+        members = self._draw()
         trained, fixed, direction = self._arguments(vector)
         total = torch.zeros_like(vector)
         with unrolled(self._subject.model):
-            for x, y in self._subject.chunks(inputs, targets):
+            for x, y, *_ in self._subject.chunks(self._data, members):
                 moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
                 total += flat(list(moved.values()), list(trained.values()))
-        return total / len(inputs)
+        return total / len(members)
 
     def _loss(
         self, fixed: dict[str, Tensor], inputs: Tensor, targets: Tensor, trained: dict[str, Tensor]

@@ -155,8 +155,10 @@ def check_clips(policy: Policy) -> None:
 def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
     """Warns where second derivatives exist almost everywhere only."""
     with undisturbed(subject.model):
-        few = next(subject.chunks(data.inputs[:4], data.targets[:4]))
-        found = kinks(subject.model, subject.loss, *few)
+        inputs, targets, *_ = next(
+            subject.chunks(data, torch.arange(min(4, len(data)), device=data.groups.device))
+        )
+        found = kinks(subject.model, subject.loss, inputs, targets)
     if found:
         warnings.warn(
             f"the model is not smooth ({', '.join(found)}): second-order terms of its diagnosis hold almost everywhere, and miss "

@@ -93,10 +93,10 @@ def cost_of(
     per_product = [min(sizes[group], effort.curvature_examples or sizes[group]) for group in groups]
     products = sum(per_product) * (2 * effort.batches + effort.trace_vectors + effort.eigenvalue_products)
     count = min(subject.chunk_size, len(data), max(per_product))
-    inputs, targets = data.inputs[:count], data.targets[:count]
-    hessian = GroupHessian(subject, inputs, targets)
+    few = torch.arange(count, device=data.groups.device)
+    hessian = GroupHessian(subject, data, few)
     vector = torch.ones_like(subject.zeros())
-    seconds = gradients * _seconds(lambda: list(subject.measured(inputs, targets)))
+    seconds = gradients * _seconds(lambda: list(subject.measured(data, few)))
     seconds += products * _seconds(lambda: hessian.product(vector))
     return Cost(gradients, products, seconds / count)
 

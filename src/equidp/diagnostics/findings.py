@@ -25,6 +25,8 @@ _CAUSES = {
     ),
 }
 
+_NAMES = {"direction": "turned gradients", "magnitude": "shortened gradients", "noise": "noise"}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -82,8 +84,11 @@ def findings(groups: pd.DataFrame) -> list[str]:
     if not all(most.exceeds(other) for other in others):
         return ["Clipping and noise cost loss, but no group clearly loses most of it in the diagnosed steps."]
     sentences = [f"Group {worst} loses most: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
-    parts = {name: averaged(groups, name)[worst] for name in _CAUSES}
-    return sentences + _causes(parts)
+    splits = [
+        {name: averaged(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
+        for ending in ("", "_alternative")
+    ]
+    return sentences + _causes(splits)
 
 
 def _since(groups: pd.DataFrame, worst: str) -> str:
@@ -97,24 +102,42 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
     return f", always the most since epoch {epochs[since.idxmax()]:.3g}"
 
 
-def _causes(parts: dict[str, Figure]) -> list[str]:
-    """Shares are of what the parts that raise the loss add up to."""
-    clear = {name: part for name, part in parts.items() if part.exceeds(_ZERO)}
-    raised = sum(part.mean for part in parts.values() if part.mean > 0)
-    order = sorted(clear, key=lambda name: -clear[name].mean)
-    sentences = []
-    if order and all(clear[order[0]].exceeds(parts[name]) for name in parts if name != order[0]):
-        sentences.append(f"{clear[order[0]].mean / raised:.0%} of that {_CAUSES[order[0]][0]}.")
-        rest = [f"{_CAUSES[name][1]} {clear[name].mean / raised:.0%}" for name in order[1:]]
-        if rest:
-            sentences.append(f"{' and '.join(rest).capitalize()}.")
-    elif order:
-        sentences.append("What it comes from most is within the standard errors.")
-    lowered = [name for name, part in parts.items() if _ZERO.exceeds(part)]
+def _causes(splits: list[dict[str, Figure]]) -> list[str]:
+    """What one group's excess risk comes from, by both splits of clipping's error; shares are of what raises the loss."""
+    mains = [_main_cause(parts) for parts in splits]
+    if None in mains:
+        return ["What it comes from most is within the standard errors."]
+    if mains[0] != mains[1]:
+        short, full = (_shares([parts], "direction") for parts in splits)
+        return [
+            f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full length {full}: "
+            f"turning and shortening cannot be told apart here, so look at both splits, or ablate."
+        ]
+    main = mains[0]
+    assert main is not None
+    sentences = [f"{_shares(splits, main)} of that {_CAUSES[main][0]}."]
+    rest = [name for name in _CAUSES if name != main and all(parts[name].exceeds(_ZERO) for parts in splits)]
+    if rest:
+        listed = " and ".join(f"{_CAUSES[name][1]} {_shares(splits, name)}" for name in rest)
+        sentences.append(f"{listed[0].upper()}{listed[1:]}.")
+    lowered = [name for name in _CAUSES if all(_ZERO.exceeds(parts[name]) for parts in splits)]
     if lowered:
-        names = {"direction": "turned gradients", "magnitude": "shortened gradients", "noise": "noise"}
-        total = sum(parts[name].mean for name in lowered)
-        sentences.append(
-            f"Against that, {' and '.join(names[name] for name in lowered)} lower its loss, by {-total:.3g} a step."
-        )
+        sentences.append(f"Against that, {' and '.join(_NAMES[name] for name in lowered)} lower its loss.")
     return sentences
+
+
+def _main_cause(parts: dict[str, Figure]) -> str | None:
+    """The one that clearly exceeds each other one, and zero."""
+    name = max(parts, key=lambda name: parts[name].mean)
+    others = [part for other, part in parts.items() if other != name]
+    return name if all(parts[name].exceeds(other) for other in [*others, _ZERO]) else None
+
+
+def _shares(splits: list[dict[str, Figure]], name: str) -> str:
+    """Of what the parts that raise the loss add up to: one share, or from the least to the most of the splits."""
+    shares = [
+        f"{max(parts[name].mean, 0.0) / sum(max(part.mean, 0.0) for part in parts.values()):.0%}"
+        for parts in splits
+    ]
+    ends = sorted(set(shares), key=lambda share: int(share[:-1]))
+    return " to ".join(dict.fromkeys([ends[0], ends[-1]]))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from equidp.data.base import GroupedDataset
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.mechanism import capped_weights, rowwise
 from equidp.policies.base import Policy
@@ -35,23 +36,24 @@ class Subject:
         """Those that are trained, in the order in which flat vectors hold them."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def chunks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Tensors of one length, a chunk at a time, where the model is."""
+    def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Inputs, targets, groups and indices of the examples at `members`, a chunk at a time, where the model is."""
         device = self.parameters[0].device
-        for part in zip(*(column.split(self.chunk_size) for column in columns), strict=True):
-            if len(part[0]):
-                yield tuple(column.to(device) for column in part)
+        for which in members.split(self.chunk_size):
+            if len(which):
+                columns = (data.inputs[which], data.targets[which], data.groups[which], which)
+                yield tuple(column.to(device) for column in columns)
 
     def zeros(self) -> Tensor:
         """A flat vector, [parameters]."""
         return torch.cat([torch.zeros_like(parameter).flatten() for parameter in self.parameters]).detach()
 
-    def measured(self, inputs: Tensor, targets: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def measured(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Chunks as from `chunks`, without examples whose gradient is not finite (which training leaves out too), and their norms.
 
         The engine is ready for `summed` of the chunk given last.
         """
-        for chunk in self.chunks(inputs, targets, *more):
+        for chunk in self.chunks(data, members):
             norms = self.engine.norms(chunk[0], chunk[1]).detach()
             finite = torch.isfinite(norms)
             if not finite.all():
@@ -125,17 +127,11 @@ class BatchGradients:
 
 
 def batch_gradients(
-    subject: Subject,
-    policy: Policy,
-    inputs: Tensor,
-    targets: Tensor,
-    groups: Tensor,
-    *,
-    expected_batch_size: float,
+    subject: Subject, policy: Policy, data: GroupedDataset, sample: Tensor, *, expected_batch_size: float
 ) -> BatchGradients:
-    """Gradients of one batch, [batch, ...], perhaps empty; gradients that are not finite count for nothing, as in training."""
+    """Gradients of one sample of the data, indices [batch], perhaps none; those that are not finite count for nothing."""
     mean, clipped = subject.zeros(), subject.zeros()
-    for x, y, group, norms in subject.measured(inputs, targets, groups):
-        clipped += subject.summed(step_weights(policy, norms, group))
-        mean += subject.plain_sum(x, y)
+    for inputs, targets, groups, _, norms in subject.measured(data, sample):
+        clipped += subject.summed(step_weights(policy, norms, groups))
+        mean += subject.plain_sum(inputs, targets)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -65,9 +65,7 @@ def view_group(
         order = torch.randperm(len(everyone), generator=generator)[: effort.gradient_examples]
         members = everyone[order.to(everyone.device)]
     total, loss, parts, kept = subject.zeros(), 0.0, [], []
-    for inputs, targets, which, norms in subject.measured(
-        data.inputs[members], data.targets[members], members
-    ):
+    for inputs, targets, _, which, norms in subject.measured(data, members):
         total += subject.summed(torch.ones_like(norms))
         with torch.no_grad():
             loss += float(subject.loss(subject.model(inputs), targets).double().sum())
@@ -102,11 +100,10 @@ def draw_batches(
 ) -> list[BatchGradients]:
     """Gradients of Poisson samples of the data."""
     sampler = PoissonSampler(len(data), batch_size / len(data), count, SeededRandomness(seed))
-    batches = []
-    for sample in sampler:
-        rows = (column[sample.to(column.device)] for column in (data.inputs, data.targets, data.groups))
-        batches.append(batch_gradients(subject, policy, *rows, expected_batch_size=batch_size))
-    return batches
+    return [
+        batch_gradients(subject, policy, data, sample.to(data.groups.device), expected_batch_size=batch_size)
+        for sample in sampler
+    ]
 
 
 @dataclass(frozen=True)
@@ -132,13 +129,7 @@ def group_curvature(
     generator: torch.Generator,
 ) -> GroupCurvature:
     """Everything that products with a group's Hessian say; members: indices of its examples."""
-    hessian = GroupHessian(
-        subject,
-        data.inputs[members],
-        data.targets[members],
-        sample_size=effort.curvature_examples,
-        generator=generator,
-    )
+    hessian = GroupHessian(subject, data, members, sample_size=effort.curvature_examples, generator=generator)
     trace = hutchinson_trace(
         hessian.product,
         subject.zeros(),
