@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ _FEWEST_VECTORS = 30
 class GroupHessian:
     """The Hessian of the mean loss over some examples, known by its products with vectors (forward over reverse differentiation).
 
-    A product takes the memory of about three gradients of a chunk, whatever the number of parameters.
+    A product takes about the memory of a gradient of `subject.chunk_size` examples, and a few vectors.
 
     Args:
         subject: whose model and loss.
@@ -45,7 +45,9 @@ class GroupHessian:
         sample_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._subject, self._data, self._members = subject, data, members
+        # Tangents double what a chunk holds.
+        self._subject = replace(subject, chunk_size=max(1, subject.chunk_size // 2))
+        self._data, self._members = data, members
         self._sample_size, self._generator = sample_size, generator
 
     def drawn(self) -> GroupHessian:
