@@ -353,3 +353,35 @@ def test_private_sum_bounds_each_row():
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.5], [torch.nan, 0.0], [torch.inf, 0.0]])
     total = private_sum(rows, bound=1.0, noise_multiplier=1.0, randomness=NoNoise())
     torch.testing.assert_close(total, torch.tensor([0.6, 1.3], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
+@pytest.mark.parametrize("physical", [None, 2])
+def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
+    """Limits go to the example whose index they were asked for, past one whose gradient is not finite; above 1 they mean 1."""
+    asked = {}
+
+    def limits(indices: Tensor, norms: Tensor) -> Tensor:
+        asked.update(zip(indices.tolist(), norms.tolist(), strict=True))
+        return torch.tensor(
+            [{10: 0.25, 12: 7.0, 13: math.nan, 14: -1.0}[index] for index in indices.tolist()]
+        )
+
+    gradients = torch.zeros(5, DIMENSION)
+    gradients[range(5), [0, 1, 1, 2, 3]] = torch.tensor([40.0, math.nan, 40.0, 40.0, 40.0])
+    step = make_step(POLICIES[policy](), NoNoise(), physical_batch_size=physical)
+    step.share_limits = limits
+    step(gradients, torch.zeros(5), torch.zeros(5, dtype=torch.int64), torch.arange(10, 15))
+    assert set(asked) == {10, 12, 13, 14}
+    assert set(asked.values()) == {40.0}
+    total = step.parameters[0].grad * EXPECTED
+    whole = step.policy.sensitivity
+    torch.testing.assert_close(total, torch.tensor([0.25 * whole, whole, 0.0, 0.0]))
+
+
+def test_share_limits_of_a_wrong_shape_are_refused():
+    step = make_step(DPSGD(1.0), NoNoise())
+    step.share_limits = lambda indices, norms: torch.ones(1)
+    with pytest.raises(PolicyError, match="share limits have shape"):
+        private_gradient(step, torch.ones(3, DIMENSION), torch.zeros(3, dtype=torch.int64))
+    assert step.parameters[0].grad is None

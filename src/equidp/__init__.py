@@ -15,7 +15,7 @@ from equidp.errors import (
     PrivacyWarning,
     SettingError,
 )
-from equidp.individual import IndividualAccountant, IndividualReport
+from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
 from equidp.mechanism import PrivateStep, private_sum
 from equidp.plans import METHODS, Plan
 from equidp.policies import (
@@ -61,6 +61,7 @@ __all__ = [
     "GlobalAdapt",
     "GroupedDataset",
     "IndividualAccountant",
+    "IndividualClipping",
     "IndividualReport",
     "ModelError",
     "Naive",

@@ -13,7 +13,7 @@ it remembers from raw data is thrown away. A wrong policy therefore costs accura
 - The ledger is charged before the first noisy number exists. Whatever fails later is a step spent, never a step forgotten.
 
 What the guarantee rests on besides: the engine's norms (tests hold them to single-example backward passes), the sampler, the
-ledger, and the source of randomness.
+ledger, the source of randomness, and, where individual clipping is used, that its limits do not mix examples.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from equidp.errors import PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.noise import Randomness
 from equidp.policies.base import Policy
+
+ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
+"""(indices, norms) of a batch's examples, [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
 
 _SMALLEST_NORM = 1e-10
 """Norms below this may have underflowed (their squares vanish in float32), so the cap treats them as this large."""
@@ -54,7 +57,7 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
     return total + noise_multiplier * bound * randomness.normal(total)
 
 
-def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float) -> Tensor:
+def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
     """Weights brought into [0, sensitivity / norm]; 0 where the weight is not a number. Shapes [batch]."""
     caps = sensitivity / norms.clamp_min(_SMALLEST_NORM)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
@@ -81,11 +84,12 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
         ) from error
 
 
-def _joined(measured: list[tuple[Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
+def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
     """Norms and groups of all parts; of none, nothing, on the device of `groups`."""
     if not measured:
         return torch.empty(0, device=groups.device), groups
-    return torch.cat([norms for norms, _ in measured]), torch.cat([groups for _, groups in measured])
+    norms_of, groups_of, _ = zip(*measured, strict=True)
+    return torch.cat(norms_of), torch.cat(groups_of)
 
 
 class PrivateStep:
@@ -107,7 +111,13 @@ class PrivateStep:
     `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
     (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain SGD) gets no noise
     and gives no guarantee; it is refused unless the event says noise multiplier 0.
+
+    Attributes:
+        share_limits: told of each example before it is weighted; what it returns can only lower weights, and must follow from the
+            example itself and from releases. Individual accounting watches and limits through it.
     """
+
+    share_limits: ShareLimits | None = None
 
     def __init__(
         self,
@@ -143,11 +153,17 @@ class PrivateStep:
         self.randomness = randomness
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
 
-    def __call__(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> None:
-        """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch (which may be empty)."""
+    def __call__(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
+    ) -> None:
+        """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch (which may be empty).
+
+        `indices`, where the examples stand in the dataset, is for `share_limits` alone; default: 0 to batch - 1.
+        """
         self._clear()
         try:
-            parts = self._parts(inputs, targets, groups)
+            indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
+            parts = self._parts(inputs, targets, groups, indices)
             if self.event.statistics_noise is not None:
                 measured = [self._finite_norms(*part) for part in parts]
                 self.ledger.spend(self.event)
@@ -179,10 +195,10 @@ class PrivateStep:
         return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
 
     def _add_parts(self, parts: Sequence[tuple[Tensor, ...]], sensitivity: float) -> None:
-        for inputs, targets, groups in parts:
-            self._add_weighted(*self._finite_norms(inputs, targets, groups), sensitivity)
+        for inputs, targets, groups, indices in parts:
+            self._add_weighted(*self._finite_norms(inputs, targets, groups, indices), sensitivity)
 
-    def _add_weighted(self, norms: Tensor, groups: Tensor, sensitivity: float) -> None:
+    def _add_weighted(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> None:
         """Adds to `p.grad` the weighted gradients of the examples that the engine measured last; these are their norms."""
         if not len(norms):
             return
@@ -191,19 +207,34 @@ class PrivateStep:
             raise PolicyError(
                 f"weights have shape {tuple(weights.shape)}; expected one per example, {tuple(norms.shape)}."
             )
-        self.engine.weighted_sum(capped_weights(weights, norms, sensitivity))
+        limits = self._limits(indices, norms)
+        self.engine.weighted_sum(
+            capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
+        )
 
-    def _finite_norms(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms and groups of the examples whose gradient is finite; the others leave the batch before the engine sums."""
+    def _limits(self, indices: Tensor, norms: Tensor) -> Tensor | None:
+        limits = None if self.share_limits is None else self.share_limits(indices, norms)
+        if limits is None:
+            return None
+        if limits.shape != norms.shape:
+            raise PolicyError(
+                f"share limits have shape {tuple(limits.shape)}; expected one per example, {tuple(norms.shape)}."
+            )
+        return limits.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
+
+    def _finite_norms(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Norms, groups and indices of the examples whose gradient is finite; the others leave the batch before the engine sums."""
         if not len(inputs):
-            return torch.empty(0, device=inputs.device), groups
+            return torch.empty(0, device=inputs.device), groups, indices
         norms = self.engine.norms(inputs, targets).detach()
         if math.isfinite(norms.sum()):  # then each of them is
-            return norms, groups
+            return norms, groups, indices
         finite = torch.isfinite(norms)
         if finite.all():
-            return norms, groups
-        return self._finite_norms(inputs[finite], targets[finite], groups[finite])
+            return norms, groups, indices
+        return self._finite_norms(inputs[finite], targets[finite], groups[finite], indices[finite])
 
     def _rows(
         self, rule: Callable[[Policy], Callable[[Tensor, Tensor], Tensor]], norms: Tensor, groups: Tensor

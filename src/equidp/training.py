@@ -18,7 +18,7 @@ from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
-from equidp.mechanism import PrivateStep
+from equidp.mechanism import PrivateStep, ShareLimits
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
@@ -176,7 +176,7 @@ class Trainer:
                 "make a new Trainer."
             )
         batch = self._on_device(batch)
-        self._private_step(batch.inputs, batch.targets, batch.groups)
+        self._private_step(*batch)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -204,6 +204,13 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
         return self.run()
+
+    def limit_shares(self, limits: ShareLimits | None) -> None:
+        """Lets `limits` watch each batch's norms, and bound what share of the sensitivity each example may use; None: nobody."""
+        taken = self._private_step.share_limits
+        if limits is not None and taken is not None and limits != taken:
+            raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
+        self._private_step.share_limits = limits
 
     def run(self) -> Run:
         """What has been trained and spent so far."""

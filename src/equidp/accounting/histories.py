@@ -10,23 +10,27 @@ import numpy as np
 import numpy.typing as npt
 
 from equidp.accounting.epsilon import checked_delta, renyi_divergences
+from equidp.accounting.tight import tight_epsilons
 from equidp.errors import SettingError
 from equidp.ledger import StepEvent
+from equidp.names import unknown_name
 
 Floats = npt.NDArray[np.float64]
 
+ROUNDINGS = ("up", "nearest")
 _CHUNK = 2**16  # examples whose divergences are held at a time
 
 
 class Histories:
     """How many steps each example spent at each value of a grid of shares of the sensitivity.
 
-    An example's share z = weight * norm / S of one step is in [0, 1]; it is rounded up to a multiple of the grid's width, so that
-    what follows is an upper bound for the shares that were given.
+    An example's share z = weight * norm / S of one step is in [0, 1]; it is rounded to a multiple of the grid's width.
 
     Args:
         num_examples: n.
         grid: width r of the grid, in (0, 1].
+        rounding: "up", so that what follows is an upper bound for the shares that were given, or "nearest", as Yu et al. do it,
+            which can understate.
         memory_limit: bytes; a table larger than this is kept in a temporary file.
 
     Attributes:
@@ -34,12 +38,18 @@ class Histories:
         counts: steps of each example at each of them, [n, cells].
     """
 
-    def __init__(self, num_examples: int, grid: float = 0.01, *, memory_limit: int = 2**30) -> None:
+    def __init__(
+        self, num_examples: int, grid: float = 0.01, *, rounding: str = "up", memory_limit: int = 2**30
+    ) -> None:
         if not 0 < grid <= 1:
             raise SettingError(f"grid={grid}; expected a width in (0, 1], such as 0.01.")
+        if rounding not in ROUNDINGS:
+            raise unknown_name("rounding", rounding, ROUNDINGS)
         self.grid = grid
         cells = math.ceil(1 / grid - 1e-9)
         self.shares: Floats = np.minimum(np.arange(cells + 1) * grid, 1.0)
+        middles = (self.shares[1:] + self.shares[:-1]) / 2
+        self._ends = self.shares if rounding == "up" else np.append(middles, 1.0)
         shape = (num_examples, cells + 1)
         if 4 * math.prod(shape) <= memory_limit:
             self.counts = np.zeros(shape, dtype=np.uint32)
@@ -48,13 +58,25 @@ class Histories:
             self.counts = np.memmap(self._file, dtype=np.uint32, mode="w+", shape=shape)
 
     def cells(self, shares: Floats) -> npt.NDArray[np.int64]:
-        """Cell of each share [n], rounded up; a share that is not a number counts as 1."""
+        """Cell of each share, rounded; a share that is not a number counts as 1."""
         bounded = np.nan_to_num(shares, nan=1.0, posinf=1.0).clip(0.0, 1.0)
-        return np.searchsorted(self.shares, bounded)
+        # The first end that is not below the share. A division finds it but for rounding, twenty times faster than a search.
+        guess = np.ceil((bounded - self._ends[0]) / self.grid).astype(np.int64)
+        cells: npt.NDArray[np.int64] = guess.clip(0, len(self._ends) - 1)
+        cells += self._ends[cells] < bounded
+        cells -= (cells > 0) & (self._ends[cells - 1] >= bounded)
+        return cells
 
-    def add(self, cells: npt.NDArray[np.int64], steps: int = 1) -> None:
-        """Records `steps` steps at these cells, [n]."""
-        self.counts[np.arange(len(cells)), cells] += np.uint32(steps)
+    def add(
+        self,
+        cells: npt.NDArray[np.int64],
+        steps: int | npt.NDArray[np.int64] = 1,
+        examples: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """Records steps at these cells, of these examples, each named once; default: of all of them, [n]."""
+        chosen = np.arange(len(cells)) if examples is None else examples
+        flat = self.counts.reshape(-1)  # one index is four times faster than two
+        flat[chosen * len(self.shares) + cells] += np.asarray(steps, dtype=np.uint32)
 
 
 def own_noise_multiplier(event: StepEvent, share: float) -> float:
@@ -67,25 +89,54 @@ def own_noise_multiplier(event: StepEvent, share: float) -> float:
     return inverse**-0.5 if inverse else math.inf
 
 
-def individual_epsilons(histories: Histories, event: StepEvent, delta: float) -> Floats:
-    """Epsilon of each example over the steps in its history, by Renyi accounting, [n].
+def individual_epsilons(
+    histories: Histories, event: StepEvent, delta: float, accountant: str = "pld"
+) -> Floats:
+    """Epsilon of each example over the steps in its history, [n].
 
     Args:
         histories: of a run whose steps were all `event`.
         event: what one step is for an example that uses all of the sensitivity.
         delta: in (0, 1).
+        accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
 
-    Returns:
-        min over orders of the conversion that dp_accounting uses (Canonne et al. 2020, Proposition 12), of the summed divergences.
+    Raises:
+        SettingError: delta outside (0, 1), or an unknown accountant.
     """
-    orders, table = _divergence_table(event, tuple(histories.shares))
+    if accountant not in INDIVIDUAL_ACCOUNTANTS:
+        raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
+    of, counts = INDIVIDUAL_ACCOUNTANTS[accountant], histories.counts
     checked_delta(delta)
+    shares = tuple(histories.shares)
     return np.concatenate(
-        [
-            _converted(orders, _summed(histories.counts[start : start + _CHUNK], table), delta)
-            for start in range(0, len(histories.counts), _CHUNK)
-        ]
+        [of(counts[start : start + _CHUNK], shares, event, delta) for start in range(0, len(counts), _CHUNK)]
     )
+
+
+def _tight(
+    counts: npt.NDArray[np.uint32], shares: tuple[float, ...], event: StepEvent, delta: float
+) -> Floats:
+    means = np.array([1 / own_noise_multiplier(event, share) for share in shares])
+    epsilons = tight_epsilons(counts, means, event.sample_rate, delta)
+    unknown = np.isinf(epsilons)
+    if unknown.any():
+        epsilons[unknown] = _renyi(counts[unknown], shares, event, delta)
+    return epsilons
+
+
+def _renyi(
+    counts: npt.NDArray[np.uint32], shares: tuple[float, ...], event: StepEvent, delta: float
+) -> Floats:
+    orders, table = _divergence_table(event, shares)
+    return _converted(orders, _summed(counts, table), delta)
+
+
+INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
+"""Name -> (counts, shares, event, delta) -> epsilons.
+
+pld: privacy loss distributions, tight, the default. rdp: Renyi, the minimum over orders of the conversion that dp_accounting uses
+(Canonne et al. 2020, Proposition 12) of the summed divergences; as in Yu et al., looser, some ten times faster.
+"""
 
 
 @lru_cache(maxsize=16)

@@ -1,6 +1,7 @@
 """Individual privacy: what protection each example and each group had in a run."""
 
 from equidp.individual.accountant import IndividualAccountant
+from equidp.individual.clipping import IndividualClipping
 from equidp.individual.report import IndividualReport
 
-__all__ = ["IndividualAccountant", "IndividualReport"]
+__all__ = ["IndividualAccountant", "IndividualClipping", "IndividualReport"]

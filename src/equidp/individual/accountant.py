@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equidp.accounting import Histories, individual_epsilons
+from equidp.accounting import Histories, epsilon, individual_epsilons
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.engines import dataset_norms
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 class IndividualAccountant(Callback):
     """Accounts for each training example: with every step, what share of the sensitivity its gradient could use.
 
-    Works for every policy. Norms of all examples are taken every so often and hold until the next time; weights follow the policy's
-    state in every step.
+    Works for every policy. An example's norm holds until it is taken again; weights follow the policy's state in every step. An
+    example whose norm was never taken counts as if it used all of the sensitivity.
 
     Args:
-        interval: steps between two times that norms are taken. 1 is exact, unless the model draws random numbers (dropout); more
-            give estimates. Give this or `per_epoch`.
-        per_epoch: how often an epoch norms are taken.
-        grid: width of the grid that shares are rounded up to.
+        interval: steps between two times that norms of all examples are taken. 1 is exact, unless the model draws random numbers
+            (dropout); more give estimates. "sampled": an example's norm is the one it had when it was last drawn, an estimate that
+            costs no pass over the data. Give this or `per_epoch`.
+        per_epoch: how often an epoch norms of all examples are taken.
+        grid: width of the grid that shares are rounded to.
+        rounding: "up", or "nearest" as Yu et al. do it, which can understate.
         chunk_size: examples whose norms are taken at a time.
         memory_limit: bytes; the table of histories is kept in a temporary file beyond.
         missed_at_worst: account for steps that were taken before this accountant watched as if every example had used all of the
@@ -46,10 +48,11 @@ class IndividualAccountant(Callback):
 
     def __init__(
         self,
-        interval: int | None = None,
+        interval: int | Literal["sampled"] | None = None,
         *,
         per_epoch: float | None = None,
         grid: float = 0.01,
+        rounding: str = "up",
         chunk_size: int = 256,
         memory_limit: int = 2**30,
         missed_at_worst: bool = False,
@@ -58,22 +61,22 @@ class IndividualAccountant(Callback):
             raise SettingError(
                 f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two."
             )
-        if interval is not None and not (interval >= 1 and interval == int(interval)):
+        if interval not in (None, "sampled") and not (
+            isinstance(interval, int | float) and interval >= 1 and interval == int(interval)
+        ):
             raise SettingError(
-                f"interval={interval}; expected a whole number of steps >= 1, 1 for exact norms."
+                f'interval={interval!r}; expected a whole number of steps >= 1, 1 for exact norms, or "sampled".'
             )
         if per_epoch is not None and not (per_epoch > 0 and math.isfinite(per_epoch)):
             raise SettingError(f"per_epoch={per_epoch}; expected a number > 0.")
+        Histories(1, grid, rounding=rounding)  # refuses what makes no grid
         self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
-        self._grid, self._memory_limit = grid, memory_limit
+        self._grid, self._rounding, self._memory_limit = grid, rounding, memory_limit
         self._missed_at_worst = missed_at_worst
         self._histories: Histories | None = None
         self._fingerprint: tuple[int, float, float] | None = None
-        self._norms: Tensor | None = None
-        self._cells: npt.NDArray[np.int64] | None = None
-        self._waiting = 0
         self._steps = 0
-        self._exact = False
+        self._guaranteed = False
 
     def before_training(self, trainer: Trainer) -> None:
         data = trainer.train
@@ -85,90 +88,149 @@ class IndividualAccountant(Callback):
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private policy."
             )
-        missed = trainer.steps_done - self._steps
-        if missed and not self._missed_at_worst:
-            raise SettingError(
-                f"{trainer.steps_done} steps were taken, and this accountant saw {self._steps}; it cannot account for others. "
-                "Give it to the Trainer from the start, or say missed_at_worst=True for an upper bound."
-            )
+        self._check_data(data)
+        self._check_missed(trainer.steps_done - self._steps, trainer)
+        if self._histories is None:
+            self._start(data, next(trainer.model.parameters()).device)
+        self._count_missed(trainer.steps_done - self._steps)
+        self._guaranteed = self._bounds_contributions(trainer)
+        if self._interval == "sampled":
+            trainer.limit_shares(self._remember)
+            return
+        rate = trainer.sample_rate * float(self._per_epoch or 1)
+        self._every = self._interval or max(1, round(1 / rate))
+        self._take_norms(trainer)
+
+    def after_training(self, trainer: Trainer) -> None:
+        trainer.limit_shares(None)
+
+    def _start(self, data: GroupedDataset, device: torch.device) -> None:
+        count = len(data)
+        self._histories = Histories(
+            count, self._grid, rounding=self._rounding, memory_limit=self._memory_limit
+        )
+        self._groups = data.groups.to(device)
+        self._norms = torch.full((count,), torch.nan, device=device)  # nan: never taken
+        self._cells = np.zeros(count, dtype=np.int64)  # of each example's share, which it has had ...
+        self._since = np.zeros(count, dtype=np.int64)  # ... since this step
+        self._stale = np.arange(count)  # examples whose share has to be worked out again
+
+    def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = _fingerprint(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
             raise DataError("the training data changed between two passes; each example's history is lost.")
         self._fingerprint = fingerprint
-        if self._histories is None:
-            self._histories = Histories(len(data), self._grid, memory_limit=self._memory_limit)
-        if missed:
-            self._histories.add(self._histories.cells(np.ones(len(data))), missed)
-            self._steps += missed
-        self._exact = self._interval == 1 and _repeats(trainer)
-        self._every = self._interval or max(1, round(1 / (trainer.sample_rate * float(self._per_epoch or 1))))
-        self._take_norms(trainer)
 
-    def after_step(self, trainer: Trainer) -> None:
-        if self._cells is None:
-            assert self._histories is not None
-            self._cells = self._histories.cells(self._shares(trainer))
-        self._waiting += 1
-        self._steps += 1
-        if trainer.policy.state_names:  # the next step's weights are others
-            self._write()
-        if self._steps % self._every == 0 and self._steps < trainer.steps:
-            self._take_norms(trainer)
-
-    def _write(self) -> None:
-        """Puts steps whose shares were the same into the histories."""
-        if self._cells is not None and self._histories is not None:
-            self._histories.add(self._cells, self._waiting)
-        self._cells, self._waiting = None, 0
-
-    def _take_norms(self, trainer: Trainer) -> None:
-        self._write()
-        data = trainer.train
-        assert isinstance(data, GroupedDataset)
-        parameters = trainer.model.parameters()
-        device = next(parameters).device
-        self._groups = data.groups.to(device)
-        with torch.random.fork_rng():  # dropout's, so that watching does not change the run
-            self._norms = dataset_norms(
-                trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
+    def _check_missed(self, missed: int, trainer: Trainer) -> None:
+        if missed and not self._missed_at_worst:
+            raise SettingError(
+                f"{trainer.steps_done} steps were taken, and this accountant saw {trainer.steps_done - missed}; it cannot account "
+                "for others. Give it to the Trainer from the start, or say missed_at_worst=True for an upper bound."
             )
 
-    def _shares(self, trainer: Trainer) -> npt.NDArray[np.float64]:
-        """z_i = weight * norm / sensitivity, as the private step just taken had it, [n]."""
-        assert self._norms is not None
-        policy = copy.deepcopy(trainer.policy)
-        norms = self._norms
-        weights = capped_weights(rowwise(policy.weights, norms, self._groups), norms, policy.sensitivity)
-        shares = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
-        # A gradient that is not finite contributes nothing.
-        return np.where(np.isfinite(norms.cpu().numpy()), shares, 0.0)
+    def _count_missed(self, missed: int) -> None:
+        if missed:
+            self._write()
+            self._counted.add(np.full(len(self._cells), len(self._counted.shares) - 1), missed)
+            self._steps += missed
+            self._since[:] = self._steps
 
-    def report(self, trainer: Trainer, delta: float | None = None) -> IndividualReport:
+    @property
+    def _counted(self) -> Histories:
+        if self._histories is None:
+            raise SettingError(
+                "individual accounting has not begun: Trainer.fit begins it; in a loop of your own, call "
+                "accountant.before_training(trainer) before the first step."
+            )
+        return self._histories
+
+    def _bounds_contributions(self, trainer: Trainer) -> bool:
+        """Whether what is accounted for bounds what is used; otherwise it estimates it."""
+        return self._interval == 1 and self._rounding == "up" and _repeats(trainer)
+
+    def after_step(self, trainer: Trainer) -> None:
+        self._counted  # noqa: B018 -- refuses a run that it was not begun for
+        missed = trainer.steps_done - 1 - self._steps
+        self._check_missed(missed, trainer)
+        self._count_missed(missed)
+        self._refresh(trainer)
+        self._steps += 1
+        if trainer.policy.state_names:  # the next step's weights are others
+            self._stale = np.arange(len(self._cells))
+        if self._interval != "sampled" and self._steps % self._every == 0 and self._steps < trainer.steps:
+            self._take_norms(trainer)
+
+    def _take_norms(self, trainer: Trainer) -> None:
+        data = trainer.train
+        assert isinstance(data, GroupedDataset)
+        self._check_data(data)
+        device = self._norms.device
+        with torch.random.fork_rng():  # dropout's, so that watching does not change the run
+            norms = dataset_norms(
+                trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
+            )
+        self._norms = torch.where(torch.isfinite(norms), norms, 0.0)  # the others contribute nothing
+        self._stale = np.arange(len(self._norms))
+
+    def _remember(self, indices: Tensor, norms: Tensor) -> None:
+        """Holds the norms of a batch that is being weighted."""
+        self._norms[indices] = norms
+        self._stale = np.union1d(self._stale, indices.cpu().numpy())
+
+    def _refresh(self, trainer: Trainer) -> None:
+        """Brings the shares that changed up to the step that is being taken, under the policy as it is in it."""
+        stale = self._stale
+        if not len(stale):
+            return
+        everyone = len(stale) == len(self._cells)
+        chosen = slice(None) if everyone else torch.from_numpy(stale).to(self._norms.device)
+        cells = self._counted.cells(_shares(trainer, self._norms[chosen], self._groups[chosen]))
+        self._write(stale)
+        self._cells[stale] = cells
+        self._stale = stale[:0]
+
+    def _write(self, examples: npt.NDArray[np.int64] | slice = slice(None)) -> None:
+        """Puts the steps that these examples' shares have held for into their histories."""
+        chosen = np.arange(len(self._cells))[examples]
+        self._counted.add(self._cells[chosen], self._steps - self._since[chosen], chosen)
+        self._since[chosen] = self._steps
+
+    def report(
+        self, trainer: Trainer, delta: float | None = None, accountant: str = "pld"
+    ) -> IndividualReport:
         """What each example and each group got of the steps so far.
 
         Args:
             trainer: whose run this watched.
             delta: at which epsilons are; default: the run's.
+            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in the papers, faster and looser.
         """
-        data = trainer.train
-        if self._histories is None or not self._steps:
+        if not self._steps:
             raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
+        data = trainer.train
         assert isinstance(data, GroupedDataset)
         self._write()
         delta = trainer.delta if delta is None else delta
-        event = trainer.event
-        worst = Histories(1, 1.0)
-        worst.add(np.ones(1, dtype=np.int64), self._steps)
+        largest = epsilon([(trainer.event, self._steps)], delta, accountant)
+        epsilons = individual_epsilons(self._counted, trainer.event, delta, accountant)
         return IndividualReport(
-            sensitive_epsilons=individual_epsilons(self._histories, event, delta),
+            sensitive_epsilons=np.minimum(epsilons, largest),
             groups=data.groups.cpu().numpy(),
             group_names=data.group_names,
-            largest=float(individual_epsilons(worst, event, delta)[0]),
+            largest=largest,
             delta=delta,
-            exact=self._exact,
+            guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
         )
+
+
+def _shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
+    """z_i = weight * norm / sensitivity, as the policy now has it, [n]; nan where the norm is."""
+    policy = copy.deepcopy(trainer.policy)
+    weights = capped_weights(rowwise(policy.weights, norms, groups), norms, policy.sensitivity)
+    shares: npt.NDArray[np.float64] = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
+    return shares
 
 
 def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:

@@ -26,12 +26,13 @@ class IndividualReport:
     trajectories is the run's epsilon.
 
     Attributes:
-        sensitive_epsilons: [n], by Renyi accounting.
+        sensitive_epsilons: [n].
         groups: [n], indices into `group_names`.
         group_names: one per group.
         largest: epsilon of an example that used all of the sensitivity in every step; none has more.
         delta: at which all of them hold.
-        exact: whether norms were taken in every step; otherwise the epsilons are estimates.
+        guaranteed: whether the epsilons are upper bounds: norms were taken in every step, or contributions held to what was
+            accounted for; otherwise they are estimates.
         ledger: where releases are charged.
         randomness: of the releases' noise.
     """
@@ -41,7 +42,7 @@ class IndividualReport:
     group_names: tuple[str, ...]
     largest: float
     delta: float
-    exact: bool
+    guaranteed: bool
     ledger: Ledger
     randomness: Randomness
 
@@ -49,7 +50,7 @@ class IndividualReport:
         """What may be told to the person whose example this is, and to nobody else."""
         if not 0 <= index < len(self.sensitive_epsilons):
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
-        quality = "at most" if self.exact else "an estimated"
+        quality = "at most" if self.guaranteed else "an estimated"
         return (
             f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run; "
             f"everyone is guaranteed {self.largest:.4g}."
