@@ -131,6 +131,10 @@ def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
             trainer.fit()
         assert trainer.steps_done == 0
     trainer = watched(quiet())
+    trainer.callbacks = (equidp.IndividualClipping(interval=1), quiet())
+    with pytest.raises(SettingError, match="limits of IndividualClipping"):
+        trainer.fit()
+    trainer = watched(quiet())
     trainer.optimizer = in_two_groups(trainer.model)
     with pytest.raises(SettingError, match=r"learning rates \[0.1, 0.2\]"):
         trainer.fit()

@@ -25,6 +25,7 @@ from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.figures import Step
 from equidp.diagnostics.gradients import Subject
 from equidp.errors import SettingError
+from equidp.individual import IndividualClipping
 from equidp.record import RunRecord
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Diagnostics(Callback):
         """
         data = _in_memory(trainer)
         check_clips(trainer.policy)
+        if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
+            raise SettingError(
+                "diagnostics weigh gradients as the policy does, and do not know the limits of IndividualClipping; "
+                "diagnose a run without it."
+            )
         chosen_groups(data, self.plan.groups)
         _learning_rate(trainer.optimizer)
         warn_of_kinks(_subject(trainer), data)
