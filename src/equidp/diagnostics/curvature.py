@@ -45,9 +45,7 @@ class GroupHessian:
         sample_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        # Tangents double what a chunk holds.
-        self._subject = replace(subject, chunk_size=max(1, subject.chunk_size // 2))
-        self._data, self._members = data, members
+        self._subject, self._data, self._members = subject, data, members
         self._sample_size, self._generator = sample_size, generator
 
     def drawn(self) -> GroupHessian:
@@ -65,8 +63,10 @@ class GroupHessian:
         members = self._draw()
         trained, fixed, direction = self._arguments(vector)
         total = torch.zeros_like(vector)
+        # Tangents double what a chunk holds.
+        halves = replace(self._subject, chunk_size=max(1, self._subject.chunk_size // 2))
         with unrolled(self._subject.model):
-            for x, y, *_ in self._subject.chunks(self._data, members):
+            for x, y, *_ in halves.chunks(self._data, members):
                 moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
                 total += flat(list(moved.values()), list(trained.values()))
         return total / len(members)

@@ -83,7 +83,8 @@ def findings(groups: pd.DataFrame) -> list[str]:
         return ["No group clearly loses by clipping and noise in the diagnosed steps."]
     if not all(most.exceeds(other) for other in others):
         return ["Clipping and noise cost loss, but no group clearly loses most of it in the diagnosed steps."]
-    sentences = [f"Group {worst} loses most: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
+    how = "loses most" if others else "loses"
+    sentences = [f"Group {worst} {how}: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
     splits = [
         {name: averaged(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
         for ending in ("", "_alternative")
@@ -93,6 +94,8 @@ def findings(groups: pd.DataFrame) -> list[str]:
 
 def _since(groups: pd.DataFrame, worst: str) -> str:
     """The first diagnosed epoch from which on the group is always the one that loses most."""
+    if groups["group"].nunique() == 1:
+        return ""
     epochs = groups.groupby("step")["epoch"].mean()
     table = groups.pivot_table(index="step", columns="group", values="sensitive_excess", aggfunc="mean")
     leads = table.idxmax(axis=1) == worst
