@@ -162,3 +162,49 @@ def test_an_unknown_option_is_exit_code_2(people):
     done = equidp("compare", "--metods", "dpsgd", cwd=people)
     assert done.returncode == 2
     assert "--methods" in done.stderr
+
+
+def test_a_diagnosis_is_asked_for_shown_and_marked(people):
+    done = equidp("compare", "--data", "people.csv", *PEOPLE, "--methods", "dpsgd", "--diagnose", "--diagnose-every", "5",
+                  "--report", "d.html", "--json", "d.json", cwd=people)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "A diagnosed step takes up to" in done.stderr
+    assert "must not leave the house" in done.stdout
+    page = (people / "d.html").read_text()
+    assert "Must not leave the house: everything in this part is computed from the raw training data" in page
+    for title in ("Excess risk from gradients turned", "dpsgd: excess risk a step", "Proposition 3"):
+        assert title in page
+    assert "sensitive" not in (people / "d.json").read_text()
+
+
+def test_nothing_is_diagnosed_unasked(people):
+    done = equidp(
+        "compare", "--data", "people.csv", *PEOPLE, "--methods", "dpsgd", "--report", "n.html", cwd=people
+    )
+    assert "leave the house" not in done.stdout + done.stderr + (people / "n.html").read_text()
+
+
+def test_an_ablation_is_a_table(people):
+    done = equidp("ablate", "--data", "people.csv", "--target", "income", "--group", "sex", "--batch-size", "40",
+                  "--epochs", "1", "--seeds", "2", "--json", "a.json", cwd=people)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for word in ("none", "magnitude", "direction", "both", "±"):
+        assert word in done.stdout
+    assert {row["group"] for row in json.loads((people / "a.json").read_text())} == {"F", "M", "all"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "--diagnose", "--diagnose-every", "0"), "every=0"),
+        (("compare", "--diagnose", "--diagnose-groups", "1,42"), "unknown group '42'"),
+        (("ablate", "--errors", "length"), "unknown error 'length'"),
+        (("ablate", "--method", "sgd"), "does not clip"),
+    ],
+    ids=" ".join,
+)
+def test_a_diagnosis_that_makes_no_sense_is_refused(people, arguments, message):
+    done = equidp(*arguments, cwd=people)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -5,8 +5,10 @@ from equidp.callbacks import Callback, EpochRecorder, ProgressBar
 from equidp.checkpoint import Checkpoints
 from equidp.compare import Comparison, compare, default_plan
 from equidp.data.base import DataSource, DataSplit, GroupedDataset
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics, Effort, diagnose
 from equidp.engines import make_compatible
 from equidp.errors import (
+    ApproximationWarning,
     BudgetError,
     CheckpointError,
     DataError,
@@ -46,6 +48,7 @@ __all__ = [
     "METHODS",
     "PSAC",
     "SGD",
+    "ApproximationWarning",
     "Automatic",
     "BudgetError",
     "Callback",
@@ -56,6 +59,10 @@ __all__ = [
     "DataError",
     "DataSource",
     "DataSplit",
+    "Diagnosis",
+    "DiagnosisPlan",
+    "Diagnostics",
+    "Effort",
     "EpochRecorder",
     "EquidpError",
     "Global",
@@ -85,6 +92,7 @@ __all__ = [
     "check_policy",
     "compare",
     "default_plan",
+    "diagnose",
     "make_compatible",
     "private_sum",
 ]

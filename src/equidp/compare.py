@@ -17,10 +17,13 @@ import pandas as pd
 from equidp.accounting import calibrate_noise
 from equidp.data import open_source
 from equidp.data.base import DataSource, DataSplit
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
+from equidp.diagnostics.callback import RECORD_KEY
+from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.metrics import check_level, check_tau, privacy_costs
 from equidp.names import unknown_name
 from equidp.plans import METHODS, PLANS, Plan, default_delta
+from equidp.record import RunRecord
 from equidp.report import html, table
 from equidp.runs import (
     INDIVIDUAL,
@@ -50,12 +53,15 @@ class Comparison:
         epochs: one row per run, epoch and group: see `equidp.callbacks.EpochRecorder`.
         individual: one row per private run and group, if that was asked for: what privacy its examples got. Columns that start with
             "sensitive" follow from raw training data, and must not leave the house.
+        sensitive_diagnosis: where the disparity of the private runs comes from, if that was asked for; computed from raw training
+            data, so it must not leave the house.
     """
 
     settings: dict[str, Any]
     results: pd.DataFrame
     epochs: pd.DataFrame
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
+    sensitive_diagnosis: Diagnosis | None = None
 
     def costs(self) -> pd.DataFrame:
         """`results` with privacy cost and excessive risk against the non-private run of the same seed."""
@@ -98,6 +104,7 @@ def compare(
     on_progress: Progress | None = None,
     command: str = "",
     release_epsilon: float | None = None,
+    diagnosis: DiagnosisPlan | None = None,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
@@ -119,6 +126,7 @@ def compare(
         command: what the report names as the command that made it.
         release_epsilon: account for each training example of the private runs (its norm is taken once an epoch), and release the
             mean epsilon of each group at this epsilon and the run's delta; None: neither.
+        diagnosis: what to diagnose of the private runs, and when; None: nothing.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -141,6 +149,8 @@ def compare(
             spec if spec.method == BASELINE else replace(spec, release_epsilon=release_epsilon)
             for spec in specs
         ]
+    if diagnosis is not None:
+        specs = [spec if spec.method == BASELINE else replace(spec, diagnosis=diagnosis) for spec in specs]
     _dry_run(specs, data_split, seeds[0])
     # Worker processes outlive a comparison, and are where the first one was.
     folder = Path(directory).absolute()
@@ -151,7 +161,18 @@ def compare(
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
         individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
+        sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(specs, records),
     )
+
+
+def _joined_diagnosis(specs: Sequence[RunSpec], records: Sequence[RunRecord]) -> Diagnosis:
+    """The tables of all diagnosed runs, with the columns method, setting and seed before the others."""
+    tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
+    for spec, record in zip(specs, records, strict=True):
+        run = {"method": spec.method, "setting": spec.setting, "seed": spec.seed}
+        for name, rows in record.settings[RECORD_KEY].items() if spec.diagnosis is not None else ():
+            tables[name] += [{**run, **row} for row in rows]
+    return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
 
 
 def default_plan(data: str | DataSource) -> Plan:
@@ -208,10 +229,13 @@ def _calibrated(method: str, plan: Plan, target: float, num_train: int) -> float
 def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
     """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
     with warnings.catch_warnings():
-        warnings.simplefilter("once", PrivacyWarning)
+        for category in (PrivacyWarning, ApproximationWarning):
+            warnings.simplefilter("once", category)
         for spec in specs:
             if spec.seed == seed:
-                make_trainer(spec, data)
+                trainer = make_trainer(spec, data)
+                if spec.diagnosis is not None:
+                    Diagnostics.of(spec.diagnosis).check(trainer)
 
 
 def _settings(

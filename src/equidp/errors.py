@@ -45,3 +45,7 @@ class TrainingStopped(KeyboardInterrupt):
 
 class PrivacyWarning(UserWarning):
     """Training goes on, but the guarantee is weaker than a reader might assume."""
+
+
+class ApproximationWarning(UserWarning):
+    """A figure is less exact than its name says."""

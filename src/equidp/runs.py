@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +25,8 @@ from torch import nn
 from equidp.accounting import epsilon
 from equidp.callbacks import Callback, EpochRecorder
 from equidp.data.base import DataSource, DataSplit
-from equidp.errors import SettingError
+from equidp.diagnostics import DiagnosisPlan, Diagnostics
+from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual import IndividualAccountant
 from equidp.models import MODELS
 from equidp.plans import METHODS, Plan
@@ -56,6 +58,7 @@ class RunSpec:
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         release_epsilon: account for each example, and release the mean epsilon of each group at this epsilon; None: neither.
+        diagnosis: what to diagnose of it; None: nothing.
     """
 
     source: DataSource
@@ -66,6 +69,7 @@ class RunSpec:
     seed: int
     engine: str
     release_epsilon: float | None = None
+    diagnosis: DiagnosisPlan | None = None
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -74,6 +78,7 @@ class RunSpec:
             plan["model"] = hashlib.sha256(cloudpickle.dumps(self.plan.model)).hexdigest()
         facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
         facts += [self.release_epsilon]
+        facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
         facts += [_fingerprint(self.source, self.seed), _code_fingerprint(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -166,10 +171,16 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     data = split(spec.source, spec.seed)
     record = RunRecord()
+    callbacks: list[Callback] = [EpochRecorder(record, data.test), _StepFile(step_file)]
+    if spec.diagnosis is not None:
+        callbacks.append(Diagnostics.of(spec.diagnosis, record=record, announce=lambda cost: None))
     accountant = None if spec.release_epsilon is None else IndividualAccountant(per_epoch=1)
-    watching = () if accountant is None else (accountant,)
-    trainer = make_trainer(spec, data, (EpochRecorder(record, data.test), _StepFile(step_file), *watching))
-    run = trainer.fit()
+    if accountant is not None:
+        callbacks.append(accountant)
+    trainer = make_trainer(spec, data, tuple(callbacks))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
+        run = trainer.fit()
     facts = {
         "method": spec.method,
         "setting": spec.setting,
@@ -182,6 +193,7 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     individual = [] if accountant is None else _individual_rows(spec, trainer, accountant)
     RunRecord(
         {
+            **record.settings,
             "results": rows,
             "noise_multiplier": trainer.noise_multiplier,
             INDIVIDUAL: [{**facts, **row} for row in individual],

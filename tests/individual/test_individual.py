@@ -159,7 +159,9 @@ def test_epsilon_goes_with_the_log_of_the_loss():
     report = accountant.report(trainer, accountant="rdp")
     losses = trainer.loss(trainer.model(trainer.train.inputs), trainer.train.targets).detach()
     found = report.sensitive_loss_correlation(losses)
-    assert found == pytest.approx(np.corrcoef(report.sensitive_epsilons, losses.log().numpy())[0, 1], abs=1e-6)
+    assert found == pytest.approx(
+        np.corrcoef(report.sensitive_epsilons, losses.log().numpy())[0, 1], abs=1e-6
+    )
     assert found > 0.5
     assert np.isnan(report.sensitive_loss_correlation(torch.ones(300)))
     with pytest.raises(DataError, match=r"losses have shape \(3,\)"):

@@ -12,8 +12,23 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from equidp.errors import EquidpError, PrivacyWarning, SettingError, TrainingStopped
+from equidp.errors import (
+    ApproximationWarning,
+    EquidpError,
+    PrivacyWarning,
+    SettingError,
+    TrainingStopped,
+)
+from equidp.runs import Progress as ProgressHook
 
 app = typer.Typer(
     name="equidp",
@@ -77,5 +92,20 @@ def _fail(text: str) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, PrivacyWarning):
+    if issubclass(category, PrivacyWarning | ApproximationWarning):
         messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[ProgressHook]:
+    """A bar over the steps of all runs, with the time left; shown on a terminal only."""
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
+        task = progress.add_task("training", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from equidp.cli.app import app, messages, names, numbers, say, stoppable
+from equidp.cli.app import app, names, numbers, progress_bar, say, stoppable
 from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
+from equidp.diagnostics import DiagnosisPlan
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.plans import METHODS
+from equidp.report.diagnosis import sensitive_findings
 from equidp.report.html import check_writable
-from equidp.runs import Progress as ProgressHook
 
 
 @app.command("compare")
@@ -93,6 +84,12 @@ def compare_command(
     include_sensitive: Annotated[
         bool, typer.Option("--include-sensitive", help="Add the groups' true epsilons to the report.")
     ] = False,
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Find out where the disparity comes from; reads raw training data."),
+    ] = False,
+    diagnose_every: Annotated[int, typer.Option(help="Steps between diagnoses.")] = 200,
+    diagnose_groups: Annotated[str, typer.Option(help="Groups to diagnose, with commas; default: all.")] = "",
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
@@ -144,7 +141,7 @@ def compare_command(
     }
     changes = {name: value for name, value in given.items() if value is not None}
     stopped = "stopped. Finished runs are kept: the same command goes on from them."
-    with stoppable(stopped), _progress() as on_progress:
+    with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(
             source,
             methods=names(methods),
@@ -160,6 +157,9 @@ def compare_command(
             release_epsilon=(RELEASE_EPSILON if release_epsilon is None else release_epsilon)
             if individual
             else None,
+            diagnosis=DiagnosisPlan(diagnose_every, tuple(names(diagnose_groups)) or None)
+            if diagnose
+            else None,
         )
     _deliver(comparison, report, json_file, include_sensitive=include_sensitive)
 
@@ -168,23 +168,10 @@ def _deliver(
     comparison: Comparison, report: Path | None, json_file: Path | None, *, include_sensitive: bool
 ) -> None:
     comparison.table()
+    for sentence in sensitive_findings(comparison):
+        typer.echo(sentence)
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
         comparison.report(report, include_sensitive=include_sensitive)
         say(f"Report: {report.resolve()}")
-
-
-@contextmanager
-def _progress() -> Iterator[ProgressHook]:
-    """A bar over the steps of all runs, with the time left; shown on a terminal only."""
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
-        task = progress.add_task("training", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

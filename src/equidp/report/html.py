@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from equidp.errors import SettingError
 from equidp.metrics import ALL, METRICS, summary
-from equidp.report import individual, plots, words
+from equidp.report import diagnosis, individual, plots, words
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -84,6 +84,7 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
         ],
         details=_details(comparison),
         individual=individual.section(comparison, include_sensitive=include_sensitive),
+        diagnosis=diagnosis.section(comparison),
         guarantee=words.guarantee(comparison),
         not_covered=words.not_covered(comparison),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -114,3 +116,25 @@ def _individual_table(comparison: Comparison) -> Table:
         cells = (f"{number(row['released_mean'])} ± {number(row['standard_error'])}" for row in rows)
         table.add_row(escape(group), *cells)
     return table
+
+
+def ablation_table(summary: pd.DataFrame, method: str) -> Table:
+    """Accuracy by error of clipping and group, in %, with its standard error over seeds; from `ablation_summary`."""
+    table = Table(
+        title=f"Accuracy, %, after training without noise and with one error of {method}'s clipping",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("group", no_wrap=True)
+    errors = list(dict.fromkeys(summary["error"]))
+    for error in errors:
+        table.add_column(error, justify="right", no_wrap=True)
+    cells = {(row.error, row.group): row for row in summary.itertuples()}
+    for group in dict.fromkeys(summary["group"]):
+        shown = (cells[error, group] for error in errors)
+        table.add_row(escape(str(group)), *(_with_error(row.accuracy, row.accuracy_se) for row in shown))
+    return table
+
+
+def _with_error(value: float, error: float) -> str:
+    return points(value) if math.isnan(error) else f"{points(value)} ± {points(error)}"

@@ -1,0 +1,76 @@
+"""Bias and variance of a group's private gradient, and the clipping bound that balances them (Xu et al. 2021, section 4.2).
+
+Their noise is Laplace with scale C / epsilon for one step, whose mean size is its scale. Gaussian noise of scale sigma C stands in
+for it at epsilon = 1 / sigma.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from equidp.errors import SettingError
+
+
+@dataclass(frozen=True)
+class ClippingError:
+    """Bounds on the expected error of a mean gradient that is clipped and noised.
+
+    Attributes:
+        bias: mean_i |w_i - 1| v_i, how much of a gradient clipping takes away; mean_i max(0, v_i - C) for DP-SGD.
+        variance: (C / epsilon) / b^k, the mean size of the noise.
+    """
+
+    bias: float
+    variance: float
+
+    @property
+    def upper(self) -> float:
+        return self.bias + self.variance
+
+    @property
+    def lower(self) -> float:
+        """Half of the upper one: Xu et al. show it for clipping at one bound."""
+        return self.upper / 2
+
+
+def clipping_error(
+    norms: Tensor, weights: Tensor, *, sensitivity: float, epsilon: float, expected_count: float
+) -> ClippingError:
+    """Of one group.
+
+    Args:
+        norms: v_i, [n], of the group's examples.
+        weights: w_i that the policy gives them, [n].
+        sensitivity: C.
+        epsilon: of Laplace noise in one step; 1 / sigma stands for Gaussian noise.
+        expected_count: b^k, how many examples of the group a batch is expected to hold.
+    """
+    _check(epsilon)
+    lengths = norms.double()
+    bias = float(((weights.double() - 1).abs() * lengths).mean())
+    return ClippingError(bias, sensitivity / epsilon / expected_count)
+
+
+def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
+    """The C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C): the (1 - 1/(b^k epsilon)) quantile of the norms.
+
+    Args:
+        norms: [n] of a group, or of all examples with b for b^k.
+        epsilon, expected_count: see `clipping_error`.
+
+    Returns:
+        0 where b^k epsilon <= 1: the noise then costs more than any gradient is worth.
+    """
+    _check(epsilon)
+    level = 1 - 1 / (expected_count * epsilon)
+    if level <= 0:
+        return 0.0
+    return float(np.quantile(norms.double().cpu().numpy(), level, method="inverted_cdf"))
+
+
+def _check(epsilon: float) -> None:
+    if not epsilon > 0:
+        raise SettingError(f"epsilon={epsilon}; expected a number > 0, such as 1 / noise multiplier.")

@@ -1,0 +1,213 @@
+"""Hessians by products only: quadratic forms, traces and extreme eigenvalues. No Hessian is ever built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jvp
+
+from equidp.data.base import GroupedDataset
+from equidp.diagnostics.gradients import Subject, flat
+from equidp.engines.layers import unrolled
+
+Product = Callable[[Tensor], Tensor]
+"""Maps a vector [parameters] to the Hessian times it, [parameters]."""
+
+_FEWEST_VECTORS = 30
+"""With fewer, a standard error is itself too uncertain for three of them to hold in 99% of cases."""
+
+
+class GroupHessian:
+    """The Hessian of the mean loss over some examples, known by its products with vectors (forward over reverse differentiation).
+
+    A product takes about the memory of a gradient of `subject.chunk_size` examples, and a few vectors.
+
+    Args:
+        subject: whose model and loss.
+        data: holds the examples.
+        members: their indices, [n].
+        sample_size: examples that a product is taken over, drawn anew for each, so that products are unbiased and their spread says
+            what the drawing costs; None: all.
+        generator: of the draws; on the CPU.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        data: GroupedDataset,
+        members: Tensor,
+        *,
+        sample_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._subject, self._data, self._members = subject, data, members
+        self._sample_size, self._generator = sample_size, generator
+
+    def drawn(self) -> GroupHessian:
+        """The Hessian of one draw of examples, the same in every product."""
+        return GroupHessian(self._subject, self._data, self._draw())
+
+    def _draw(self) -> Tensor:
+        if self._sample_size is None or self._sample_size >= len(self._members):
+            return self._members
+        order = torch.randperm(len(self._members), generator=self._generator)[: self._sample_size]
+        return self._members[order.to(self._members.device)]
+
+    def product(self, vector: Tensor) -> Tensor:
+        """H v, [parameters]."""
+        members = self._draw()
+        trained, fixed, direction = self._arguments(vector)
+        total = torch.zeros_like(vector)
+        # Tangents double what a chunk holds.
+        halves = replace(self._subject, chunk_size=max(1, self._subject.chunk_size // 2))
+        with unrolled(self._subject.model):
+            for x, y, *_ in halves.chunks(self._data, members):
+                moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
+                total += flat(list(moved.values()), list(trained.values()))
+        return total / len(members)
+
+    def _loss(
+        self, fixed: dict[str, Tensor], inputs: Tensor, targets: Tensor, trained: dict[str, Tensor]
+    ) -> Tensor:
+        outputs = functional_call(self._subject.model, {**trained, **fixed}, (inputs,))
+        return self._subject.loss(outputs, targets).sum()
+
+    def quadratic(self, *vectors: Tensor) -> list[float]:
+        """v' H v of each vector, all over the same examples."""
+        fixed = self.drawn()
+        return [float(vector.double() @ fixed.product(vector).double()) for vector in vectors]
+
+    def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Trained parameters, everything else, and the vector in the shape of the trained ones, by name."""
+        model = self._subject.model
+        trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
+        fixed |= dict(model.named_buffers())
+        parts = vector.split([value.numel() for value in trained.values()])
+        direction = {
+            name: part.reshape(value.shape)
+            for (name, value), part in zip(trained.items(), parts, strict=True)
+        }
+        return trained, fixed, direction
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """A trace with its standard error.
+
+    Attributes:
+        value: mean of v' H v over Rademacher vectors v.
+        standard_error: of that mean.
+        vectors: how many there were.
+    """
+
+    value: float
+    standard_error: float
+    vectors: int
+
+
+def hutchinson_trace(
+    product: Product,
+    like: Tensor,
+    *,
+    generator: torch.Generator,
+    relative_error: float = 0.0,
+    max_vectors: int = 100,
+) -> TraceEstimate:
+    """The trace of a matrix by its products with random signs (Hutchinson 1990).
+
+    Args:
+        product: of the matrix; may be unbiased only, then its spread is in the standard error.
+        like: a vector, [parameters]: its length, type and device are taken.
+        generator: of the signs; on the CPU.
+        relative_error: stop when standard error / |estimate| is no more; at least 30 vectors are drawn.
+        max_vectors: the most vectors.
+    """
+    values: list[float] = []
+    error = math.inf
+    while len(values) < max_vectors:
+        signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
+        values.append(float(signs.double() @ product(signs).double()))
+        if len(values) >= min(_FEWEST_VECTORS, max_vectors):
+            error = _standard_error(values)
+            if error <= relative_error * abs(math.fsum(values) / len(values)):
+                break
+    return TraceEstimate(math.fsum(values) / len(values), error, len(values))
+
+
+def _standard_error(values: list[float]) -> float:
+    return float(torch.tensor(values, dtype=torch.float64).std() / math.sqrt(len(values)))
+
+
+@dataclass(frozen=True)
+class ExtremeEigenvalues:
+    """The two ends of a spectrum.
+
+    Attributes:
+        smallest, largest: Ritz values: never outside of the spectrum, and at its ends when converged.
+        residual: the larger of the two residual norms; an eigenvalue is no further than that from each of the two. All three are
+            NaN where a product is not finite.
+        products: how many were taken.
+    """
+
+    smallest: float
+    largest: float
+    residual: float
+    products: int
+
+
+def extreme_eigenvalues(
+    product: Product,
+    like: Tensor,
+    *,
+    generator: torch.Generator,
+    relative_error: float = 1e-3,
+    max_products: int = 20,
+) -> ExtremeEigenvalues:
+    """Smallest and largest eigenvalue of a symmetric matrix by Lanczos iteration with full reorthogonalisation.
+
+    Of the same products, power iteration looks at the last alone; Lanczos takes the best of all, so it is never behind. ARPACK does
+    not return values when stopped at a cap, which a budget of products needs.
+
+    Args:
+        product: of the matrix; the same one each time.
+        like: a vector, [parameters]: its length, type and device are taken.
+        generator: of the start; on the CPU.
+        relative_error: stop when both residuals are at most this, relative to the eigenvalue that is larger in size.
+        max_products: the most products.
+    """
+    vector = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    basis = [vector / vector.norm()]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    while True:
+        image = product(basis[-1])
+        diagonal.append(float(basis[-1] @ image))
+        for _ in range(2):  # once is not enough in floating point
+            for each in basis:
+                image = image - (each @ image) * each
+        length = float(image.norm())
+        if not math.isfinite(length):  # a diverged model has no curvature to speak of
+            return ExtremeEigenvalues(math.nan, math.nan, math.nan, len(diagonal))
+        values, vectors = _tridiagonal(diagonal, beside)
+        ends = vectors[-1, [0, -1]].abs() * length
+        size = float(values.abs().max())
+        done = float(ends.max()) <= relative_error * size or length <= torch.finfo(like.dtype).eps * size
+        if done or len(diagonal) >= min(max_products, like.numel()):
+            return ExtremeEigenvalues(float(values[0]), float(values[-1]), float(ends.max()), len(diagonal))
+        beside.append(length)
+        basis.append(image / length)
+
+
+def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:
+    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    if beside:
+        off = torch.tensor(beside, dtype=torch.float64)
+        matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors

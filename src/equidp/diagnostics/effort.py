@@ -1,0 +1,108 @@
+"""How much work a diagnosis does, and what that costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from equidp.data.base import GroupedDataset
+from equidp.diagnostics.curvature import GroupHessian
+from equidp.diagnostics.gradients import Subject
+from equidp.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a diagnosis looks at. More of everything makes standard errors smaller, and takes longer.
+
+    Attributes:
+        batches: Poisson samples that expectations are taken over, >= 2.
+        gradient_examples: examples of each group that its gradient and norms are taken of; None: all, so that they are exact.
+        curvature_examples: examples of a group in a product with its Hessian, drawn anew for each batch and each trace vector, so
+            that standard errors count the drawing too (eigenvalues are those of one draw); None: all.
+        trace_vectors: the most Rademacher vectors for a trace.
+        trace_error: relative standard error at which a trace is good enough.
+        eigenvalue_products: the most products for the extreme eigenvalues.
+        eigenvalue_error: relative residual at which they are good enough.
+    """
+
+    batches: int = 8
+    gradient_examples: int | None = None
+    curvature_examples: int | None = 64
+    trace_vectors: int = 100
+    trace_error: float = 0.1
+    eigenvalue_products: int = 20
+    eigenvalue_error: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, least in (("batches", 2), ("trace_vectors", 2), ("eigenvalue_products", 1)):
+            _check_count(name, getattr(self, name), least)
+        for name in ("gradient_examples", "curvature_examples"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), 1)
+        for name in ("trace_error", "eigenvalue_error"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"{name}={getattr(self, name)}; expected a relative error in [0, 1).")
+
+
+def _check_count(name: str, value: float, least: int) -> None:
+    if not (value >= least and value == int(value)):
+        raise SettingError(f"{name}={value}; expected a whole number >= {least}.")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The most that one diagnosed step takes.
+
+    Attributes:
+        gradients: per-example gradients.
+        products: examples in products with a Hessian.
+        seconds: from trying one chunk of each.
+    """
+
+    gradients: int
+    products: int
+    seconds: float
+
+    def in_words(self) -> str:
+        return (
+            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of one example's Hessian, "
+            f"about {self.seconds:.3g} s here."
+        )
+
+
+def cost_of(
+    subject: Subject, data: GroupedDataset, groups: Sequence[int], batch_size: float, effort: Effort
+) -> Cost:
+    """What `diagnose` would take, before it is asked to; tries one chunk.
+
+    Args:
+        subject, data: as for a diagnosis.
+        groups: indices of those diagnosed.
+        batch_size: b, expected.
+        effort: how much.
+    """
+    sizes = data.group_sizes().tolist()
+    gradients = math.ceil(2 * effort.batches * batch_size) + sum(
+        min(size, effort.gradient_examples or size) for size in sizes
+    )
+    per_product = [min(sizes[group], effort.curvature_examples or sizes[group]) for group in groups]
+    products = sum(per_product) * (2 * effort.batches + effort.trace_vectors + effort.eigenvalue_products)
+    count = min(subject.chunk_size, len(data), max(per_product))
+    few = torch.arange(count, device=data.groups.device)
+    hessian = GroupHessian(subject, data, few)
+    vector = torch.ones_like(subject.zeros())
+    seconds = gradients * _seconds(lambda: list(subject.measured(data, few)))
+    seconds += products * _seconds(lambda: hessian.product(vector))
+    return Cost(gradients, products, seconds / count)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    work()  # the first time pays for setting up
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,169 @@
+"""Excess risk of a group in one step: what clipping (by direction, by magnitude) and noise add to its loss, to second order.
+
+eta is the step size; g_a and H_a are gradient and Hessian of the group's mean loss; g_B and c_B the batch's gradient before and
+after clipping, r = |c_B| / |g_B|. Terms of Tran et al. 2021 (Proposition 1 of Esipova et al. 2023) and of Esipova et al. 2023
+(Propositions 2, 2* and 3). Positive: the group's loss is higher for it than after the step without privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equidp.diagnostics.gradients import BatchGradients
+
+
+@dataclass(frozen=True)
+class BatchRisk:
+    """Terms of one batch and one group; means over batches estimate the expectations of the papers.
+
+    Attributes:
+        direction: R_dir = eta <g_a, r g_B - c_B> + eta^2/2 (c_B' H_a c_B - r^2 g_B' H_a g_B).
+        magnitude: R_mag = eta <g_a, g_B - r g_B> + eta^2/2 (r^2 - 1) g_B' H_a g_B.
+        direction_alternative: R_dir* = eta <g_a, g_B - c_B / r> + eta^2/2 (c_B' H_a c_B / r^2 - g_B' H_a g_B).
+        magnitude_alternative: R_mag* = eta <g_a, c_B / r - c_B> + eta^2/2 (1 - 1/r^2) c_B' H_a c_B.
+        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>: the same in expectation, another in one batch.
+        nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of the group's loss in a step without privacy.
+        direction_first_order: eta <g_a, r g_B - c_B> = eta |g_a| |c_B| (cos t_a - cos c_a).
+    """
+
+    direction: float
+    magnitude: float
+    direction_alternative: float
+    magnitude_alternative: float
+    clipping_published: float
+    nonprivate: float
+    direction_first_order: float
+
+    @property
+    def clipping(self) -> float:
+        """R_clip of this batch: what clipping adds."""
+        return self.direction + self.magnitude
+
+
+def batch_risk(
+    gradients: BatchGradients,
+    group_gradient: Tensor,
+    data_gradient: Tensor,
+    *,
+    mean_curvature: float,
+    clipped_curvature: float,
+    learning_rate: float,
+) -> BatchRisk:
+    """The terms of one batch for one group.
+
+    Args:
+        gradients: g_B and c_B.
+        group_gradient, data_gradient: g_a and g_D, [parameters].
+        mean_curvature, clipped_curvature: g_B' H_a g_B and c_B' H_a c_B.
+        learning_rate: eta.
+    """
+    ratio = float(gradients.ratio)
+    along_mean, along_rescaled, along_clipped, along_rescaled_clipped = (
+        _inner(group_gradient, vector)
+        for vector in (
+            gradients.mean,
+            gradients.rescaled_mean,
+            gradients.clipped,
+            gradients.rescaled_clipped,
+        )
+    )
+    half = learning_rate**2 / 2
+    # Where clipping leaves nothing, c_B / r is zero.
+    stretched = clipped_curvature / ratio**2 if ratio else 0.0
+    first_order = learning_rate * (along_rescaled - along_clipped)
+    along_data = _inner(group_gradient, data_gradient)
+    return BatchRisk(
+        direction=first_order + half * (clipped_curvature - ratio**2 * mean_curvature),
+        magnitude=learning_rate * (along_mean - along_rescaled) + half * (ratio**2 - 1) * mean_curvature,
+        direction_alternative=learning_rate * (along_mean - along_rescaled_clipped)
+        + half * (stretched - mean_curvature),
+        magnitude_alternative=learning_rate * (along_rescaled_clipped - along_clipped)
+        + half * (clipped_curvature - stretched),
+        clipping_published=learning_rate * (along_data - along_clipped)
+        + half * (clipped_curvature - mean_curvature),
+        nonprivate=-learning_rate * along_data + half * mean_curvature,
+        direction_first_order=first_order,
+    )
+
+
+def _inner(one: Tensor, other: Tensor) -> float:
+    return float(one.double() @ other.double())
+
+
+def noise_risk(trace: float, *, learning_rate: float, noise_scale: float) -> float:
+    """R_noise = eta^2/2 tr(H_a) scale^2.
+
+    Args:
+        trace: tr(H_a).
+        learning_rate: eta.
+        noise_scale: of the noise in the gradient that the optimizer sees, sigma S / b. Esipova et al.'s code takes sigma S.
+    """
+    return learning_rate**2 / 2 * trace * noise_scale**2
+
+
+def direction_gap_bound(
+    first_order: float,
+    other_first_order: float,
+    *,
+    largest_eigenvalue: float,
+    other_largest_eigenvalue: float,
+    squared_clipped_norm: float,
+    learning_rate: float,
+) -> float:
+    """Lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3); holds batch by batch where both losses are convex.
+
+    Args:
+        first_order, other_first_order: of groups a and b, see `BatchRisk.direction_first_order`.
+        largest_eigenvalue, other_largest_eigenvalue: of H_a and H_b.
+        squared_clipped_norm: |c_B|^2.
+        learning_rate: eta.
+    """
+    curvature = (largest_eigenvalue + other_largest_eigenvalue) * squared_clipped_norm
+    return first_order - other_first_order - learning_rate**2 / 2 * curvature
+
+
+@dataclass(frozen=True)
+class NormCondition:
+    """Tran et al.'s condition for clipping to hurt group a more than b, from norms and shares alone.
+
+    It follows from a lower bound on R_clip_a - R_clip_b where the batch is the whole data, there are two groups, losses are convex
+    with eta lambda <= 1, |c_B| <= C, and |g_a| is at least |g_b| and C. Deriving it gives |g_a| (p_a - p_a^2/2) on the left, which
+    `gap_bound` has. The condition is also met, more rarely, by |g_a| p_a^2/2, as it is printed in some places.
+
+    Attributes:
+        gap_bound: lower bound on R_clip_a - R_clip_b.
+        holds: |g_a| p_a^2/2 >= 5/2 C + |g_b| (1 + p_b + p_b^2/2).
+        assumed: whether |g_a| >= max(|g_b|, C), without which the bound says nothing.
+    """
+
+    gap_bound: float
+    holds: bool
+    assumed: bool
+
+
+def norm_condition(
+    norm: float,
+    other_norm: float,
+    *,
+    share: float,
+    other_share: float,
+    clipping_bound: float,
+    learning_rate: float,
+) -> NormCondition:
+    """Tran et al. 2021, Theorem 3, for groups a and b.
+
+    Args:
+        norm, other_norm: |g_a| and |g_b|.
+        share, other_share: p_a and p_b, of the training data.
+        clipping_bound: C; for other policies than DP-SGD, the sensitivity.
+        learning_rate: eta.
+    """
+    demand = 2.5 * clipping_bound + other_norm * (1 + other_share + other_share**2 / 2)
+    return NormCondition(
+        gap_bound=learning_rate * norm * (norm * (share - share**2 / 2) - demand),
+        holds=norm * share**2 / 2 >= demand,
+        assumed=norm >= max(other_norm, clipping_bound) and math.isfinite(clipping_bound),
+    )

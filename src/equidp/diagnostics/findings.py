@@ -1,0 +1,146 @@
+"""What a diagnosis says in plain words. The rules are in docs/diagnostics.md; what standard errors do not support is not said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+CLEAR = 2.0
+"""Standard errors by which a figure must differ from another, or from zero, to be spoken of."""
+
+_CAUSES = {
+    "direction": (
+        "comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that",
+        "turned gradients add",
+    ),
+    "magnitude": (
+        "comes from gradients shortened by clipping; a higher learning rate addresses that",
+        "shortened gradients add",
+    ),
+    "noise": (
+        "comes from noise; a larger batch, or a larger epsilon, addresses that",
+        "noise adds",
+    ),
+}
+
+_NAMES = {"direction": "turned gradients", "magnitude": "shortened gradients", "noise": "noise"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean with its standard error."""
+
+    mean: float
+    error: float
+
+    def exceeds(self, other: Figure) -> bool:
+        """Clearly; the two are taken as independent."""
+        return self.mean - other.mean > CLEAR * math.hypot(self.error, other.error)
+
+
+_ZERO = Figure(0.0, 0.0)
+
+
+def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
+    """By group: the mean of a column over diagnosed steps and seeds.
+
+    The standard error adds up those of the steps; where several seeds differ by more, theirs counts.
+
+    Args:
+        groups: `Diagnosis.sensitive_groups` of one method, perhaps with a column seed.
+        column: without `sensitive_`.
+    """
+    table = groups if "seed" in groups else groups.assign(seed=0)
+    figures = {}
+    for name, of_group in table.groupby("group", sort=False):
+        runs = [
+            Figure(
+                float(run[f"sensitive_{column}"].mean()),
+                math.sqrt(float((run[f"sensitive_{column}_se"] ** 2).sum())) / len(run),
+            )
+            for _, run in of_group.groupby("seed")
+        ]
+        means = pd.Series([run.mean for run in runs])
+        within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
+        between = float(means.std()) / math.sqrt(len(runs)) if len(runs) > 1 else 0.0
+        figures[str(name)] = Figure(float(means.mean()), max(within, between))
+    return figures
+
+
+def findings(groups: pd.DataFrame) -> list[str]:
+    """Which group loses most by clipping and noise, from what, since when.
+
+    Args:
+        groups: `Diagnosis.sensitive_groups` of one method, perhaps with a column seed.
+    """
+    excess = averaged(groups, "excess")
+    worst = max(excess, key=lambda name: excess[name].mean)
+    most = excess[worst]
+    others = [figure for name, figure in excess.items() if name != worst]
+    if not most.exceeds(_ZERO):
+        return ["No group clearly loses by clipping and noise in the diagnosed steps."]
+    if not all(most.exceeds(other) for other in others):
+        return ["Clipping and noise cost loss, but no group clearly loses most of it in the diagnosed steps."]
+    how = "loses most" if others else "loses"
+    sentences = [f"Group {worst} {how}: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
+    splits = [
+        {name: averaged(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
+        for ending in ("", "_alternative")
+    ]
+    return sentences + _causes(splits)
+
+
+def _since(groups: pd.DataFrame, worst: str) -> str:
+    """The first diagnosed epoch from which on the group is always the one that loses most."""
+    if groups["group"].nunique() == 1:
+        return ""
+    epochs = groups.groupby("step")["epoch"].mean()
+    table = groups.pivot_table(index="step", columns="group", values="sensitive_excess", aggfunc="mean")
+    leads = table.idxmax(axis=1) == worst
+    since = leads[::-1].cumprod()[::-1].astype(bool)
+    if since.all() or since.sum() < 2:
+        return ", from the start" if since.all() and len(since) > 1 else ""
+    return f", always the most since epoch {epochs[since.idxmax()]:.3g}"
+
+
+def _causes(splits: list[dict[str, Figure]]) -> list[str]:
+    """What one group's excess risk comes from, by both splits of clipping's error; shares are of what raises the loss."""
+    mains = [_main_cause(parts) for parts in splits]
+    if None in mains:
+        return ["What it comes from most is within the standard errors."]
+    if mains[0] != mains[1]:
+        short, full = (_shares([parts], "direction") for parts in splits)
+        return [
+            f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full length {full}: "
+            f"turning and shortening cannot be told apart here, so look at both splits, or ablate."
+        ]
+    main = mains[0]
+    assert main is not None
+    sentences = [f"{_shares(splits, main)} of that {_CAUSES[main][0]}."]
+    rest = [name for name in _CAUSES if name != main and all(parts[name].exceeds(_ZERO) for parts in splits)]
+    if rest:
+        listed = " and ".join(f"{_CAUSES[name][1]} {_shares(splits, name)}" for name in rest)
+        sentences.append(f"{listed[0].upper()}{listed[1:]}.")
+    lowered = [name for name in _CAUSES if all(_ZERO.exceeds(parts[name]) for parts in splits)]
+    if lowered:
+        sentences.append(f"Against that, {' and '.join(_NAMES[name] for name in lowered)} lower its loss.")
+    return sentences
+
+
+def _main_cause(parts: dict[str, Figure]) -> str | None:
+    """The one that clearly exceeds each other one, and zero."""
+    name = max(parts, key=lambda name: parts[name].mean)
+    others = [part for other, part in parts.items() if other != name]
+    return name if all(parts[name].exceeds(other) for other in [*others, _ZERO]) else None
+
+
+def _shares(splits: list[dict[str, Figure]], name: str) -> str:
+    """Of what the parts that raise the loss add up to: one share, or from the least to the most of the splits."""
+    shares = [
+        f"{max(parts[name].mean, 0.0) / sum(max(part.mean, 0.0) for part in parts.values()):.0%}"
+        for parts in splits
+    ]
+    ends = sorted(set(shares), key=lambda share: int(share[:-1]))
+    return " to ".join(dict.fromkeys([ends[0], ends[-1]]))

@@ -1,0 +1,137 @@
+"""Gradients as flat vectors: of batches, before clipping and after, and of whole groups. All are raw: never release them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equidp.data.base import GroupedDataset
+from equidp.engines.base import GradientEngine, LossFunction
+from equidp.mechanism import capped_weights, rowwise
+from equidp.policies.base import Policy
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is diagnosed: a model at its present parameters, with the loss and the engine that it is trained by.
+
+    Attributes:
+        model: any module whose outputs for one example do not depend on others.
+        loss: (outputs, targets) -> losses [batch].
+        engine: of this model and loss.
+        chunk_size: examples at a time; bounds memory and changes nothing else.
+    """
+
+    model: nn.Module
+    loss: LossFunction
+    engine: GradientEngine
+    chunk_size: int = 256
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained, in the order in which flat vectors hold them."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Inputs, targets, groups and indices of the examples at `members`, a chunk at a time, where the model is."""
+        device = self.parameters[0].device
+        for which in members.split(self.chunk_size):
+            if len(which):
+                columns = (data.inputs[which], data.targets[which], data.groups[which], which)
+                yield tuple(column.to(device) for column in columns)
+
+    def zeros(self) -> Tensor:
+        """A flat vector, [parameters]."""
+        return torch.cat([torch.zeros_like(parameter).flatten() for parameter in self.parameters]).detach()
+
+    def measured(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Chunks as from `chunks`, without examples whose gradient is not finite (which training leaves out too), and their norms.
+
+        The engine is ready for `summed` of the chunk given last.
+        """
+        for chunk in self.chunks(data, members):
+            norms = self.engine.norms(chunk[0], chunk[1]).detach()
+            finite = torch.isfinite(norms)
+            if not finite.all():
+                chunk = tuple(column[finite] for column in chunk)
+                if not len(chunk[0]):
+                    continue
+                norms = self.engine.norms(chunk[0], chunk[1]).detach()
+            yield *chunk, norms
+
+    def summed(self, weights: Tensor) -> Tensor:
+        """sum_i weights[i] * gradient_i of the chunk that was measured last, [parameters]; `p.grad` is left empty."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.engine.weighted_sum(weights)
+        total = flat([parameter.grad for parameter in self.parameters], self.parameters)
+        for parameter in self.parameters:
+            parameter.grad = None
+        return total
+
+    def plain_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of one chunk's gradients by one ordinary backward pass, [parameters]."""
+        with torch.enable_grad():
+            total = self.loss(self.model(inputs), targets).sum()
+            return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
+
+
+def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    """One vector of all gradients, [parameters]; zeros where there is none."""
+    return torch.cat(
+        [
+            (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
+            for gradient, parameter in zip(gradients, parameters, strict=True)
+        ]
+    )
+
+
+def step_weights(policy: Policy, norms: Tensor, groups: Tensor) -> Tensor:
+    """The weights that the private step would give these examples now, [batch]: example by example, capped, by a dropped copy."""
+    sensitivity = float(policy.sensitivity)
+    return capped_weights(rowwise(copy.deepcopy(policy).weights, norms, groups), norms, sensitivity)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchGradients:
+    """One Poisson sample's gradients, both divided by the expected batch size b, as training without and with clipping takes them.
+
+    Attributes:
+        mean: g_B = sum_i g_i / b, [parameters].
+        clipped: c_B = sum_i w_i g_i / b, [parameters].
+    """
+
+    mean: Tensor
+    clipped: Tensor
+
+    @property
+    def ratio(self) -> Tensor:
+        """r = |c_B| / |g_B|; 1 where both are zero."""
+        mean, clipped = self.mean.norm(), self.clipped.norm()
+        return torch.where(mean > 0, clipped / mean, torch.ones_like(mean))
+
+    @property
+    def rescaled_mean(self) -> Tensor:
+        """r g_B: the direction before clipping, the length after it."""
+        return self.ratio * self.mean
+
+    @property
+    def rescaled_clipped(self) -> Tensor:
+        """c_B / r: the direction after clipping, the length before it; zero where clipping leaves nothing."""
+        ratio = self.ratio
+        return torch.where(ratio > 0, self.clipped / ratio, torch.zeros_like(self.clipped))
+
+
+def batch_gradients(
+    subject: Subject, policy: Policy, data: GroupedDataset, sample: Tensor, *, expected_batch_size: float
+) -> BatchGradients:
+    """Gradients of one sample of the data, indices [batch], perhaps none; those that are not finite count for nothing."""
+    mean, clipped = subject.zeros(), subject.zeros()
+    for inputs, targets, groups, _, norms in subject.measured(data, sample):
+        clipped += subject.summed(step_weights(policy, norms, groups))
+        mean += subject.plain_sum(inputs, targets)
+    return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -1,0 +1,158 @@
+"""The callback diagnoses the steps it was asked to, puts them into the record, and leaves training as it was."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.diagnostics import Diagnostics, Effort, diagnose
+from equidp.diagnostics.callback import RECORD_KEY
+from equidp.errors import ApproximationWarning, DataError, SettingError
+from equidp.record import RunRecord
+from toy import make_trainer, toy
+
+LITTLE = Effort(batches=2, trace_vectors=2, eigenvalue_products=2, curvature_examples=10)
+
+
+def watched(diagnostics, policy=None, **settings):
+    return make_trainer(policy=policy, secure=False, seed=1, callbacks=[diagnostics], **settings)
+
+
+def quiet(every=4, groups=None, **settings) -> Diagnostics:
+    return Diagnostics(every, groups, effort=LITTLE, announce=lambda text: None, **settings)
+
+
+def test_the_first_step_and_every_so_many_are_diagnosed_and_recorded(tmp_path):
+    record = RunRecord()
+    diagnostics = quiet(record=record)
+    record.append({"epoch": 1})
+    watched(diagnostics, steps=10, epochs=None).fit()
+    record.save(tmp_path / "run.parquet")
+    tables = RunRecord.load(tmp_path / "run.parquet").settings[RECORD_KEY]
+    groups = pd.DataFrame(tables["groups"])
+    assert groups[["step", "group"]].values.tolist() == [[s, g] for s in (0, 4, 8) for g in ("a", "b")]
+    assert groups["epoch"].tolist() == pytest.approx([0, 0, 0.4, 0.4, 0.8, 0.8])
+    pd.testing.assert_frame_equal(groups, diagnostics.diagnosis.sensitive_groups)
+    assert len(tables["pairs"]) == 6
+
+
+def test_a_diagnosis_is_that_of_the_model_the_policy_and_the_rate_at_that_step():
+    seen = {}
+
+    class Watch(equidp.Callback):
+        def after_step(self, trainer):
+            if trainer.steps_done == 4:
+                given = {"batch_size": 30, "noise_multiplier": 1.0, "effort": LITTLE, "seed": 4}
+                rate = trainer.optimizer.param_groups[0]["lr"]
+                seen[4] = diagnose(trainer.model, trainer.policy, trainer.train, learning_rate=rate, **given)
+
+    diagnostics = quiet()
+    trainer = watched(diagnostics, equidp.GlobalAdapt(0.5, initial_bound=2.0), steps=6, epochs=None)
+    trainer.scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.8)
+    trainer.callbacks = (*trainer.callbacks, Watch())
+    trainer.fit()
+    table = diagnostics.diagnosis.sensitive_groups
+    at_four = table[table["step"] == 4].drop(columns=["step", "epoch"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(at_four, seen[4].sensitive_groups)
+
+
+@pytest.mark.parametrize(
+    "policy", [equidp.DPSGD(0.5), equidp.GlobalAdapt(0.5, initial_bound=2.0)], ids=["dpsgd", "adapt"]
+)
+def test_watching_does_not_change_training(policy):
+    states = []
+    for callbacks in ([], [quiet(every=1)]):
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        trainer = make_trainer(
+            model=model,
+            policy=type(policy)(0.5),
+            secure=False,
+            seed=1,
+            steps=6,
+            epochs=None,
+            callbacks=callbacks,
+        )
+        torch.manual_seed(6)
+        states.append((trainer.fit().model.state_dict(), trainer.policy.state_dict()))
+    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+
+
+def test_the_cost_is_said_before_it_starts():
+    said = []
+    diagnostics = Diagnostics(4, ["b"], effort=LITTLE, announce=said.append)
+    trainer = watched(diagnostics, steps=10, epochs=None)
+    diagnostics._diagnose = lambda trainer: said.append("diagnosed")
+    trainer.fit()
+    # 300 examples and twice two batches of 30; 10 examples in each of 4 + 2 + 2 products.
+    assert said[0].startswith(
+        "A diagnosed step takes up to 420 gradients and 80 products of one example's Hessian, about "
+    )
+    assert said[0].endswith("There are 3 of them in a run.")
+    assert said[1:] == ["diagnosed"] * 3
+
+
+def test_an_interrupted_run_goes_on_without_diagnosing_a_step_twice():
+    class Stop(equidp.Callback):
+        def after_step(self, trainer):
+            if trainer.steps_done == 4:
+                raise KeyboardInterrupt
+
+    diagnostics = quiet()
+    trainer = watched(diagnostics, steps=10, epochs=None)
+    trainer.callbacks = (diagnostics, Stop())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    trainer.callbacks = (diagnostics,)
+    trainer.fit()
+    assert diagnostics.diagnosis.sensitive_groups["step"].tolist() == [0, 0, 4, 4, 8, 8]
+
+
+def in_two_groups(model):
+    weight, bias = model.parameters()
+    return torch.optim.SGD([{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.2}])
+
+
+def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
+    data, rows = toy(), list(zip(toy().inputs, toy().targets, toy().groups, strict=True))
+    empty = equidp.GroupedDataset(
+        data.inputs, data.targets, torch.zeros_like(data.groups), ("a", "b"), ("no", "yes")
+    )
+    for trainer, error, message in (
+        (watched(quiet(), equidp.SGD(), noise_multiplier=None), SettingError, "neither clips nor adds noise"),
+        (watched(quiet(), train=empty), DataError, "group 'b' has no example"),
+        (watched(quiet(groups=["c"])), SettingError, "unknown group 'c'"),
+        (watched(quiet(), train=rows), SettingError, "in memory"),
+    ):
+        with pytest.raises(error, match=message):
+            trainer.fit()
+        assert trainer.steps_done == 0
+    trainer = watched(quiet())
+    trainer.callbacks = (equidp.IndividualClipping(interval=1), quiet())
+    with pytest.raises(SettingError, match="limits of IndividualClipping"):
+        trainer.fit()
+    trainer = watched(quiet())
+    trainer.optimizer = in_two_groups(trainer.model)
+    with pytest.raises(SettingError, match=r"learning rates \[0.1, 0.2\]"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+    with pytest.raises(SettingError, match="every=0"):
+        Diagnostics(0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.Adam(parameters),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01),
+    ],
+)
+def test_other_steps_than_plain_ones_are_warned_of(make):
+    trainer = watched(quiet(), steps=1, epochs=None)
+    trainer.optimizer = make(trainer.model.parameters())
+    with pytest.warns(ApproximationWarning, match="plain gradient step"):
+        trainer.fit()

@@ -1,0 +1,355 @@
+"""Every figure of a diagnosis equals a dense computation; what makes no sense is refused; nothing is changed by looking."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equidp
+from dense import full_hessian, gradients
+from equidp.diagnostics import Diagnosis, Effort, diagnose
+from equidp.errors import ApproximationWarning, DataError, SettingError
+from equidp.noise import SeededRandomness
+from equidp.sampling import PoissonSampler
+from toy import toy
+
+EVERYTHING = Effort(
+    batches=5, curvature_examples=None, trace_vectors=60, trace_error=0.0, eigenvalue_products=100,
+    eigenvalue_error=0.0,
+)  # fmt: skip
+STEP = {"batch_size": 20, "learning_rate": 0.3, "noise_multiplier": 1.5}
+POLICIES = {
+    "dpsgd": lambda: equidp.DPSGD(0.4),
+    "dpsgd-f": lambda: bounds_of(equidp.DPSGDF(0.2, 2)),
+    "global": lambda: equidp.Global(0.4, 1.0),
+    "global-adapt": lambda: equidp.GlobalAdapt(0.4, initial_bound=1.0),
+    "automatic": lambda: equidp.Automatic(0.4),
+}
+WEIGHTS = {
+    "dpsgd": lambda v, a: (0.4 / v).clamp(max=1.0),
+    "dpsgd-f": lambda v, a: (torch.tensor([0.3, 0.5])[a] / v).clamp(max=1.0),
+    "global": lambda v, a: torch.where(v <= 1.0, 0.4, 0.0).double(),
+    "global-adapt": lambda v, a: torch.where(v <= 1.0, 0.4, 0.4 / v),
+    "automatic": lambda v, a: 0.4 / (v + 0.01),
+}
+SENSITIVITY = {"dpsgd-f": 0.5}
+
+
+def bounds_of(policy):
+    policy.bounds = torch.tensor([0.3, 0.5])
+    return policy
+
+
+def model_of() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def data_of() -> equidp.GroupedDataset:
+    data = toy(80)
+    # Groups of unequal size and difficulty.
+    return replace(data, inputs=data.inputs.double(), groups=(torch.arange(80) % 4 == 3).long())
+
+
+@pytest.fixture(params=POLICIES)
+def diagnosed(request):
+    model, data, policy = model_of(), data_of(), POLICIES[request.param]()
+    return request.param, model, data, diagnose(model, policy, data, effort=EVERYTHING, seed=3, **STEP)
+
+
+def dense_batches(name, model, data) -> list[tuple[Tensor, Tensor]]:
+    """g_B and c_B of the batches that seed 3 draws, from per-example gradients."""
+    rows = gradients(model, data.inputs, data.targets)
+    weights = WEIGHTS[name](rows.norm(dim=1), data.groups)
+    return [
+        (rows[at].sum(0) / 20, weights[at] @ rows[at] / 20)
+        for at in PoissonSampler(80, 20 / 80, 5, SeededRandomness(3))
+    ]
+
+
+def test_excess_risk_and_alignment_are_those_of_a_dense_computation(diagnosed):
+    name, model, data, diagnosis = diagnosed
+    batches, eta = dense_batches(name, model, data), 0.3
+    everyone = gradients(model, data.inputs, data.targets).mean(0)
+    for group, row in enumerate(diagnosis.sensitive_groups.to_dict("records")):
+        of = data.groups == group
+        g = gradients(model, data.inputs[of], data.targets[of]).mean(0)
+        h = full_hessian(model, data.inputs[of], data.targets[of])
+        terms: dict[str, list[float]] = {}
+        for mean, clipped in batches:
+            r = clipped.norm() / mean.norm()
+
+            def risk(before: Tensor, after: Tensor, g: Tensor = g, h: Tensor = h) -> float:
+                """What the group loses, to second order, by a step along `after` in place of `before`."""
+                return float(
+                    eta * g @ (before - after) + eta**2 / 2 * (after @ h @ after - before @ h @ before)
+                )
+
+            for key, value in {
+                "clipping": risk(mean, clipped),
+                "magnitude": risk(mean, r * mean),
+                "direction": risk(r * mean, clipped),
+                "direction_alternative": risk(mean, clipped / r),
+                "magnitude_alternative": risk(clipped / r, clipped),
+                "clipping_published": risk(mean, clipped) + eta * float(g @ (everyone - mean)),
+                "nonprivate": float(-eta * g @ everyone + eta**2 / 2 * mean @ h @ mean),
+                "direction_first_order": float(eta * g @ (r * mean - clipped)),
+                "cosine_before": float(torch.cosine_similarity(mean, g, dim=0)),
+                "cosine_after": float(torch.cosine_similarity(clipped, g, dim=0)),
+                "cosine_turned": float(torch.cosine_similarity(mean, clipped, dim=0)),
+                "batch_norm": float(mean.norm()),
+                "clipped_norm": float(clipped.norm()),
+                "ratio": float(r),
+            }.items():
+                terms.setdefault(key, []).append(value)
+        for key, values in terms.items():
+            assert row[f"sensitive_{key}"] == pytest.approx(np.mean(values), rel=1e-8, abs=1e-12), key
+            error = np.std(values, ddof=1) / math.sqrt(5)
+            assert row[f"sensitive_{key}_se"] == pytest.approx(error, rel=1e-6, abs=1e-12), key
+        assert row["sensitive_clipping"] == pytest.approx(
+            row["sensitive_direction"] + row["sensitive_magnitude"], rel=1e-10
+        )
+
+
+def test_curvature_and_noise_are_those_of_a_dense_computation(diagnosed):
+    name, model, data, diagnosis = diagnosed
+    sensitivity = SENSITIVITY.get(name, 0.4)
+    for group, row in enumerate(diagnosis.sensitive_groups.to_dict("records")):
+        of = data.groups == group
+        h = full_hessian(model, data.inputs[of], data.targets[of])
+        ends = torch.linalg.eigvalsh(h)[[0, -1]].tolist()
+        assert row["sensitive_smallest_eigenvalue"] == pytest.approx(ends[0], abs=1e-8)
+        assert row["sensitive_largest_eigenvalue"] == pytest.approx(ends[1], rel=1e-8)
+        assert abs(row["sensitive_trace"] - float(h.trace())) <= 4 * row["sensitive_trace_se"]
+        factor = 0.3**2 / 2 * (1.5 * sensitivity) ** 2
+        assert row["sensitive_noise"] == pytest.approx(row["sensitive_trace"] * factor / 20**2, rel=1e-10)
+        assert row["sensitive_noise_published"] == pytest.approx(row["sensitive_trace"] * factor, rel=1e-10)
+        assert row["sensitive_noise_se"] == pytest.approx(
+            row["sensitive_trace_se"] * factor / 20**2, rel=1e-10
+        )
+        assert row["sensitive_excess"] == row["sensitive_clipping"] + row["sensitive_noise"]
+
+
+def test_norms_and_clipping_error_are_those_of_a_dense_computation(diagnosed):
+    name, model, data, diagnosis = diagnosed
+    rows = gradients(model, data.inputs, data.targets)
+    v = rows.norm(dim=1)
+    w = WEIGHTS[name](v, data.groups)
+    with torch.no_grad():
+        losses = nn.functional.cross_entropy(model(data.inputs), data.targets, reduction="none")
+    for group, row in enumerate(diagnosis.sensitive_groups.to_dict("records")):
+        of = data.groups == group
+        b = 20 * float(of.double().mean())
+        bias, variance = float((w[of] * v[of] - v[of]).abs().mean()), 1.5 * SENSITIVITY.get(name, 0.4) / b
+        expected = {
+            "loss": float(losses[of].mean()),
+            "group_gradient_norm": float(rows[of].mean(0).norm()),
+            "mean_norm": float(v[of].mean()),
+            "max_norm": float(v[of].max()),
+            "error_bias": bias,
+            "error_variance": variance,
+            "error_upper": bias + variance,
+            "error_lower": (bias + variance) / 2,
+            "best_bound": float(np.quantile(v[of], 1 - 1.5 / b, method="inverted_cdf")),
+            "best_bound_all": float(np.quantile(v, 1 - 1.5 / 20, method="inverted_cdf")),
+        }
+        for key, value in expected.items():
+            assert row[f"sensitive_{key}"] == pytest.approx(value, rel=1e-8), key
+        assert row["examples"] == int(of.sum())
+        if name == "dpsgd":
+            assert row["sensitive_share_clipped"] == pytest.approx(float((v[of] > 0.4).double().mean()))
+
+
+def test_pairs_hold_the_papers_bounds(diagnosed):
+    name, model, data, diagnosis = diagnosed
+    batches, eta, c = dense_batches(name, model, data), 0.3, SENSITIVITY.get(name, 0.4)
+    g, lam, p = [], [], []
+    for group in (0, 1):
+        of = data.groups == group
+        g.append(gradients(model, data.inputs[of], data.targets[of]).mean(0))
+        lam.append(float(torch.linalg.eigvalsh(full_hessian(model, data.inputs[of], data.targets[of]))[-1]))
+        p.append(float(of.double().mean()))
+    by_group = diagnosis.sensitive_groups.set_index("group")
+    for row in diagnosis.sensitive_pairs.to_dict("records"):
+        one, other = "ab".index(row["group"]), "ab".index(row["other"])
+        cosines = [
+            float(torch.cosine_similarity(mean, g[k], dim=0) - torch.cosine_similarity(clipped, g[k], dim=0))
+            * float(clipped.norm() * g[k].norm())
+            for k in (one, other)
+            for mean, clipped in batches
+        ]
+        first, second = np.mean(cosines[:5]), np.mean(cosines[5:])
+        square = np.mean([float(clipped.norm()) ** 2 for _, clipped in batches])
+        bound = eta * (first - second) - eta**2 / 2 * (lam[0] + lam[1]) * square
+        assert row["sensitive_direction_bound"] == pytest.approx(bound, rel=1e-8)
+        gap = (
+            by_group.loc[row["group"], "sensitive_direction"]
+            - by_group.loc[row["other"], "sensitive_direction"]
+        )
+        assert row["sensitive_direction_gap"] == pytest.approx(gap, rel=1e-8)
+        norms = [float(each.norm()) for each in g]
+        demand = 2.5 * c + norms[other] * (1 + p[other] + p[other] ** 2 / 2)
+        assert row["sensitive_norm_condition"] == (norms[one] * p[one] ** 2 / 2 >= demand)
+        tran = eta * norms[one] * (norms[one] * (p[one] - p[one] ** 2 / 2) - demand)
+        assert row["sensitive_norm_bound"] == pytest.approx(tran, rel=1e-8)
+        assert row["sensitive_step_small"] == (eta * max(lam) <= 1)
+        assert not row["sensitive_convex"]  # a hidden layer makes it so
+
+
+def test_logistic_regression_is_found_convex():
+    torch.manual_seed(0)
+    diagnosis = diagnose(nn.Linear(5, 2).double(), equidp.DPSGD(0.4), data_of(), effort=EVERYTHING, **STEP)
+    assert diagnosis.sensitive_pairs["sensitive_convex"].all()
+    gaps = diagnosis.sensitive_pairs
+    assert (gaps["sensitive_direction_bound"] <= gaps["sensitive_direction_gap"]).all()
+
+
+def test_looking_changes_nothing():
+    model, data = model_of(), data_of()
+    model.insert(1, nn.Dropout(0.5))
+    model[2].eval()
+    policy = equidp.GlobalAdapt(0.4, initial_bound=1.0)
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    before = copy.deepcopy((model.state_dict(), policy.state_dict()))
+    state = torch.get_rng_state()
+    diagnose(model, policy, data, effort=Effort(batches=2, trace_vectors=2), **STEP)
+    torch.testing.assert_close((model.state_dict(), policy.state_dict()), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert model[0].bias.grad is None
+    assert [module.training for module in model] == [True, True, False, True]
+
+
+def test_chunks_change_nothing_and_engines_agree():
+    model, data = model_of(), data_of()
+    given = {"effort": EVERYTHING, "seed": 3, **STEP}
+    one, other = (
+        diagnose(model, equidp.DPSGD(0.4), data, engine=engine, **given).sensitive_groups.iloc[:, 2:]
+        for engine in ("ghost", "functional")
+    )
+    np.testing.assert_allclose(one.to_numpy(float), other.to_numpy(float), rtol=1e-7, atol=1e-9)
+
+
+def test_a_part_of_the_examples_gives_figures_that_agree_within_their_errors():
+    model, data = model_of(), data_of()
+    given = {"groups": ["a"], "seed": 3, **STEP}
+    exact = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, **given).sensitive_groups.iloc[0]
+    drawn = Effort(batches=5, gradient_examples=50, curvature_examples=10, trace_error=0.0)
+    part = diagnose(model, equidp.DPSGD(0.4), data, effort=drawn, **given).sensitive_groups.iloc[0]
+    error = part["sensitive_trace_se"]
+    assert abs(part["sensitive_trace"] - exact["sensitive_trace"]) < 4 * error
+    assert part["sensitive_mean_norm"] == pytest.approx(exact["sensitive_mean_norm"], rel=0.2)
+    assert part["sensitive_clipping"] == pytest.approx(exact["sensitive_clipping"], rel=0.3)
+    assert part["examples"] == exact["examples"] == 60
+
+
+def test_chosen_groups_alone_are_diagnosed_and_all_make_up_the_data_gradient():
+    model, data = model_of(), data_of()
+    both = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, seed=3, **STEP).sensitive_groups
+    one = diagnose(
+        model, equidp.DPSGD(0.4), data, groups=["b"], effort=EVERYTHING, seed=3, **STEP
+    ).sensitive_groups
+    assert list(one["group"]) == ["b"]
+    for column in ("sensitive_nonprivate", "sensitive_clipping_published", "sensitive_direction"):
+        assert one[column][0] == pytest.approx(both[column][1], rel=1e-9)
+
+
+def test_examples_whose_gradient_is_not_finite_are_left_out_and_counted():
+    class Explodes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 2).double()
+
+        def forward(self, values):
+            return self.layer(values) * torch.where(values[:, :1] > 2.0, torch.inf, 1.0)
+
+    data = data_of()
+    bad = data.inputs[:, 0] > 2.0
+    assert bad.any()
+    table = diagnose(Explodes(), equidp.DPSGD(0.4), data, effort=Effort(batches=2), **STEP).sensitive_groups
+    assert table["sensitive_not_finite"].sum() == int(bad.sum())
+    assert np.isfinite(
+        table[["sensitive_direction", "sensitive_mean_norm", "sensitive_loss"]].to_numpy()
+    ).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"policy": equidp.SGD()}, SettingError, "neither clips nor adds noise"),
+        ({"groups": ["c"]}, SettingError, "unknown group 'c'"),
+        ({"batch_size": 81}, SettingError, "batch_size=81"),
+        ({"engine": "gost"}, SettingError, "Did you mean 'ghost'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, error, message):
+    given = {"policy": equidp.DPSGD(0.4), **STEP, **changes}
+    with pytest.raises(error, match=message):
+        diagnose(model_of(), given.pop("policy"), data_of(), **given)
+
+
+def test_a_group_without_examples_is_refused_by_name_unless_left_out():
+    data = replace(data_of(), group_names=("a", "b", "nobody"))
+    with pytest.raises(DataError, match="group 'nobody' has no example"):
+        diagnose(model_of(), equidp.DPSGD(0.4), data, **STEP)
+    effort = Effort(batches=2, trace_vectors=2)
+    kept = diagnose(model_of(), equidp.DPSGD(0.4), data, groups=["a", "b"], effort=effort, **STEP)
+    assert len(kept.sensitive_groups) == 2
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"batches": 1}, {"gradient_examples": 0}, {"curvature_examples": 1.5}, {"trace_error": 1.0}, {"eigenvalue_products": 0}],
+    ids=str,
+)  # fmt: skip
+def test_efforts_out_of_range_are_refused(setting):
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        Effort(**setting)
+
+
+class FunctionalRelu(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, values):
+        return torch.relu(self.layer(values))
+
+
+@pytest.mark.parametrize(
+    ("model", "kink"),
+    [
+        (nn.Sequential(nn.Linear(5, 3), nn.LeakyReLU(), nn.Linear(3, 2)), "LeakyRelu"),
+        (FunctionalRelu(), "Relu"),
+        (
+            nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 2), nn.MaxPool1d(4), nn.Flatten()),
+            "MaxPool",
+        ),
+    ],
+)
+def test_models_with_kinks_are_warned_of(model, kink):
+    data = toy(80)
+    with pytest.warns(ApproximationWarning, match=kink):
+        diagnose(model, equidp.DPSGD(0.4), data, effort=Effort(batches=2, trace_vectors=2), **STEP)
+
+
+def test_smooth_models_are_not_warned_of(recwarn):
+    effort = Effort(batches=2, trace_vectors=2)
+    result = diagnose(model_of(), equidp.DPSGD(0.4), data_of(), effort=effort, **STEP)
+    assert isinstance(result, Diagnosis)
+    assert not [each for each in recwarn if each.category is ApproximationWarning]
+
+
+def test_everything_raw_is_called_sensitive():
+    result = diagnose(
+        model_of(), equidp.DPSGD(0.4), data_of(), effort=Effort(batches=2, trace_vectors=2), **STEP
+    )
+    for table in (result.sensitive_groups, result.sensitive_pairs):
+        for column in set(table) - {"group", "other", "examples", "learning_rate"}:
+            assert column.startswith("sensitive_")
