@@ -165,12 +165,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=1.0, help="seconds before a kill, at most")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        tally = kill_over_and_over(arguments.kills, Path(folder), seed=arguments.seed)
+        tally = kill_over_and_over(
+            arguments.kills, Path(folder), seed=arguments.seed, longest=arguments.longest
+        )
     print(
         f"{tally.kills} kills, {tally.completed} runs, all completed, in {time.monotonic() - began:.0f} seconds"
     )

@@ -59,6 +59,10 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def test_from_a_table_to_a_card_in_one_command(run, people):
     code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--method", "dpsgd-f",
                          "--out", "run", "--delta", "1e-4")  # fmt: skip
@@ -137,7 +141,7 @@ def test_a_stopped_command_says_how_to_go_on_and_does(people):
     started = subprocess.Popen(
         [*command, *plan, "--out", "run"], cwd=people, env=environment, stderr=subprocess.PIPE, text=True
     )
-    while not (people / "run" / "ledger").exists() or len(read_ledger(people / "run" / "ledger").blocks) < 3:
+    while lines(people / "run" / "ledger") < 5:
         assert started.poll() is None, started.stderr.read()
         time.sleep(0.05)
     second = subprocess.run(
