@@ -58,6 +58,31 @@ def test_a_table_of_ones_own_from_file_to_report(people):
     assert max(row["epsilon"] or 0 for row in json.loads((people / "r.json").read_text())["results"]) <= 6
 
 
+def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people):
+    common = (
+        "compare",
+        "--data",
+        "people.csv",
+        *PEOPLE,
+        "--methods",
+        "dpsgd-f",
+        "--individual",
+        "--release-epsilon",
+        "3",
+    )
+    done = equidp(*common, "--report", "open.html", "--json", "open.json", cwd=people)
+    assert done.returncode == 0, done.stderr
+    assert "released at epsilon 3 a run" in done.stdout
+    again = equidp(*common, "--report", "closed.html", "--include-sensitive", cwd=people)
+    assert again.returncode == 0, again.stderr
+    for name, expected in (("open.html", False), ("closed.html", True)):
+        page = (people / name).read_text()
+        assert "released with noise" in page
+        assert ("must not leave the house" in page) == expected
+        assert ("as it is" in page) == expected
+    assert "sensitive" not in (people / "open.json").read_text()
+
+
 def test_missing_values_can_be_a_category(people):
     done = equidp(
         "compare", "--data", "gaps.csv", *PEOPLE, "--methods", "dpsgd", "--missing", "category", cwd=people
@@ -114,6 +139,9 @@ def test_a_plan_is_accounted_for_without_data(people):
         (("--engine", "gost"), "Did you mean 'ghost'"),
         (("--report", "no/folder/r.html"), "cannot be written"),
         (("--bounds", "age"), "expected column=low:high"),
+        (("--include-sensitive", "--individual"), "give --individual and --report too"),
+        (("--release-epsilon", "1"), "give --individual too"),
+        (("--individual", "--release-epsilon", "0"), "target epsilon=0"),
         (("--tau", "0"), "tau=0"),
         (
             ("--data", "people.csv", "--target", "income", "--group", "sex", "--test-share", "1"),

@@ -137,6 +137,7 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         replace(spec, engine="functional"),
         replace(spec, plan=replace(PLAN, epochs=4)),
         replace(spec, source=Toy(n=250)),
+        replace(spec, release_epsilon=0.1),
     ):
         assert changed.file_name() != name
 
@@ -172,6 +173,50 @@ def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path, capsys):
     # Diagnosing changes no result, and is not read from runs that were not diagnosed.
     assert compared(tmp_path).results.equals(first.results)
     assert compared(tmp_path).sensitive_diagnosis is None
+
+
+def test_individual_privacy_of_every_private_run_and_group(tmp_path):
+    """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have neither."""
+    comparison = compared(tmp_path, methods=["dpsgd", "dpsgd-f"], release_epsilon=2.0)
+    table = comparison.individual
+    assert set(zip(table["method"], table["seed"], table["group"], strict=True)) == {
+        (method, seed, group)
+        for method in ("dpsgd", "dpsgd-f")
+        for seed in (0, 1)
+        for group in ("many", "few")
+    }
+    run = comparison.results[comparison.results["group"] == "all"].set_index(["method", "seed"])["epsilon"]
+    for row in table.itertuples():
+        assert row.epsilon == run[row.method, row.seed] < row.epsilon_with_release < row.epsilon + 2.0
+        assert 0 < row.sensitive_median <= row.sensitive_q95 <= row.group_epsilon <= row.epsilon
+        assert 0 <= row.released_mean <= row.epsilon
+    assert (table["released_mean"] != table["sensitive_mean"]).all()
+    assert (
+        table[table["method"] == "dpsgd"]["group_epsilon"] == table[table["method"] == "dpsgd"]["epsilon"]
+    ).all()
+    assert table[table["method"] == "dpsgd-f"]["group_epsilon"].min() < table["epsilon"].min()
+    assert compared(tmp_path, methods=["dpsgd"]).individual.empty
+
+
+def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
+    comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, release_epsilon=2.0)
+    row = comparison.individual.set_index("group").loc["few"]
+    comparison.report(tmp_path / "open.html")
+    comparison.report(tmp_path / "closed.html", include_sensitive=True)
+    open_page, closed_page = ((tmp_path / name).read_text() for name in ("open.html", "closed.html"))
+    assert f"<td>{row['released_mean']:.3g}<small>± {row['standard_error']:.3g}</small></td>" in open_page
+    assert f"<td>{row['group_epsilon']:.3g}<small>{row['linear_group_epsilon']:.3g}</small></td>" in open_page
+    raw = f"<td>{row['sensitive_mean']:.3g}<small>{row['sensitive_median']:.3g}, {row['sensitive_q95']:.3g}</small></td>"
+    assert raw in closed_page
+    assert raw not in open_page
+    assert "must not leave the house" in closed_page
+    assert "must not leave the house" not in open_page
+    comparison.to_json(tmp_path / "out.json")
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["individual"][0]["released_mean"] == pytest.approx(
+        comparison.individual["released_mean"].iloc[0]
+    )
+    assert not any(name.startswith("sensitive") for name in content["individual"][0])
 
 
 def test_progress_reaches_the_total(tmp_path):

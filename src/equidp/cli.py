@@ -26,7 +26,7 @@ from rich.table import Table
 
 from equidp.account import account
 from equidp.accounting import ACCOUNTANTS
-from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
+from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
@@ -127,6 +127,19 @@ def compare_command(
     ] = False,
     diagnose_every: Annotated[int, typer.Option(help="Steps between diagnoses.")] = 200,
     diagnose_groups: Annotated[str, typer.Option(help="Groups to diagnose, with commas; default: all.")] = "",
+    individual: Annotated[
+        bool,
+        typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
+    ] = False,
+    release_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help=f"What that release may cost each run, with --individual; default {RELEASE_EPSILON}."
+        ),
+    ] = None,
+    include_sensitive: Annotated[
+        bool, typer.Option("--include-sensitive", help="Add the groups' true epsilons to the report.")
+    ] = False,
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
@@ -139,7 +152,17 @@ def compare_command(
         equidp compare --data adult --methods sgd,dpsgd,dpsgd-f --seeds 5
 
         equidp compare --data people.csv --target income --group sex --epsilon 1,3,8 --report report.html
+
+        equidp compare --individual --report report.html
     """
+    if include_sensitive and not (individual and report):
+        raise SettingError(
+            "--include-sensitive adds to a report with individual privacy; give --individual and --report too."
+        )
+    if release_epsilon is not None and not individual:
+        raise SettingError(
+            f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
+        )
     for path in (report, json_file):
         if path is not None:
             check_writable(path)
@@ -183,18 +206,23 @@ def compare_command(
             diagnosis=DiagnosisPlan(diagnose_every, tuple(_names(diagnose_groups)) or None)
             if diagnose
             else None,
+            release_epsilon=(RELEASE_EPSILON if release_epsilon is None else release_epsilon)
+            if individual
+            else None,
         )
-    _deliver(comparison, report, json_file)
+    _deliver(comparison, report, json_file, include_sensitive=include_sensitive)
 
 
-def _deliver(comparison: Comparison, report: Path | None, json_file: Path | None) -> None:
+def _deliver(
+    comparison: Comparison, report: Path | None, json_file: Path | None, *, include_sensitive: bool
+) -> None:
     comparison.table()
     for sentence in sensitive_findings(comparison):
         typer.echo(sentence)
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
-        comparison.report(report)
+        comparison.report(report, include_sensitive=include_sensitive)
         _messages.print(f"Report: {report.resolve()}", highlight=False, soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,22 @@ from equidp.names import unknown_name
 from equidp.plans import METHODS, PLANS, Plan, default_delta
 from equidp.record import RunRecord
 from equidp.report import html, table
-from equidp.runs import Progress, RunSpec, check_folder, make_trainer, results_table, run_all, split
+from equidp.runs import (
+    INDIVIDUAL,
+    Progress,
+    RunSpec,
+    check_folder,
+    make_trainer,
+    results_table,
+    run_all,
+    split,
+)
 from equidp.training import checked_schedule
 
 BASELINE = "sgd"
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt")
+RELEASE_EPSILON = 0.1
+"""What a release of individual privacy may cost (Yu et al., Table 2)."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,15 @@ class Comparison:
         epochs: one row per run, epoch and group: see `equidp.callbacks.EpochRecorder`.
         sensitive_diagnosis: where the disparity of the private runs comes from, if that was asked for; computed from raw training
             data, so it must not leave the house.
+        individual: one row per private run and group, if that was asked for: what privacy its examples got. Columns that start with
+            "sensitive" follow from raw training data, and must not leave the house.
     """
 
     settings: dict[str, Any]
     results: pd.DataFrame
     epochs: pd.DataFrame
     sensitive_diagnosis: Diagnosis | None = None
+    individual: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def costs(self) -> pd.DataFrame:
         """`results` with privacy cost and excessive risk against the non-private run of the same seed."""
@@ -57,13 +71,21 @@ class Comparison:
         """Prints the summary on the terminal."""
         table.print_comparison(self)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report: one HTML file that needs nothing else."""
-        html.write_report(self, path)
+    def report(self, path: str | os.PathLike[str], *, include_sensitive: bool = False) -> None:
+        """Writes the report: one HTML file that needs nothing else.
+
+        `include_sensitive` adds the true epsilons of the groups' examples beside the released ones.
+        """
+        html.write_report(self, path, include_sensitive=include_sensitive)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes settings and costs as JSON (an infinite epsilon as null)."""
-        content = {"settings": self.settings, "results": json.loads(self.costs().to_json(orient="records"))}
+        """Writes settings, costs and what was released of individual privacy as JSON (an infinite epsilon as null)."""
+        open_to_all = self.individual[[c for c in self.individual if not c.startswith("sensitive")]]
+        content = {
+            "settings": self.settings,
+            "results": json.loads(self.costs().to_json(orient="records")),
+            "individual": json.loads(open_to_all.to_json(orient="records")),
+        }
         Path(path).write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -82,6 +104,7 @@ def compare(
     on_progress: Progress | None = None,
     command: str = "",
     diagnosis: DiagnosisPlan | None = None,
+    release_epsilon: float | None = None,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
@@ -102,6 +125,8 @@ def compare(
         on_progress: called with (steps done, steps in all) now and then.
         command: what the report names as the command that made it.
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
+        release_epsilon: account for each training example of the private runs (its norm is taken once an epoch), and release the
+            mean epsilon of each group at this epsilon and the run's delta; None: neither.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -120,6 +145,12 @@ def compare(
     specs = _specs(source, methods, plan, epsilons, seeds, engine, len(data_split.train))
     if diagnosis is not None:
         specs = [spec if spec.method == BASELINE else replace(spec, diagnosis=diagnosis) for spec in specs]
+    if release_epsilon is not None:
+        calibrate_noise(release_epsilon, plan.delta, 1.0, 1)  # refuses what cannot be released at
+        specs = [
+            spec if spec.method == BASELINE else replace(spec, release_epsilon=release_epsilon)
+            for spec in specs
+        ]
     _dry_run(specs, data_split, seeds[0])
     # Worker processes outlive a comparison, and are where the first one was.
     folder = Path(directory).absolute()
@@ -130,6 +161,7 @@ def compare(
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
         None if diagnosis is None else _joined_diagnosis(specs, records),
+        individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
     )
 
 

@@ -27,6 +27,7 @@ from equidp.callbacks import Callback, EpochRecorder
 from equidp.data.base import DataSource, DataSplit
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, SettingError
+from equidp.individual import IndividualAccountant
 from equidp.models import MODELS
 from equidp.plans import METHODS, Plan
 from equidp.record import RunRecord
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
+
+INDIVIDUAL = "individual"
+"""Where a run's record keeps the epsilons of its groups' examples."""
 
 _TICK = 0.3  # seconds between signs of life
 
@@ -54,6 +58,7 @@ class RunSpec:
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         diagnosis: what to diagnose of it; None: nothing.
+        release_epsilon: account for each example, and release the mean epsilon of each group at this epsilon; None: neither.
     """
 
     source: DataSource
@@ -64,6 +69,7 @@ class RunSpec:
     seed: int
     engine: str
     diagnosis: DiagnosisPlan | None = None
+    release_epsilon: float | None = None
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -72,6 +78,7 @@ class RunSpec:
             plan["model"] = hashlib.sha256(cloudpickle.dumps(self.plan.model)).hexdigest()
         facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
         facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
+        facts += [self.release_epsilon]
         facts += [_fingerprint(self.source, self.seed), _code_fingerprint(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -159,7 +166,10 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     data = split(spec.source, spec.seed)
     record = RunRecord()
-    callbacks = [EpochRecorder(record, data.test), _StepFile(step_file)]
+    accountant = None if spec.release_epsilon is None else IndividualAccountant(per_epoch=1)
+    callbacks: list[Callback] = [EpochRecorder(record, data.test), _StepFile(step_file)]
+    if accountant is not None:
+        callbacks.append(accountant)
     if spec.diagnosis is not None:
         callbacks.append(Diagnostics.of(spec.diagnosis, record=record, announce=lambda cost: None))
     trainer = make_trainer(spec, data, tuple(callbacks))
@@ -175,10 +185,42 @@ def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     rows = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
     epochs = [{**facts, **row} for row in record.table().to_dict("records")]
+    individual = [] if accountant is None else _individual_rows(spec, trainer, accountant)
     RunRecord(
-        {**record.settings, "results": rows, "noise_multiplier": trainer.noise_multiplier}, epochs
+        {
+            **record.settings,
+            "results": rows,
+            "noise_multiplier": trainer.noise_multiplier,
+            INDIVIDUAL: [{**facts, **row} for row in individual],
+        },
+        epochs,
     ).save(path)
     step_file.write_text(str(trainer.steps_done))
+
+
+def _individual_rows(
+    spec: RunSpec, trainer: Trainer, accountant: IndividualAccountant
+) -> list[dict[str, float | str]]:
+    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as they are."""
+    assert spec.release_epsilon is not None
+    report = accountant.report(trainer)
+    raw = report.sensitive_by_group().set_index("group")
+    released = report.release_by_group(spec.release_epsilon, trainer.delta)
+    spent = trainer.run().epsilon()
+    return [
+        {
+            "group": row["group"],
+            "released_mean": row["mean"],
+            "standard_error": row["standard_error"],
+            "group_epsilon": float(report.group_epsilons[at]),
+            "linear_group_epsilon": float(report.linear_group_epsilons[at]),
+            "epsilon": report.largest,
+            "release_epsilon": spec.release_epsilon,
+            "epsilon_with_release": spent,
+            **{f"sensitive_{name}": float(raw.loc[row["group"], name]) for name in ("mean", "median", "q95")},
+        }
+        for at, row in enumerate(released.to_dict("records"))
+    ]
 
 
 def run_all(

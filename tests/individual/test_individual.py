@@ -11,7 +11,7 @@ import equidp
 from equidp.accounting import epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
-from equidp.individual.accountant import _shares
+from equidp.individual.accountant import current_shares
 from toy import make_trainer, toy
 
 POLICIES = {
@@ -153,6 +153,21 @@ def test_groups():
     assert report.sensitive_worst_to_best() == pytest.approx(means.max() / means.min())
 
 
+def test_epsilon_goes_with_the_log_of_the_loss():
+    trainer, accountant = watched(equidp.GlobalAdapt(0.5, initial_bound=2.0), epochs=5)
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    losses = trainer.loss(trainer.model(trainer.train.inputs), trainer.train.targets).detach()
+    found = report.sensitive_loss_correlation(losses)
+    assert found == pytest.approx(
+        np.corrcoef(report.sensitive_epsilons, losses.log().numpy())[0, 1], abs=1e-6
+    )
+    assert found > 0.5
+    assert np.isnan(report.sensitive_loss_correlation(torch.ones(300)))
+    with pytest.raises(DataError, match=r"losses have shape \(3,\)"):
+        report.sensitive_loss_correlation(losses[:3])
+
+
 def test_releases_are_near_the_truth_and_are_charged():
     """2,000 examples at (1, 1e-6): 20 releases of each; the median error is small, and every release is in the ledger."""
     trainer, accountant = watched(train=toy(2000), batch_size=100, epochs=2)
@@ -289,7 +304,7 @@ def test_sampled_norms_are_those_of_the_last_draw(name):
     class Twin(equidp.Callback):
         def after_step(self, trainer):
             held[drawn["indices"]] = drawn["norms"]
-            shares = _shares(trainer, torch.from_numpy(held).float(), trainer.train.groups)
+            shares = current_shares(trainer, torch.from_numpy(held).float(), trainer.train.groups)
             grid = accountant._histories
             expected[:] += grid.shares[grid.cells(shares)]
 
@@ -400,3 +415,44 @@ def test_nearest_rounding_is_no_guarantee():
     )
     trainer.fit()
     assert not accountant.report(trainer, accountant="rdp").guaranteed
+
+
+def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
+    """What DPSGD-F's released bounds say of each group holds for each member; the papers' linear reading is another figure."""
+
+    class Fixed(equidp.DPSGDF):
+        def observe(self, released):
+            self.bounds = torch.tensor([0.1, 0.4])
+
+    trainer, accountant = watched(Fixed(0.1, 2), steps=12, epochs=None)
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    for group in (0, 1):
+        members = report.sensitive_epsilons[report.groups == group]
+        assert members.max() <= report.group_epsilons[group]
+    assert report.group_epsilons[0] < report.group_epsilons[1] == report.largest
+    np.testing.assert_allclose(report.linear_group_epsilons, [report.largest / 4, report.largest])
+    trainer, accountant = watched(equidp.GlobalAdapt(0.5, initial_bound=2.0))
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    np.testing.assert_allclose(report.group_epsilons, report.largest)
+
+
+def test_means_of_groups_are_released_together():
+    trainer, accountant = watched(train=toy(3000), batch_size=100, epochs=2)
+    trainer.fit()
+    spent = len(trainer.ledger.entries)
+    report = accountant.report(trainer, accountant="rdp")
+    truth = report.sensitive_by_group().set_index("group")["mean"]
+    tables = [report.release_by_group(1.0, 1e-6).set_index("group") for _ in range(40)]
+    assert epsilon(trainer.ledger.entries[spent:], 1e-6) > 1
+    for name in ("a", "b"):
+        errors = np.array([table.loc[name, "mean"] - truth[name] for table in tables])
+        stated = np.mean([table.loc[name, "standard_error"] for table in tables])
+        # Clipping at the largest epsilon only lowers the spread. 40 draws: false alarm below 1e-5.
+        assert 0 < np.sqrt((errors**2).mean()) < 1.7 * stated
+    trainer, accountant = watched()
+    trainer.fit()
+    before = len(trainer.ledger.entries)
+    accountant.report(trainer, accountant="rdp").release_by_group(0.5, 1e-5)
+    assert epsilon(trainer.ledger.entries[before:], 1e-5) == pytest.approx(0.5, rel=1e-3)

@@ -133,7 +133,7 @@ def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path
 def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
-    monkeypatch.setattr(html, "render", lambda comparison: 1 / 0)
+    monkeypatch.setattr(html, "render", lambda comparison, **_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         html.write_report(made_up(CLEAR), path)
     assert path.read_text() == "old"

@@ -49,6 +49,7 @@ class Histories:
         cells = math.ceil(1 / grid - 1e-9)
         self.shares: Floats = np.minimum(np.arange(cells + 1) * grid, 1.0)
         middles = (self.shares[1:] + self.shares[:-1]) / 2
+        self._starts = np.arange(num_examples) * (cells + 1)  # of each example's row, were the table flat
         self._ends = self.shares if rounding == "up" else np.append(middles, 1.0)
         shape = (num_examples, cells + 1)
         if 4 * math.prod(shape) <= memory_limit:
@@ -59,7 +60,7 @@ class Histories:
 
     def cells(self, shares: Floats) -> npt.NDArray[np.int64]:
         """Cell of each share, rounded; a share that is not a number counts as 1."""
-        bounded = np.nan_to_num(shares, nan=1.0, posinf=1.0).clip(0.0, 1.0)
+        bounded = np.maximum(np.fmin(shares, 1.0), 0.0)  # fmin passes over what is not a number
         # The first end that is not below the share. A division finds it but for rounding, twenty times faster than a search.
         guess = np.ceil((bounded - self._ends[0]) / self.grid).astype(np.int64)
         cells: npt.NDArray[np.int64] = guess.clip(0, len(self._ends) - 1)
@@ -74,9 +75,9 @@ class Histories:
         examples: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Records steps at these cells, of these examples, each named once; default: of all of them, [n]."""
-        chosen = np.arange(len(cells)) if examples is None else examples
+        starts = self._starts if examples is None else self._starts[examples]
         flat = self.counts.reshape(-1)  # one index is four times faster than two
-        flat[chosen * len(self.shares) + cells] += np.asarray(steps, dtype=np.uint32)
+        flat[starts + cells] += np.asarray(steps, dtype=np.uint32)
 
 
 def own_noise_multiplier(event: StepEvent, share: float) -> float:

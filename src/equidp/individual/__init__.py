@@ -2,6 +2,12 @@
 
 from equidp.individual.accountant import IndividualAccountant
 from equidp.individual.clipping import IndividualClipping
+from equidp.individual.membership import sensitive_membership_inference
 from equidp.individual.report import IndividualReport
 
-__all__ = ["IndividualAccountant", "IndividualClipping", "IndividualReport"]
+__all__ = [
+    "IndividualAccountant",
+    "IndividualClipping",
+    "IndividualReport",
+    "sensitive_membership_inference",
+]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from equidp.training import Trainer
 
 
+_NOBODY = np.empty(0, dtype=np.int64)
+
+
 class IndividualAccountant(Callback):
     """Accounts for each training example: with every step, what share of the sensitivity its gradient could use.
 
@@ -113,7 +116,12 @@ class IndividualAccountant(Callback):
         self._norms = torch.full((count,), torch.nan, device=device)  # nan: never taken
         self._cells = np.zeros(count, dtype=np.int64)  # of each example's share, which it has had ...
         self._since = np.zeros(count, dtype=np.int64)  # ... since this step
-        self._stale = np.arange(count)  # examples whose share has to be worked out again
+        self._stale: npt.NDArray[np.int64] | None = (
+            None  # whose share has to be worked out again; None: everyone's
+        )
+        # What a member of each group could have used at most, where the policy releases a bound for each group.
+        self._group_histories = Histories(data.num_groups, self._grid)
+        self._group_shares = np.zeros(data.num_groups)
 
     def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = _fingerprint(data)
@@ -131,7 +139,10 @@ class IndividualAccountant(Callback):
     def _count_missed(self, missed: int) -> None:
         if missed:
             self._write()
-            self._counted.add(np.full(len(self._cells), len(self._counted.shares) - 1), missed)
+            for histories in (self._counted, self._group_histories):
+                worst = np.full(len(histories.counts), len(histories.shares) - 1)
+                histories.add(worst, missed)
+            self._group_shares += missed
             self._steps += missed
             self._since[:] = self._steps
 
@@ -154,9 +165,12 @@ class IndividualAccountant(Callback):
         self._check_missed(missed, trainer)
         self._count_missed(missed)
         self._refresh(trainer)
+        shares = _group_shares(trainer, len(self._group_shares))
+        self._group_histories.add(self._group_histories.cells(shares))
+        self._group_shares += shares
         self._steps += 1
         if trainer.policy.state_names:  # the next step's weights are others
-            self._stale = np.arange(len(self._cells))
+            self._stale = None
         if self._interval != "sampled" and self._steps % self._every == 0 and self._steps < trainer.steps:
             self._take_norms(trainer)
 
@@ -170,30 +184,34 @@ class IndividualAccountant(Callback):
                 trainer.engine, data.inputs.to(device), data.targets.to(device), self._chunk_size
             )
         self._norms = torch.where(torch.isfinite(norms), norms, 0.0)  # the others contribute nothing
-        self._stale = np.arange(len(self._norms))
+        self._stale = None
 
     def _remember(self, indices: Tensor, norms: Tensor) -> None:
         """Holds the norms of a batch that is being weighted."""
         self._norms[indices] = norms
-        self._stale = np.union1d(self._stale, indices.cpu().numpy())
+        if self._stale is not None:
+            self._stale = np.union1d(self._stale, indices.cpu().numpy())
 
     def _refresh(self, trainer: Trainer) -> None:
         """Brings the shares that changed up to the step that is being taken, under the policy as it is in it."""
         stale = self._stale
-        if not len(stale):
-            return
-        everyone = len(stale) == len(self._cells)
-        chosen = slice(None) if everyone else torch.from_numpy(stale).to(self._norms.device)
-        cells = self._counted.cells(_shares(trainer, self._norms[chosen], self._groups[chosen]))
         self._write(stale)
-        self._cells[stale] = cells
-        self._stale = stale[:0]
+        if stale is None:
+            self._cells = self._counted.cells(current_shares(trainer, self._norms, self._groups))
+        elif len(stale):
+            chosen = torch.from_numpy(stale).to(self._norms.device)
+            shares = current_shares(trainer, self._norms[chosen], self._groups[chosen])
+            self._cells[stale] = self._counted.cells(shares)
+        self._stale = _NOBODY
 
-    def _write(self, examples: npt.NDArray[np.int64] | slice = slice(None)) -> None:
-        """Puts the steps that these examples' shares have held for into their histories."""
-        chosen = np.arange(len(self._cells))[examples]
-        self._counted.add(self._cells[chosen], self._steps - self._since[chosen], chosen)
-        self._since[chosen] = self._steps
+    def _write(self, examples: npt.NDArray[np.int64] | None = None) -> None:
+        """Puts the steps that these examples' shares have held for into their histories; default: everyone's."""
+        if examples is None:
+            self._counted.add(self._cells, self._steps - self._since)
+            self._since[:] = self._steps
+        else:
+            self._counted.add(self._cells[examples], self._steps - self._since[examples], examples)
+            self._since[examples] = self._steps
 
     def report(
         self, trainer: Trainer, delta: float | None = None, accountant: str = "pld"
@@ -212,9 +230,14 @@ class IndividualAccountant(Callback):
         self._write()
         delta = trainer.delta if delta is None else delta
         largest = epsilon([(trainer.event, self._steps)], delta, accountant)
-        epsilons = individual_epsilons(self._counted, trainer.event, delta, accountant)
+        epsilons, of_groups = (
+            np.minimum(individual_epsilons(histories, trainer.event, delta, accountant), largest)
+            for histories in (self._counted, self._group_histories)
+        )
         return IndividualReport(
-            sensitive_epsilons=np.minimum(epsilons, largest),
+            sensitive_epsilons=epsilons,
+            group_epsilons=of_groups,
+            linear_group_epsilons=largest * self._group_shares / self._steps,
             groups=data.groups.cpu().numpy(),
             group_names=data.group_names,
             largest=largest,
@@ -225,12 +248,20 @@ class IndividualAccountant(Callback):
         )
 
 
-def _shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
+def current_shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
     """z_i = weight * norm / sensitivity, as the policy now has it, [n]; nan where the norm is."""
     policy = copy.deepcopy(trainer.policy)
     weights = capped_weights(rowwise(policy.weights, norms, groups), norms, policy.sensitivity)
     shares: npt.NDArray[np.float64] = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
     return shares
+
+
+def _group_shares(trainer: Trainer, num_groups: int) -> npt.NDArray[np.float64]:
+    """The largest share of the sensitivity that the policy's released bounds leave to a member of each group, [K]."""
+    bounds = trainer.policy.released_state().get("clipping_bound")
+    if not isinstance(bounds, Tensor) or bounds.shape != (num_groups,):
+        return np.ones(num_groups)
+    return (bounds.double() / trainer.policy.sensitivity).clamp(0.0, 1.0).cpu().numpy()
 
 
 def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from torch import Tensor
 
 from equidp.accounting import calibrate_noise
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import private_sum
 from equidp.noise import Randomness
@@ -27,6 +29,10 @@ class IndividualReport:
 
     Attributes:
         sensitive_epsilons: [n].
+        group_epsilons: [K], what a member of each group can have at most, from the bounds that the policy released: not private.
+            Below `largest` only where a policy has a bound for each group, as DPSGD-F.
+        linear_group_epsilons: [K], the papers' reading of the same: `largest` times the mean share of the group's bound. No
+            guarantee; here to be set beside `group_epsilons`.
         groups: [n], indices into `group_names`.
         group_names: one per group.
         largest: epsilon of an example that used all of the sensitivity in every step; none has more.
@@ -38,6 +44,8 @@ class IndividualReport:
     """
 
     sensitive_epsilons: npt.NDArray[np.float64]
+    group_epsilons: npt.NDArray[np.float64]
+    linear_group_epsilons: npt.NDArray[np.float64]
     groups: npt.NDArray[np.int64]
     group_names: tuple[str, ...]
     largest: float
@@ -75,12 +83,47 @@ class IndividualReport:
         means = self.sensitive_by_group().set_index("group")["mean"].drop("all")
         return float(means.max() / means.min())
 
+    def sensitive_loss_correlation(self, losses: Tensor) -> float:
+        """Pearson correlation of epsilon with the log of each training example's final loss, [n] (Yu et al., Figure 5).
+
+        NaN where either is the same for all.
+        """
+        if losses.shape != self.sensitive_epsilons.shape:
+            raise DataError(
+                f"losses have shape {tuple(losses.shape)}; expected one per training example, {self.sensitive_epsilons.shape}."
+            )
+        logs = losses.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+        if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:
+            return math.nan
+        return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
+
     def release_mean(self, epsilon: float, delta: float) -> float:
         """The mean epsilon with noise, charged to the ledger: a Gaussian mechanism on the sum of values in [0, `largest`]."""
         noise = self._charged(epsilon, delta, queries=1)
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
+
+    def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
+        """Each group's mean epsilon with noise, charged to the ledger; columns group, mean, standard_error.
+
+        One Gaussian mechanism on the sums and the counts of all groups together: an example is in one group, so that all groups
+        cost what one would. `standard_error` is that of the noise; it follows from what is released.
+        """
+        noise = self._charged(epsilon, delta, queries=1)
+        count, largest = len(self.group_names), self.largest
+        members = np.zeros((len(self.groups), 2 * count))
+        members[np.arange(len(self.groups)), self.groups] = self.sensitive_epsilons / largest
+        members[np.arange(len(self.groups)), count + self.groups] = 1.0
+        released = private_sum(
+            torch.from_numpy(members), bound=2**0.5, noise_multiplier=noise, randomness=self.randomness
+        ).numpy()
+        sizes = np.maximum(released[count:], 1.0)
+        means = (released[:count] / sizes).clip(0.0, 1.0)
+        errors = noise * 2**0.5 * np.sqrt(1 + means**2) / sizes
+        return pd.DataFrame(
+            {"group": self.group_names, "mean": largest * means, "standard_error": largest * errors}
+        )
 
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
         """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from equidp.errors import SettingError
 from equidp.metrics import ALL, METRICS, summary
-from equidp.report import diagnosis, plots, words
+from equidp.report import diagnosis, individual, plots, words
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -38,11 +38,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+def write_report(
+    comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
+) -> None:
     """Writes the report of a comparison, whole or not at all."""
     check_writable(path)
     target = Path(path)
-    page = render(comparison)
+    page = render(comparison, include_sensitive=include_sensitive)
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=target.parent, suffix=".tmp", delete=False
     ) as file:
@@ -58,7 +60,7 @@ def _umask() -> int:
     return current
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     """The page as text."""
     environment = Environment(
         loader=PackageLoader("equidp.report"),
@@ -82,6 +84,7 @@ def render(comparison: Comparison) -> str:
         ],
         details=_details(comparison),
         diagnosis=diagnosis.section(comparison),
+        individual=individual.section(comparison, include_sensitive=include_sensitive),
         guarantee=words.guarantee(comparison),
         not_covered=words.not_covered(comparison),
     )

@@ -205,6 +205,51 @@ def trade_off(comparison: Comparison) -> Figure:
     return figure
 
 
+@_plot
+def accuracy_and_epsilon(comparison: Comparison, means: pd.DataFrame, column: str) -> Figure:
+    """Test accuracy of each group against the mean epsilon of its training examples, a panel per method (Yu et al., Figure 2).
+
+    Args:
+        comparison: whose accuracies are shown.
+        means: one row per method, setting and group, with `column` and standard_error.
+        column: which epsilon; a released one is shown with twice its standard error.
+    """
+    keys = list(dict.fromkeys(zip(means["method"], means["setting"], strict=True)))
+    accuracies = comparison.results.groupby(["method", "setting", "group"])["accuracy"].mean()
+    columns = min(3, len(keys))
+    lines = -(-len(keys) // columns)
+    figure = Figure(figsize=(2.9 * columns + 0.4, 2.5 * lines + 0.3))
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    colours = _group_colours(comparison)
+    for panel, key in zip(grid.flat, keys, strict=False):
+        part = means[(means["method"] == key[0]) & (means["setting"] == key[1])].set_index("group")
+        for name, colour in colours.items():
+            spread = 0.0 if column.startswith("sensitive") else 2 * part.loc[name, "standard_error"]
+            place = part.loc[name, column], 100 * accuracies[(*key, name)]
+            panel.errorbar(
+                *place,
+                xerr=spread,
+                fmt="o",
+                color=colour,
+                markersize=4 if colour == _GREY else 6,
+                linewidth=1,
+            )
+            if len(colours) > _MOST_COLOURED:
+                panel.annotate(_short(name)[:8], place, xytext=(4, 3), textcoords="offset points", fontsize=7)
+        panel.axvline(part["epsilon"].iloc[0], color=_INK, linewidth=0.8, linestyle=":")
+        panel.set_xlim(0, 1.06 * means["epsilon"].max())
+        panel.set_title(label(*key))
+    for panel in grid.flat[len(keys) :]:
+        panel.remove()
+    for panel in grid[-1]:
+        panel.set_xlabel("mean epsilon; dotted: the run's")
+    for panel in grid[:, 0]:
+        panel.set_ylabel("accuracy, %")
+    _group_legend(figure, colours)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.28 / figure.get_figheight()))
+    return figure
+
+
 def _line(
     axes: Axes, x: pd.Series, part: pd.DataFrame, mean: str, low: str, high: str, style: dict[str, object]
 ) -> None:

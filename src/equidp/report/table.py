@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from equidp.metrics import ALL, COSTS, summary
+from equidp.report.individual import individual_means
 from equidp.report.words import finding, label, number, overview, points, span, test_sentences
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for metric, title, show in _DETAILS:
         console.print()
         console.print(_detail_table(comparison, metric, title, show))
+    if not comparison.individual.empty:
+        cost = number(comparison.individual["release_epsilon"].iloc[0])
+        console.print(
+            f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
+        )
+        console.print(_individual_table(comparison))
 
 
 def _summary_table(comparison: Comparison) -> Table:
@@ -115,3 +122,19 @@ def ablation_table(summary: pd.DataFrame, method: str) -> Table:
 
 def _with_error(value: float, error: float) -> str:
     return points(value) if math.isnan(error) else f"{points(value)} ± {points(error)}"
+
+
+def _individual_table(comparison: Comparison) -> Table:
+    means = individual_means(comparison)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("group", no_wrap=True)
+    columns = {
+        label(*key): part.set_index("group") for key, part in means.groupby(["method", "setting"], sort=False)
+    }
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in comparison.settings["group_names"]:
+        rows = (part.loc[group] for part in columns.values())
+        cells = (f"{number(row['released_mean'])} ± {number(row['standard_error'])}" for row in rows)
+        table.add_row(escape(group), *cells)
+    return table

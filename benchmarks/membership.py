@@ -1,0 +1,62 @@
+"""Who can be told to have been in the training data? Membership inference by group, with and without privacy.
+
+    python benchmarks/membership.py [--data digits] [--methods sgd,dpsgd,global-adapt] [--shadow-models 16] [--out membership.csv]
+
+For research on public data: figures follow from raw data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import nn
+
+from equidp import DataSplit, GroupedDataset, Plan, default_plan
+from equidp.data import DataSource, open_source
+from equidp.individual import sensitive_membership_inference
+from equidp.plans import default_delta
+from equidp.runs import RunSpec, make_trainer, split
+
+FIGURES = ["success_rate", "auc", "tpr_at_0.1%_fpr", "tpr_at_1%_fpr"]
+
+
+def trained(source: DataSource, method: str, plan: Plan, data: GroupedDataset, seed: int) -> nn.Module:
+    torch.set_num_threads(1)
+    spec = RunSpec(source, method, plan, setting="", target_epsilon=0.0, seed=seed, engine="ghost")
+    return make_trainer(spec, DataSplit(data, data)).fit().model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--methods", default="sgd,dpsgd,global-adapt")
+    parser.add_argument("--shadow-models", type=int, default=16)
+    parser.add_argument("--out", type=Path, default=Path("membership.csv"))
+    chosen = parser.parse_args()
+    source = open_source(chosen.data)
+    data = split(source, 0).train
+    base = default_plan(chosen.data)
+    tables = []
+    for method in chosen.methods.split(","):
+        plan = base.with_changes({"delta": base.delta or default_delta(len(data))}).for_method(method)
+        train = partial(trained, source, method, plan)
+        table = sensitive_membership_inference(data, train, shadow_models=chosen.shadow_models)
+        tables.append(table.assign(method=method))
+        print(f"\n{method}: {chosen.shadow_models} shadow models, members: half of {len(data):,} examples")
+        for row in table.to_dict("records"):
+            shown = "  ".join(
+                f"{name} {row[name]:.3f} ({row[name + '_low']:.3f} to {row[name + '_high']:.3f})"
+                for name in FIGURES
+            )
+            print(f"{row['attack']:15s} {row['group']:5s} {shown}", flush=True)
+        pd.concat(tables).to_csv(chosen.out, index=False)
+
+
+if __name__ == "__main__":
+    main()
