@@ -241,16 +241,20 @@ def run_all(
     """
     paths = [folder / spec.file_name() for spec in specs]
     missing = [(spec, path) for spec, path in zip(specs, paths, strict=True) if not path.exists()]
-    cores = joblib.cpu_count()
-    jobs = max(1, min(jobs or cores, len(missing)))
+    jobs = max(1, min(jobs or joblib.cpu_count(), len(missing)))
     with tempfile.TemporaryDirectory() as scratch:
         step_files = [Path(scratch) / path.name for _, path in missing]
         with _watched(step_files, sum(spec.num_steps() for spec, _ in missing), on_progress):
             joblib.Parallel(n_jobs=jobs)(
-                joblib.delayed(_execute)(spec, path, step_file, max(1, cores // jobs))
+                joblib.delayed(_execute)(spec, path, step_file, threads_each(jobs))
                 for (spec, path), step_file in zip(missing, step_files, strict=True)
             )
     return [RunRecord.load(path) for path in paths]
+
+
+def threads_each(jobs: int) -> int:
+    """Threads of torch for each of so many processes: a share of the cores, and no more than this process may use."""
+    return max(1, min(torch.get_num_threads(), joblib.cpu_count() // jobs))
 
 
 @contextmanager

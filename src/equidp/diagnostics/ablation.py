@@ -21,7 +21,7 @@ from equidp.errors import SettingError
 from equidp.mechanism import private_sum, rowwise
 from equidp.names import unknown_name
 from equidp.plans import METHODS, Plan, default_delta
-from equidp.runs import Progress, RunSpec, make_trainer, split
+from equidp.runs import Progress, RunSpec, make_trainer, split, threads_each
 from equidp.training import Trainer
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
@@ -74,11 +74,9 @@ def ablate(
             raise unknown_name("error", error, ERRORS)
     make_trainer(spec, split(source, seeds[0]))
     todo = [(replace(spec, seed=seed), error) for seed in seeds for error in errors]
-    cores = joblib.cpu_count()
-    jobs = max(1, min(jobs or cores, len(todo)))
-    threads = max(1, min(torch.get_num_threads(), cores // jobs))
+    jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
     parts = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-        joblib.delayed(_train)(spec, error, threads) for spec, error in todo
+        joblib.delayed(_train)(spec, error, threads_each(jobs)) for spec, error in todo
     )
     tables = []
     for part in parts:
