@@ -254,7 +254,7 @@ def run_all(
 
 def threads_each(jobs: int) -> int:
     """Threads of torch for each of so many processes: a share of the cores, and no more than this process may use."""
-    return max(1, min(torch.get_num_threads(), joblib.cpu_count() // jobs))
+    return max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
 
 
 @contextmanager
