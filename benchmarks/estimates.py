@@ -1,6 +1,6 @@
 """How good are estimates of individual epsilons, and how good are noisy releases of them? One run on MNIST, beside the truth.
 
-    EQUIDP_DATA=... python benchmarks/estimates.py [--epochs 10] [--method dpsgd] [--held 1000] [--out estimates.json]
+    EQUIDP_DATA=... python benchmarks/estimates.py [--epochs 10] [--method dpsgd] [--clipping-bound C] [--out estimates.json]
 
 Norms of `held` examples in every step (exact), of all examples three times an epoch, and of each example when it was last drawn.
 Then, as in Yu et al., Table 2, 20 releases of the mean and of quantiles at (0.1, 1e-5). For public data: prints raw values.
@@ -73,11 +73,14 @@ def main() -> None:
     parser.add_argument("--method", default="dpsgd")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--held", type=int, default=1000)
+    parser.add_argument("--clipping-bound", type=float, help="default: the data's plan's")
     parser.add_argument("--out", type=Path, default=Path("estimates.json"))
     chosen = parser.parse_args()
     source = open_source(chosen.data)
     data = split(source, 0)
     plan = replace(default_plan(chosen.data), epochs=chosen.epochs).for_method(chosen.method)
+    if chosen.clipping_bound:
+        plan = plan.with_changes({"clipping_bound": chosen.clipping_bound})
     held = HeldExamples(data.train, chosen.held)
     rare, sampled = IndividualAccountant(per_epoch=3), IndividualAccountant("sampled")
     spec = RunSpec(source, chosen.method, plan, setting="", target_epsilon=0.0, seed=0, engine="ghost")

@@ -12,6 +12,7 @@ import pytest
 
 import equidp
 from equidp.errors import SettingError
+from equidp.report.card import _summary
 from toy import make_trainer, toy
 
 
@@ -68,6 +69,19 @@ def test_it_says_all_that_it_should(card, run):
         assert part in card, part
     metrics = run.metrics(toy(seed=1)).set_index("group")
     assert f"{100 * metrics.loc['b', 'accuracy']:.1f}" in card
+
+
+def test_groups_that_are_level_are_said_to_be():
+    level, apart = (
+        [
+            {"group": "a", "count": 4, "accuracy": 0.5},
+            {"group": "b", "count": 4, "accuracy": other},
+            {"group": "all", "count": 8, "accuracy": (0.5 + other) / 2},
+        ]
+        for other in (0.5, 0.75)
+    )
+    assert _summary(level) == "Accuracy on 8 test examples: 50.0 %, in every group alike."
+    assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in _summary(apart)
 
 
 def test_names_cannot_break_the_page(card):

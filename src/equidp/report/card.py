@@ -153,9 +153,12 @@ def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
     if not groups:
         return "No test set was given, so nothing is said of accuracy."
     worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
+    overall = f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %"
+    if worst["accuracy"] == best["accuracy"]:
+        return f"{overall}, in every group alike."
     return (
-        f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %. Lowest for group "
-        f"{worst['group']}, {points(worst['accuracy'])} %, highest for {best['group']}, {points(best['accuracy'])} %."
+        f"{overall}. Lowest for group {worst['group']}, {points(worst['accuracy'])} %, highest for {best['group']}, "
+        f"{points(best['accuracy'])} %."
     )
 
 
