@@ -35,7 +35,7 @@ def by_group(source_name: str, method: str, plan: Plan) -> list[dict[str, float 
     trainer = make_trainer(spec, data, (accountant,))
     run = trainer.fit()
     accuracy = run.metrics(data.test).set_index("group")["accuracy"]
-    report = accountant.report(trainer)
+    report = accountant.report(trainer, accountant="rdp")
     table = report.sensitive_by_group()
     return [
         {"method": method, "run": report.largest, "accuracy": float(accuracy[row["group"]]), **row}
