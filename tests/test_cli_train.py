@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 
 import equidp
-from equidp.cli import main
 from equidp.ledger_text import read_ledger
 
 PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
@@ -24,20 +23,9 @@ TABLE = ("people.csv", "--target", "income", "--group", "sex")
 
 
 @pytest.fixture
-def run(people, monkeypatch, capsys):
-    """Runs the command in this process: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(people)
-    monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["equidp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        seen = capsys.readouterr()
-        return end.value.code or 0, seen.out, " ".join(seen.err.split())
-
-    return invoke
+def run(people, command):
+    """Runs the command in this process, beside the table: (exit code, standard output, standard error)."""
+    return partial(command, cwd=people)
 
 
 @pytest.fixture
