@@ -18,12 +18,20 @@ from rich.progress import (
 from torch import Tensor
 
 from equidp.data.base import GroupedDataset
+from equidp.mechanism import capped_weights, rowwise
 from equidp.metrics import group_metrics
+from equidp.policies.base import Policy
 from equidp.record import RunRecord
 from equidp.run import predict
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
+
+
+def step_weights(policy: Policy, norms: Tensor, groups: Tensor) -> Tensor:
+    """The weights that the private step would give these examples now, [batch]: example by example, capped, by a dropped copy."""
+    sensitivity = float(policy.sensitivity)
+    return capped_weights(rowwise(copy.deepcopy(policy).weights, norms, groups), norms, sensitivity)
 
 
 class Callback:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from equidp.callbacks import step_weights
 from equidp.data.base import GroupedDataset
 from equidp.engines.base import GradientEngine, LossFunction
-from equidp.mechanism import capped_weights, rowwise
 from equidp.policies.base import Policy
 
 
@@ -88,12 +87,6 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
             for gradient, parameter in zip(gradients, parameters, strict=True)
         ]
     )
-
-
-def step_weights(policy: Policy, norms: Tensor, groups: Tensor) -> Tensor:
-    """The weights that the private step would give these examples now, [batch]: example by example, capped, by a dropped copy."""
-    sensitivity = float(policy.sensitivity)
-    return capped_weights(rowwise(copy.deepcopy(policy).weights, norms, groups), norms, sensitivity)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equidp.callbacks import step_weights
 from equidp.data.base import GroupedDataset
 from equidp.diagnostics.curvature import (
     ExtremeEigenvalues,
@@ -17,7 +18,7 @@ from equidp.diagnostics.curvature import (
     hutchinson_trace,
 )
 from equidp.diagnostics.effort import Effort
-from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients, step_weights
+from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.errors import DataError
 from equidp.noise import SeededRandomness
 from equidp.policies.base import Policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -12,12 +11,11 @@ import torch
 from torch import Tensor
 
 from equidp.accounting import Histories, epsilon, individual_epsilons
-from equidp.callbacks import Callback
+from equidp.callbacks import Callback, step_weights
 from equidp.data.base import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.errors import DataError, SettingError
 from equidp.individual.report import IndividualReport
-from equidp.mechanism import capped_weights, rowwise
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
@@ -250,9 +248,8 @@ class IndividualAccountant(Callback):
 
 def current_shares(trainer: Trainer, norms: Tensor, groups: Tensor) -> npt.NDArray[np.float64]:
     """z_i = weight * norm / sensitivity, as the policy now has it, [n]; nan where the norm is."""
-    policy = copy.deepcopy(trainer.policy)
-    weights = capped_weights(rowwise(policy.weights, norms, groups), norms, policy.sensitivity)
-    shares: npt.NDArray[np.float64] = (weights.double() * norms.double() / policy.sensitivity).cpu().numpy()
+    weights, sensitivity = step_weights(trainer.policy, norms, groups), trainer.policy.sensitivity
+    shares: npt.NDArray[np.float64] = (weights.double() * norms.double() / sensitivity).cpu().numpy()
     return shares
 
 
