@@ -20,6 +20,7 @@ from equidp.data.base import DataSource, DataSplit
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
+from equidp.files import write_whole
 from equidp.metrics import check_level, check_tau, privacy_costs
 from equidp.names import unknown_name
 from equidp.plans import METHODS, PLANS, Plan, default_delta
@@ -86,7 +87,7 @@ class Comparison:
             "results": json.loads(self.costs().to_json(orient="records")),
             "individual": json.loads(open_to_all.to_json(orient="records")),
         }
-        Path(path).write_text(json.dumps(content, indent=2) + "\n")
+        write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def compare(
@@ -132,9 +133,7 @@ def compare(
         SettingError, DataError, ModelError: before anything is trained.
     """
     source = open_source(data) if isinstance(data, str) else data
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not seeds:
-        raise SettingError("no seeds; expected at least one.")
+    seeds = checked_seeds(seeds)
     check_level(level)
     check_tau(tau)
     methods = _checked_methods(methods)
@@ -179,6 +178,14 @@ def default_plan(data: str | DataSource) -> Plan:
     """The published settings of a named dataset, or a plain plan for any other data."""
     name = data if isinstance(data, str) else data.name
     return PLANS.get(name, Plan())
+
+
+def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """How many seeds (0, 1, ...), or which: as a list of at least one."""
+    listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not listed:
+        raise SettingError("no seeds; expected at least one.")
+    return listed
 
 
 def _checked_methods(methods: Sequence[str]) -> list[str]:

@@ -1,13 +1,39 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and finding out beforehand whether they can be."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+
+from equidp.errors import SettingError
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Finds out before training whether a file can be written; leaves what is there as it is.
+
+    Raises:
+        SettingError: says why it cannot.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+        if target.exists():
+            with target.open("r+b"):
+                pass
+    except OSError as error:
+        raise SettingError(
+            f"{os.fspath(path)!r} cannot be written ({error.strerror}); choose another place."
+        ) from error
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes or replaces a file so that at any moment, power cuts included, the old content or the new is there.
+
+    A file that is replaced keeps its permissions.
 
     Raises:
         OSError: nothing was written.
@@ -16,6 +42,8 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
+            if target.exists():
+                os.chmod(temporary, target.stat().st_mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

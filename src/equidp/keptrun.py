@@ -20,7 +20,6 @@ from equidp.data.tables import check_columns, read_table
 from equidp.errors import DataError, SettingError
 from equidp.ledger_text import read_ledger
 from equidp.models import MODELS
-from equidp.preparing import fingerprint
 from equidp.run import Run
 
 CONFIG, ENCODER, MODEL = "config.json", "preprocessing.json", "model.pt"
@@ -110,7 +109,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
 
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
     """Raises unless the split is the one that the run in `place` began with."""
-    if fingerprint(split) != facts["sensitive_data_sha256"]:
+    if split.digest() != facts["sensitive_data_sha256"]:
         raise DataError(
             f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
         )

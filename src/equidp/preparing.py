@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from equidp.callbacks import Callback
 from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
+from equidp.files import check_writable
 from equidp.ledger import Ledger
 from equidp.plans import METHODS
 from equidp.report.card import versions
-from equidp.report.html import check_writable
 from equidp.runs import build_model, make_optimizer
 from equidp.training import Trainer, checked_schedule
 
@@ -53,7 +52,7 @@ class Prepared:
             "notes": list(self.split.notes),
             "name": self.config.source().name,
             "versions": versions(),
-            "sensitive_data_sha256": fingerprint(self.split),
+            "sensitive_data_sha256": self.split.digest(),
         }
 
 
@@ -143,12 +142,3 @@ def seconds_per_step(prepared: Prepared) -> float:
         trainer.step(next(batches))
         steps += 1
     return (time.perf_counter() - began) / steps
-
-
-def fingerprint(split: DataSplit) -> str:
-    """Changes with any example."""
-    digest = hashlib.sha256()
-    for part in (split.train, split.test):
-        for tensor in (part.inputs, part.targets, part.groups):
-            digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()

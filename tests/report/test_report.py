@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from equidp.errors import SettingError
+from equidp.files import check_writable
 from equidp.report import html, words
 from equidp.report.table import print_comparison
 from made_up import made_up
@@ -122,12 +123,12 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
 def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path):
     existing = tmp_path / "report.html"
     existing.write_text("old")
-    html.check_writable(existing)
+    check_writable(existing)
     assert existing.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     for path in (tmp_path, tmp_path / "no" / "report.html", existing / "report.html", "/proc/report.html"):
         with pytest.raises(SettingError, match=r"cannot be written|is a folder"):
-            html.check_writable(path)
+            check_writable(path)
 
 
 def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):

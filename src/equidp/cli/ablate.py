@@ -12,9 +12,9 @@ from equidp.cli.app import app, names, progress_bar, stoppable
 from equidp.compare import default_plan
 from equidp.data import SOURCES, open_source
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
+from equidp.files import check_writable, write_whole
 from equidp.models import MODELS
 from equidp.plans import METHODS
-from equidp.report.html import check_writable
 from equidp.report.table import ablation_table
 
 
@@ -72,4 +72,4 @@ def ablate_command(
     summary = ablation_summary(table)
     Console().print(ablation_table(summary, method))
     if json_file is not None:
-        json_file.write_text(summary.to_json(orient="records", indent=2) + "\n")
+        write_whole(json_file, (summary.to_json(orient="records", indent=2) + "\n").encode())

@@ -13,11 +13,10 @@ from equidp.cli.app import app
 from equidp.cli.tables import print_groups
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
-from equidp.files import write_whole
+from equidp.files import check_writable, write_whole
 from equidp.keptrun import KeptRun, open_run
 from equidp.metrics import within_model_gaps
 from equidp.report.card import guarantee_in_words
-from equidp.report.html import check_writable
 from equidp.run import predict
 
 

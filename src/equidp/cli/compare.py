@@ -16,10 +16,10 @@ from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
+from equidp.files import check_writable
 from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.report.diagnosis import sensitive_findings
-from equidp.report.html import check_writable
 
 
 @app.command("compare")

@@ -11,9 +11,8 @@ import typer
 
 from equidp.cli.app import app, say
 from equidp.errors import SettingError
-from equidp.files import write_whole
+from equidp.files import check_writable, write_whole
 from equidp.keptrun import open_run
-from equidp.report.html import check_writable
 from equidp.run import predict
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -110,6 +111,14 @@ class DataSplit:
                     )
         if len(torch.unique(self.train.targets)) < 2:
             raise DataError("the training set holds one class only; a classifier needs at least two.")
+
+    def digest(self) -> str:
+        """A checksum that changes with any example of either part, and with their order."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            for tensor in (part.inputs, part.targets, part.groups):
+                digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp.compare import BASELINE, default_plan
+from equidp.compare import BASELINE, checked_seeds, default_plan
 from equidp.data import open_source
 from equidp.data.base import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
@@ -65,9 +65,7 @@ def ablate(
         SettingError, DataError, ModelError: before anything is trained.
     """
     source = open_source(data) if isinstance(data, str) else data
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not seeds:
-        raise SettingError("no seeds; expected at least one.")
+    seeds = checked_seeds(seeds)
     spec = _spec(source, method, plan, engine, seeds[0])
     for error in errors:
         if error not in ERRORS:

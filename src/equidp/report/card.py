@@ -19,9 +19,8 @@ from equidp.accounting import epsilon, run_event
 from equidp.audit import group_intervals
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
-from equidp.files import write_whole
+from equidp.files import check_writable, write_whole
 from equidp.metrics import ALL, within_model_gaps
-from equidp.report.html import check_writable
 from equidp.report.words import number, points
 from equidp.run import predict
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from equidp.errors import SettingError
+from equidp.files import check_writable, write_whole
 from equidp.metrics import ALL, METRICS, summary
 from equidp.report import diagnosis, individual, plots, words
 
@@ -17,47 +15,12 @@ if TYPE_CHECKING:
     from equidp.compare import Comparison
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Finds out before training whether a file can be written; leaves what is there as it is.
-
-    Raises:
-        SettingError: says why it cannot.
-    """
-    target = Path(path)
-    if target.is_dir():
-        raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-        if target.exists():
-            with target.open("r+b"):
-                pass
-    except OSError as error:
-        raise SettingError(
-            f"{os.fspath(path)!r} cannot be written ({error.strerror}); choose another place."
-        ) from error
-
-
 def write_report(
     comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
 ) -> None:
     """Writes the report of a comparison, whole or not at all."""
     check_writable(path)
-    target = Path(path)
-    page = render(comparison, include_sensitive=include_sensitive)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=target.parent, suffix=".tmp", delete=False
-    ) as file:
-        file.write(page)
-    mode = target.stat().st_mode if target.exists() else 0o666 & ~_umask()
-    os.chmod(file.name, mode)
-    os.replace(file.name, target)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    write_whole(path, render(comparison, include_sensitive=include_sensitive).encode())
 
 
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
