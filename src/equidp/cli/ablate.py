@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from equidp.cli.app import app, names, progress_bar, stoppable
+from equidp.cli.options import Group, Target
 from equidp.compare import default_plan
 from equidp.data import SOURCES, open_source
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
@@ -23,8 +24,8 @@ def ablate_command(
     data: Annotated[
         str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")
     ] = "digits",
-    target: Annotated[str | None, typer.Option(help="Column to predict, where --data is a file.")] = None,
-    group: Annotated[str, typer.Option(help="Column of the groups, where --data is a file.")] = "",
+    target: Target = None,
+    group: Group = "",
     method: Annotated[str, typer.Option(help=f"Whose clipping: one of {', '.join(METHODS)}.")] = "dpsgd",
     errors: Annotated[str, typer.Option(help=f"Some of {', '.join(ERRORS)}.")] = ",".join(ERRORS),
     seeds: Annotated[int, typer.Option(help="How many runs with each error.")] = 5,

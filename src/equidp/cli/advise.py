@@ -13,6 +13,7 @@ import typer
 from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
 from equidp.cli.app import app, names
+from equidp.cli.options import Bounds, Drop, Group, Missing, Target
 from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger
@@ -34,17 +35,11 @@ def advise_command(
             autocompletion=lambda: list(SOURCES),
         ),
     ],
-    target: Annotated[str | None, typer.Option(help="Column to predict, where DATA is a file.")] = None,
-    group: Annotated[
-        str,
-        typer.Option(help="Column of the groups, where DATA is a file; several, with commas, are crossed."),
-    ] = "",
-    drop: Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")] = "",
-    missing: Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")] = "refuse",
-    bounds: Annotated[
-        str,
-        typer.Option(help="Public ranges of numbers in a file, as age=0:100, instead of its statistics."),
-    ] = "",
+    target: Target = None,
+    group: Group = "",
+    drop: Drop = "",
+    missing: Missing = "refuse",
+    bounds: Bounds = "",
     model: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
     ] = None,

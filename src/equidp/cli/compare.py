@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from equidp.cli.app import app, names, numbers, progress_bar, say, stoppable
+from equidp.cli.options import Bounds, Drop, Group, Missing, Target
 from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
 from equidp.data import SOURCES, open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
@@ -27,19 +28,11 @@ def compare_command(
     data: Annotated[
         str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")
     ] = "digits",
-    target: Annotated[str | None, typer.Option(help="Column to predict, where --data is a file.")] = None,
-    group: Annotated[
-        str,
-        typer.Option(help="Column of the groups, where --data is a file; several, with commas, are crossed."),
-    ] = "",
-    drop: Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")] = "",
-    missing: Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")] = "refuse",
-    bounds: Annotated[
-        str,
-        typer.Option(
-            help="Public ranges of numbers in a file, as age=0:100,hours=0:99, instead of its statistics."
-        ),
-    ] = "",
+    target: Target = None,
+    group: Group = "",
+    drop: Drop = "",
+    missing: Missing = "refuse",
+    bounds: Bounds = "",
     methods: Annotated[str, typer.Option(help=f"Some of {', '.join(METHODS)}.")] = ",".join(DEFAULT_METHODS),
     seeds: Annotated[int, typer.Option(help="How many runs of each method.")] = 5,
     model: Annotated[

@@ -13,6 +13,7 @@ from equidp.accounting import ACCOUNTANTS
 from equidp.audit import group_intervals
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, names, say, stoppable
+from equidp.cli.options import Bounds, Drop, Group, Missing, Target
 from equidp.cli.tables import print_groups
 from equidp.cli.toml import read_config
 from equidp.config import TrainConfig, plan_for
@@ -50,17 +51,11 @@ def train_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the run: model, ledger, checkpoints, model card.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Column to predict, where DATA is a file.")] = None,
-    group: Annotated[
-        str,
-        typer.Option(help="Column of the groups, where DATA is a file; several, with commas, are crossed."),
-    ] = "",
-    drop: Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")] = "",
-    missing: Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")] = "refuse",
-    bounds: Annotated[
-        str,
-        typer.Option(help="Public ranges of numbers in a file, as age=0:100, instead of its statistics."),
-    ] = "",
+    target: Target = None,
+    group: Group = "",
+    drop: Drop = "",
+    missing: Missing = "refuse",
+    bounds: Bounds = "",
     test_share: Annotated[
         float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")
     ] = TEST_SHARE,

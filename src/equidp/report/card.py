@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
@@ -21,6 +20,7 @@ from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.metrics import ALL, within_model_gaps
+from equidp.report.pages import filled
 from equidp.report.words import number, points
 from equidp.run import predict
 
@@ -61,19 +61,7 @@ def write_cards(
         check_writable(target)
     facts = card_facts(run, test, data, notes, released, details)
     for target in targets:
-        write_whole(target, _render(facts, _TEMPLATES[target.suffix.lower()]).encode())
-
-
-def _render(facts: Mapping[str, Any], template: str) -> str:
-    environment = Environment(
-        loader=PackageLoader("equidp.report"),
-        autoescape=template.endswith(".html"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"points": points, "number": number, "cell": _cell}
-    return environment.get_template(template).render(facts)
+        write_whole(target, filled(_TEMPLATES[target.suffix.lower()], **facts).encode())
 
 
 def card_facts(
@@ -207,8 +195,3 @@ def _gaps(outputs: Tensor, test: GroupedDataset) -> dict[str, float]:
     if test.num_classes != 2:
         return {}
     return within_model_gaps(outputs.argmax(dim=1), test.targets, test.groups)
-
-
-def _cell(text: object) -> str:
-    """Text that cannot break out of a Markdown table."""
-    return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from equidp.files import check_writable, write_whole
 from equidp.metrics import ALL, METRICS, summary
 from equidp.report import diagnosis, individual, plots, words
+from equidp.report.pages import filled
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -25,17 +24,10 @@ def write_report(
 
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     """The page as text."""
-    environment = Environment(
-        loader=PackageLoader("equidp.report"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"points": words.points, "number": words.number}
     settings = comparison.settings
     details = summary(comparison.costs(), settings["level"])
-    return environment.get_template("comparison.html").render(
+    return filled(
+        "comparison.html",
         settings=settings,
         finding=words.finding(comparison),
         overview=words.overview(comparison).to_dict("records"),
