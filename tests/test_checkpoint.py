@@ -136,8 +136,8 @@ def test_noise_never_repeats_even_from_a_seed(tmp_path):
         if spent:
             checkpoints.restore(trainer)
         assert trainer.steps_done == spent
-        draws.append(make_trainer(secure=False, seed=7).randomness.normal(torch.empty(4)))
-        draws.append(type(trainer.randomness)(7, spent).normal(torch.empty(4)) if spent else draws[0])
+        draws.append(make_trainer(secure=False, seed=7).randomness.normal(4))
+        draws.append(type(trainer.randomness)(7, spent).normal(4) if spent else draws[0])
         with pytest.raises(equidp.TrainingStopped):
             trainer.fit()
         draws.append(trainer.randomness.uniform(4))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Tensor
 
@@ -42,8 +44,8 @@ class NoNoise:
     def uniform(self, count: int) -> np.ndarray:
         raise AssertionError("the private step draws no uniforms")
 
-    def normal(self, like: Tensor) -> Tensor:
-        return torch.zeros(like.shape, dtype=torch.float64)
+    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        return torch.zeros(count, dtype=torch.float64)
 
 
 class Rogue(Policy):
@@ -270,11 +272,30 @@ def test_statistics_noise_has_its_own_scale():
     assert stats.kstest(noise.numpy(), "norm", args=(0, 7.0)).pvalue > 1e-4
 
 
+@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_each_parameter_gets_noise_of_its_own(sizes):
+    """However draws are cut up among parameters: no number is left bare, and none is used twice."""
+
+    class Counting(NoNoise):
+        drawn = 0
+
+        def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+            self.drawn += count
+            return torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
+
+    step = make_step(DPSGD(1.0), Counting(), sigma=1.0)
+    step.parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    with mock.patch("equidp.mechanism._NOISE_BLOCK", 5):
+        step._add_noise(1.0)
+    noise = torch.cat([parameter.grad for parameter in step.parameters]) * EXPECTED
+    assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
+
+
 def test_the_ledger_is_charged_before_noise_is_drawn():
     """A step that dies while it draws noise is spent."""
 
     class Failing(NoNoise):
-        def normal(self, like: Tensor) -> Tensor:
+        def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
             raise OSError("no entropy")
 
     ledger = Ledger()

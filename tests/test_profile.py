@@ -22,15 +22,15 @@ from toy import toy
 class Silence:
     """No noise, so that what one example moves is plain to see."""
 
-    def normal(self, like):
-        return torch.zeros_like(like, dtype=torch.float64)
+    def normal(self, count, device="cpu"):
+        return torch.zeros(count, dtype=torch.float64)
 
     def uniform(self, count):
         raise NotImplementedError
 
 
 class Broken(Silence):
-    def normal(self, like):
+    def normal(self, count, device="cpu"):
         raise RuntimeError("no noise to be had")
 
 

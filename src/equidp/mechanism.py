@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 
 _SMALLEST_NORM = 1e-10
 """Norms below this may have underflowed (their squares vanish in float32), so the cap treats them as this large."""
+
+_NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
+"""Numbers that noise is drawn for at a time: what stays in a processor's cache; another device is not to wait for many calls."""
 
 
 def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomness: Randomness) -> Tensor:
@@ -54,7 +57,7 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     total = (rows * torch.clamp(bound / norms.clamp_min(_SMALLEST_NORM), max=1.0)).sum(dim=0)
-    return total + noise_multiplier * bound * randomness.normal(total)
+    return total + noise_multiplier * bound * randomness.normal(len(total), total.device)
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
@@ -270,9 +273,32 @@ class PrivateStep:
 
     def _add_noise(self, sensitivity: float) -> None:
         scale = 0.0 if self.event.noise_multiplier == 0 else self.event.noise_multiplier * sensitivity
-        for parameter in self.parameters:
-            total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            if scale:
-                noise = self.randomness.normal(total)
-                total = torch.add(total, noise, alpha=scale).to(total.dtype)  # added in the noise's float64
+        totals = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous()
+            for parameter in self.parameters
+        ]
+        for parts in _blocks(totals) if scale else ():
+            sizes = [len(part) for part in parts]
+            noise = self.randomness.normal(sum(sizes), parts[0].device)
+            for part, own in zip(parts, noise.split(sizes), strict=True):
+                part.copy_(torch.add(part, own, alpha=scale))  # added in the noise's float64, rounded once
+        for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total.div_(self.expected_batch_size)
+
+
+def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Flat views of all of them, side by side as far as one draw of noise goes."""
+    block: list[Tensor] = []
+    room = 0
+    for tensor in tensors:
+        size = _NOISE_BLOCK if tensor.device.type == "cpu" else _DEVICE_NOISE_BLOCK
+        for part in tensor.view(-1).split(size):
+            if block and (len(part) > room or part.device != block[0].device):
+                yield block
+                block = []
+            if not block:
+                room = size
+            block.append(part)
+            room -= len(part)
+    if block:
+        yield block

@@ -9,40 +9,60 @@ the gaps in the set of reachable noise values (Mironov, CCS 2012). This lowers t
 
 from __future__ import annotations
 
+import math
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
-_BITS = 52  # uniforms are odd multiples of 2**-53: exact in float64, never 0 or 1
+_SHORT = 2**12  # bytes that the operating system gives sooner than a cipher is set up
 
 
-class Randomness(Protocol):
-    """A stream of independent draws; never repeats one."""
+class Randomness(ABC):
+    """A stream of independent draws; never repeats one.
 
-    def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """`count` draws from the open interval (0, 1), [count]."""
+    A draw is one 64-bit word, brought into an open interval as an odd multiple of half the spacing: exact in float64, never an end.
+    """
 
-    def normal(self, like: Tensor) -> Tensor:
-        """Standard normal draws in float64 with the shape and device of `like`."""
-
-
-class SystemRandomness:
-    """The operating system's entropy (os.urandom): for models that are released."""
+    @abstractmethod
+    def words(self, count: int) -> npt.NDArray[np.int64]:
+        """`count` independent words of 64 random bits, [count]."""
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-        return ((words >> np.uint64(64 - _BITS)).astype(np.float64) + 0.5) * 2.0**-_BITS
+        """`count` draws from the open interval (0, 1), [count]: odd multiples of 2^-53."""
+        return ((self.words(count) >> 12).astype(np.float64) + 0.5) * 2.0**-52 + 0.5
 
-    def normal(self, like: Tensor) -> Tensor:
-        draws: Tensor = torch.special.ndtri(torch.from_numpy(self.uniform(like.numel())))
-        return draws.reshape(like.shape).to(like.device)
+    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """Standard normal draws in float64, [count]: sqrt(2) erfinv of odd multiples of 2^-53."""
+        draws = torch.from_numpy(((self.words(count) >> 11) + 0.5) * 2.0**-52)
+        return draws.erfinv_().mul_(math.sqrt(2)).to(device)
 
 
-class SeededRandomness:
+class SystemRandomness(Randomness):
+    """Cryptographic draws under keys of the operating system: for models that are released.
+
+    Many words at once are the keystream of AES-256 in counter mode, under a key that the operating system gives for this call
+    alone; few are its own (os.urandom). Nothing is kept between calls that a fork or a copy of the process could use again.
+    """
+
+    def words(self, count: int) -> npt.NDArray[np.int64]:
+        size = 8 * count
+        words: npt.NDArray[np.int64] = np.frombuffer(
+            os.urandom(size) if size <= _SHORT else _keystream(os.urandom(32), size), dtype=np.int64
+        )
+        return words
+
+
+def _keystream(key: bytes, size: int) -> bytes:
+    """`size` bytes of AES-256 in counter mode, from 0."""
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
+
+
+class SeededRandomness(Randomness):
     """A stream that a seed determines: for research, where two runs must see the same noise.
 
     Args:
@@ -55,13 +75,13 @@ class SeededRandomness:
         self._torch: dict[torch.device, torch.Generator] = {}
         self._seed = int(np.random.SeedSequence([seed, *part]).generate_state(1)[0]) if part else seed
 
-    def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        return self._numpy.random(count).clip(min=2.0 ** -(_BITS + 1))
+    def words(self, count: int) -> npt.NDArray[np.int64]:
+        return self._numpy.bit_generator.random_raw(count).view(np.int64)
 
-    def normal(self, like: Tensor) -> Tensor:
-        if like.device.type == "cpu":  # numpy's generator takes half the time of torch's
-            return torch.from_numpy(self._numpy.standard_normal(like.numel())).reshape(like.shape)
-        if like.device not in self._torch:
-            self._torch[like.device] = torch.Generator(like.device).manual_seed(self._seed)
-        generator = self._torch[like.device]
-        return torch.randn(like.shape, generator=generator, dtype=torch.float64, device=like.device)
+    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        device = torch.device(device)
+        if device.type == "cpu":
+            return super().normal(count)
+        if device not in self._torch:  # drawn where it is needed
+            self._torch[device] = torch.Generator(device).manual_seed(self._seed)
+        return torch.randn(count, generator=self._torch[device], dtype=torch.float64, device=device)
