@@ -55,8 +55,7 @@ class GhostEngine:
             )
         with _full_precision(losses.device):
             _mark_shared(tape.calls)
-            tape.backward(losses)
-            self._calls = [call for call in tape.calls if call.reached]
+            self._calls = tape.backward(losses)
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:

@@ -36,12 +36,18 @@ class Tape:
             self._first.append(get_gradient_edge(output))
         output.register_hook(_Hook(module, inputs, receive))
 
-    def backward(self, losses: Tensor) -> None:
-        """The backward pass from the sum of the losses [batch]."""
+    def backward(self, losses: Tensor) -> list[Call]:
+        """The backward pass from the sum of the losses [batch]; returns the calls that they depend on, settled.
+
+        All is forgotten afterwards: calls know their tape, and would keep each other until the next garbage collection.
+        """
         torch.autograd.grad(losses, self._first, torch.ones_like(losses), allow_unused=True)
-        for call in self.calls:
-            if call.reached and call.squares is None and call.kept is None:
+        reached = [call for call in self.calls if call.reached]
+        for call in reached:
+            if call.squares is None and call.kept is None:
                 call.settle()
+        self.calls, self._first = [], []
+        return reached
 
 
 class _Hook:
