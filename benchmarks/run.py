@@ -20,6 +20,8 @@ from epochs import epochs
 from measure import peak_bytes, step_seconds
 from subjects import SUBJECTS
 
+from equidp.cli.memory import keep_freed_memory
+
 OURS, PLAIN = "equidp ghost, dpsgd", "plain SGD"
 
 
@@ -30,9 +32,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contender")
     parser.add_argument("--only", default="", help="models whose name contains this; no epochs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--returning-memory",
+        action="store_true",
+        help="leave freed memory to the C library, which returns it to the operating system; the equidp command keeps it",
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.md"))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
+    if not chosen.returning_memory:
+        keep_freed_memory()
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "5"
     )  # the profiler, which counts memory, announces itself otherwise
@@ -80,8 +89,8 @@ def _heading(device: torch.device) -> str:
     return (
         "# Benchmarks\n\n"
         f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; {packages}. Whole steps on one "
-        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Memory is the "
-        "most that tensors take during a step, model and batch included."
+        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Freed memory is kept "
+        "for the next step (`equidp.cli.memory`). Memory is the most that tensors take during a step, model and batch included."
     )
 
 

@@ -21,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from equidp.cli.memory import keep_freed_memory
 from equidp.errors import (
     ApproximationWarning,
     EquidpError,
@@ -42,6 +43,7 @@ messages = Console(stderr=True)
 
 def main() -> None:
     """Entry point of the `equidp` command."""
+    keep_freed_memory()
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app()

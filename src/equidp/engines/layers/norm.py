@@ -74,7 +74,9 @@ class _ChannelNormCall(LayerCall):
 
     def _scale_gradients(self, inputs: Tensor, gradient: Tensor, sums: Tensor) -> Tensor:
         groups = self._num_groups()
-        _, mean, inverse = torch.ops.aten.native_group_norm(inputs, None, None, *inputs.shape, groups, self.module.eps)
+        _, mean, inverse = torch.ops.aten.native_group_norm(
+            inputs, None, None, *inputs.shape, groups, self.module.eps
+        )
         products = torch.linalg.vecdot(inputs, gradient)
         products, sums = (values.unflatten(1, (groups, -1)) for values in (products, sums))
         scales: Tensor = (products - sums * mean[..., None]) * inverse[..., None]

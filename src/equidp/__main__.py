@@ -1,0 +1,5 @@
+"""`python -m equidp`: the command line."""
+
+from equidp.cli import main
+
+main()
