@@ -47,7 +47,7 @@ def main() -> None:
     )  # the profiler, which counts memory, announces itself otherwise
     warnings.simplefilter("ignore")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    lines = [_heading(device)]
+    lines = [_heading(device, chosen.returning_memory)]
     advantages = []
     for subject in SUBJECTS:
         if chosen.only.lower() not in subject.name.lower():
@@ -81,7 +81,7 @@ def main() -> None:
     print(f"\nSaved as {chosen.out}.")
 
 
-def _heading(device: torch.device) -> str:
+def _heading(device: torch.device, returning: bool) -> str:
     where = (
         torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     )
@@ -89,8 +89,9 @@ def _heading(device: torch.device) -> str:
     return (
         "# Benchmarks\n\n"
         f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; {packages}. Whole steps on one "
-        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Freed memory is kept "
-        "for the next step (`equidp.cli.memory`). Memory is the most that tensors take during a step, model and batch included."
+        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Freed memory "
+        f"{'goes back to the operating system' if returning else 'is kept for the next step'} (`equidp.cli.memory`). Memory is the "
+        "most that tensors take during a step, model and batch included."
     )
 
 

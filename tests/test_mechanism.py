@@ -291,6 +291,17 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
     assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_noise_is_added_in_float64_and_rounded_once(dtype):
+    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
+    gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    parameter = torch.nn.Parameter(torch.zeros_like(gradient))
+    step.parameters, parameter.grad = [parameter], gradient.clone()
+    step._add_noise(3.0)
+    noise = SeededRandomness(6).normal(5000)
+    assert torch.equal(parameter.grad, (gradient.double() + 2.1 * noise).to(dtype) / EXPECTED)
+
+
 def test_the_ledger_is_charged_before_noise_is_drawn():
     """A step that dies while it draws noise is spent."""
 

@@ -281,7 +281,7 @@ class PrivateStep:
             sizes = [len(part) for part in parts]
             noise = self.randomness.normal(sum(sizes), parts[0].device)
             for part, own in zip(parts, noise.split(sizes), strict=True):
-                part.copy_(torch.add(part, own, alpha=scale))  # added in the noise's float64, rounded once
+                part.add_(own, alpha=scale)  # in the noise's float64, rounded once
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total.div_(self.expected_batch_size)
 
