@@ -23,7 +23,7 @@ from equidp.accounting import Histories, individual_epsilons
 from equidp.data import open_source
 from equidp.engines import dataset_norms
 from equidp.individual import IndividualReport
-from equidp.individual.accountant import current_shares
+from equidp.individual.counting import current_shares
 from equidp.run import predict
 from equidp.runs import RunSpec, make_trainer, split
 
@@ -43,7 +43,7 @@ class HeldExamples(Callback):
         self._norms = dataset_norms(trainer.engine, self._inputs, self._targets)
 
     def after_step(self, trainer: Trainer) -> None:
-        shares = current_shares(trainer, self._norms, self._groups)
+        shares = current_shares(trainer.policy, self._norms.double().numpy(), self._groups.numpy())
         self.histories.add(self.histories.cells(shares))
         self.before_training(trainer)
 

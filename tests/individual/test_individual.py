@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ import equidp
 from equidp.accounting import epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
-from equidp.individual.accountant import current_shares
+from equidp.individual.counting import StepCounts, current_shares
 from toy import make_trainer, toy
 
 POLICIES = {
@@ -72,7 +74,7 @@ def test_shares_are_those_of_the_model_before_each_step():
     )
     trainer.fit()
     accountant.report(trainer)
-    counted = accountant._histories.counts.astype(float) @ accountant._histories.shares
+    counted = accountant._counts.histories.counts.astype(float) @ accountant._counts.histories.shares
     exact = np.sum(seen[:6], axis=0)
     assert (counted >= exact - 1e-5).all()
     assert (counted <= exact + 6 * 0.01 + 1e-5).all()
@@ -88,7 +90,7 @@ def test_group_bounds_count_against_the_largest_bound():
     trainer, accountant = watched(Fixed(0.1, 2), steps=4, epochs=None)
     trainer.fit()
     accountant.report(trainer)
-    used = accountant._histories.counts.astype(float) @ accountant._histories.shares / 4
+    used = accountant._counts.histories.counts.astype(float) @ accountant._counts.histories.shares / 4
     assert used[trainer.train.groups == 0].max() <= 0.31
     assert used[trainer.train.groups == 1].max() > 0.5
 
@@ -271,7 +273,7 @@ def test_an_interrupted_run_goes_on():
     trainer.callbacks = (accountant,)
     trainer.fit()
     report = accountant.report(trainer)
-    assert accountant._histories.counts.sum() == 8 * 300
+    assert accountant._counts.histories.counts.sum() == 8 * 300
     assert (report.sensitive_epsilons > 0).all()
 
 
@@ -296,31 +298,35 @@ def test_an_example_whose_gradient_is_not_finite_uses_nothing():
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "global-adapt"])
 def test_sampled_norms_are_those_of_the_last_draw(name):
-    """A twin that sees every batch: an example never drawn counts in full, others by their norm when last drawn."""
+    """A twin that sees every batch: an example never drawn counts in full, others by their norm when last drawn.
+
+    Norms are rounded up to 9 significant bits.
+    """
     accountant = equidp.IndividualAccountant("sampled", grid=0.05)
     held = np.full(300, np.nan)
     expected = np.zeros(300)
 
     class Twin(equidp.Callback):
         def after_step(self, trainer):
-            held[drawn["indices"]] = drawn["norms"]
-            shares = current_shares(trainer, torch.from_numpy(held).float(), trainer.train.groups)
-            grid = accountant._histories
+            mantissa, exponent = np.frexp(drawn["norms"])
+            held[drawn["indices"]] = np.ldexp(np.ceil(mantissa * 512) / 512, exponent)
+            shares = current_shares(trainer.policy, held, trainer.train.groups.numpy())
+            grid = accountant._counts.histories
             expected[:] += grid.shares[grid.cells(shares)]
 
     trainer = make_trainer(
         policy=POLICIES[name](), secure=False, seed=1, epochs=3, callbacks=[accountant, Twin()]
     )
-    remember, drawn = accountant._remember, {}
+    draw, drawn = StepCounts.draw, {}
 
-    def watch(indices, norms):
+    def watch(counts, indices, norms):
         drawn.update(indices=indices.numpy(), norms=norms.numpy())
-        remember(indices, norms)
+        draw(counts, indices, norms)
 
-    accountant._remember = watch
-    trainer.fit()
+    with mock.patch.object(StepCounts, "draw", watch):
+        trainer.fit()
     assert not accountant.report(trainer, accountant="rdp").guaranteed
-    counted = accountant._histories.counts.astype(float) @ accountant._histories.shares
+    counted = accountant._counts.histories.counts.astype(float) @ accountant._counts.histories.shares
     np.testing.assert_allclose(counted, expected, rtol=1e-12)
     assert np.isnan(held).any()
     assert (counted[np.isnan(held)] == trainer.steps).all()
@@ -362,7 +368,7 @@ def test_individual_clipping_holds_everyone_to_what_is_accounted(name, physical)
             used = np.concatenate(engine.used) if engine.used else np.empty(0)
             engine.used.clear()
             indices = held.pop(0)
-            shares = accountant._histories.shares[accountant._cells[indices]]
+            shares = accountant._counts.shares(trainer.policy, torch.from_numpy(indices)).numpy()
             bounds = shares * trainer.policy.sensitivity
             assert used.shape == bounds.shape
             assert (used <= bounds * (1 + 1e-5)).all()
@@ -370,7 +376,7 @@ def test_individual_clipping_holds_everyone_to_what_is_accounted(name, physical)
 
     trainer = make_trainer(
         policy=POLICIES[name](), secure=False, seed=1, steps=30, epochs=None,
-        callbacks=[accountant, Check()], physical_batch_size=physical,
+        callbacks=[Check(), accountant], physical_batch_size=physical,
     )  # fmt: skip
     engine = trainer._private_step.engine = SeenByTheEngine(trainer.engine)
     step = trainer.step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from equidp.errors import SettingError
@@ -34,8 +33,7 @@ class IndividualClipping(IndividualAccountant):
         trainer.limit_shares(self._limits)
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:
-        self._refresh(self._trainer)
-        return torch.from_numpy(self._counted.shares[self._cells[indices.cpu().numpy()]]).to(norms.device)
+        return self._counted.shares(self._trainer.policy, indices).to(norms.device)
 
     def _bounds_contributions(self, trainer: Trainer) -> bool:
         return True
