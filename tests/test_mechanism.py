@@ -280,6 +280,7 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
         drawn = 0
 
         def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+            assert count <= 5
             self.drawn += count
             return torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
 
@@ -300,6 +301,15 @@ def test_noise_is_added_in_float64_and_rounded_once(dtype):
     step._add_noise(3.0)
     noise = SeededRandomness(6).normal(5000)
     assert torch.equal(parameter.grad, (gradient.double() + 2.1 * noise).to(dtype) / EXPECTED)
+
+
+def test_a_gradient_that_is_laid_out_otherwise_gets_its_noise():
+    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
+    parameter = torch.nn.Parameter(torch.zeros(6, 4))
+    step.parameters, parameter.grad = [parameter], torch.ones(4, 6).t()
+    step._add_noise(1.0)
+    noise = SeededRandomness(6).normal(24).reshape(6, 4)
+    assert torch.equal(parameter.grad, (1 + 0.7 * noise).float() / EXPECTED)
 
 
 def test_the_ledger_is_charged_before_noise_is_drawn():

@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch import nn
 
 import equidp
@@ -257,6 +258,9 @@ def test_missed_steps_can_count_at_the_worst_case():
     assert (report.sensitive_epsilons >= at_least).all()
     assert (report.sensitive_epsilons < report.largest).all()
     assert report.largest == pytest.approx(epsilon([(trainer.event, 6)], trainer.delta, "rdp"), rel=1e-12)
+    assert_allclose(
+        report.linear_group_epsilons, report.largest, rtol=1e-12
+    )  # one bound for everyone: all of it in all 6 steps
 
 
 def test_an_interrupted_run_goes_on():
