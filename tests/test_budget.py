@@ -105,6 +105,18 @@ def test_steps_without_a_plan_and_releases_are_checked_one_by_one(budget):
     assert budget.entries == ledger.entries
 
 
+def test_steps_beyond_those_that_were_set_aside_are_checked(budget):
+    event = StepEvent(0.1, 1.0)
+    fitting = budget.steps_that_fit(event, 10_000)
+    run = budget.ledger(Ledger())
+    run.expect(event, fitting)
+    for _ in range(fitting):
+        run.spend(event)
+    with pytest.raises(BudgetError, match="the plan of 1 steps"):
+        run.spend(event)
+    assert run.steps == fitting
+
+
 def test_training_without_noise_never_fits(budget):
     with pytest.raises(BudgetError, match="At least 0 of its steps would fit"):
         make_trainer(policy=equidp.SGD(), noise_multiplier=None, budget=budget)

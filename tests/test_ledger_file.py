@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from equidp import ledger_file
 from equidp.errors import BudgetError
 from equidp.ledger import StepEvent
 from equidp.ledger_file import LedgerFile
-from equidp.ledger_text import read_ledger, seal_path
+from equidp.ledger_text import chained_line, read_ledger, seal_path
 
 STEP = StepEvent(0.1, 1.25, 12.5)
 OTHER = StepEvent(1.0, 30.0)
@@ -49,6 +50,51 @@ def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, ste
     spend(path, steps, expected=expected, close=False)
     with LedgerFile(path) as ledger:
         assert steps <= ledger.steps <= min(expected, 2 * steps)
+
+
+@given(kinds=st.lists(st.sampled_from([STEP, OTHER]), min_size=1, max_size=40), expected=st.integers(0, 40))
+def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected):
+    """A release between training steps is not paid from their block; after a kill neither kind counts less than was spent."""
+    path = tmp_path_factory.mktemp("kinds") / "ledger"
+    ledger = LedgerFile(path)
+    ledger.expect(STEP, expected)
+    for kind in kinds:
+        ledger.spend(kind)
+        counted = dict(read_ledger(path).entries)
+        assert all(counted.get(each, 0) >= count for each, count in ledger.entries)
+    ledger._close_files()
+    counted = dict(read_ledger(path).entries)
+    assert counted.get(STEP, 0) >= kinds.count(STEP)
+    assert counted.get(OTHER, 0) == kinds.count(OTHER)
+
+
+def test_settling_twice_writes_nothing_twice(tmp_path):
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.expect(STEP, 9)
+        ledger.spend(STEP)
+        ledger.settle()
+        lines = len(read_ledger(ledger.path).checks)
+        ledger.settle()
+        assert len(read_ledger(ledger.path).checks) == lines
+
+
+@pytest.mark.parametrize("unspent", [-1, 4])
+def test_more_given_back_than_was_paid_is_refused(tmp_path, unspent):
+    """Nobody can write such a line but with the right checksums."""
+    path = tmp_path / "ledger"
+    records = [
+        {"equidp_ledger": 1},
+        {"run": "a", "time": ""},
+        {"spend": asdict(STEP), "steps": 3, "time": ""},
+    ]
+    check, content = "", b""
+    for record in [*records, {"unspent": unspent}]:
+        line, check = chained_line(check, record)
+        content += line
+    path.write_bytes(content)
+    seal_path(path).write_text(f"4 {check}")
+    with pytest.raises(BudgetError, match="no ledger that this version"):
+        LedgerFile(path)
 
 
 def test_every_step_is_on_disk_before_spend_returns(tmp_path, monkeypatch):
