@@ -79,6 +79,31 @@ def test_your_own_loop_does_what_fit_does():
         looped.step(batch)
 
 
+def test_a_callback_that_refuses_to_begin_ends_those_that_began():
+    """They may hold signal handlers or files; the one that refused has nothing to end."""
+    told = []
+
+    class Noting(equidp.Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def before_training(self, trainer):
+            if self.name == "refuses":
+                raise SettingError("not so")
+            told.append(f"{self.name} began")
+
+        def after_training(self, trainer):
+            told.append(f"{self.name} ended")
+
+    trainer = make_trainer(callbacks=[Noting("first"), Noting("refuses"), Noting("last")])
+    trainer.model.eval()
+    with pytest.raises(SettingError, match="not so"):
+        trainer.fit()
+    assert told == ["first began", "first ended"]
+    assert not trainer.model.training
+    assert trainer.steps_done == 0
+
+
 def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():
     class Interrupt(equidp.Callback):
         def after_step(self, trainer):

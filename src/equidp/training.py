@@ -226,9 +226,11 @@ class Trainer:
         was_training = self.model.training
         self.model.train()
         self._stopped = None
-        for callback in self.callbacks:
-            callback.before_training(self)
+        begun: list[Callback] = []
         try:
+            for callback in self.callbacks:
+                callback.before_training(self)
+                begun.append(callback)
             for batch in self.batches():
                 self.step(batch)
                 if self._stopped is not None:
@@ -239,7 +241,7 @@ class Trainer:
             try:
                 self.ledger.settle()
             finally:
-                for callback in self.callbacks:
+                for callback in begun:
                     callback.after_training(self)
         return self.run()
 
