@@ -303,13 +303,15 @@ def test_noise_is_added_in_float64_and_rounded_once(dtype):
     assert torch.equal(parameter.grad, (gradient.double() + 2.1 * noise).to(dtype) / EXPECTED)
 
 
-def test_a_gradient_that_is_laid_out_otherwise_gets_its_noise():
+@pytest.mark.parametrize("gradient", [torch.ones(4, 6).t(), None], ids=["of a batch", "of nobody"])
+def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
     step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
-    parameter = torch.nn.Parameter(torch.zeros(6, 4))
-    step.parameters, parameter.grad = [parameter], torch.ones(4, 6).t()
+    parameter = torch.nn.Parameter(torch.zeros(4, 6).t())
+    step.parameters, parameter.grad = [parameter], gradient
+    total = 0.0 if gradient is None else 1.0
     step._add_noise(1.0)
     noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    assert torch.equal(parameter.grad, (1 + 0.7 * noise).float() / EXPECTED)
+    assert torch.equal(parameter.grad, (total + 0.7 * noise).float() / EXPECTED)
 
 
 def test_the_ledger_is_charged_before_noise_is_drawn():

@@ -274,7 +274,7 @@ class PrivateStep:
     def _add_noise(self, sensitivity: float) -> None:
         scale = 0.0 if self.event.noise_multiplier == 0 else self.event.noise_multiplier * sensitivity
         totals = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous()
+            parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad.contiguous()
             for parameter in self.parameters
         ]
         for parts in _blocks(totals) if scale else ():
