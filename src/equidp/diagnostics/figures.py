@@ -95,15 +95,11 @@ def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
         "learning_rate": step.learning_rate,
     }
     for name, values in figures.by_batch.items():
-        row |= {str(name): float(values.mean()), f"{name}_se": _standard_error(values)}
+        row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
     row |= _noise_row(curvature, step)
     row["excess"] = row["clipping"] + row["noise"]
     row["excess_se"] = math.hypot(row["clipping_se"], row["noise_se"])
     return row | _curvature_row(curvature) | _gradient_row(view, step)
-
-
-def _standard_error(values: pd.Series) -> float:
-    return float(values.std() / math.sqrt(len(values)))
 
 
 def _noise_row(curvature: GroupCurvature, step: Step) -> dict[str, float]:
@@ -184,9 +180,9 @@ def _pair_row(one: GroupFigures, other: GroupFigures, step: Step) -> dict[str, A
         "group": one.view.name,
         "other": other.view.name,
         "direction_gap": float(gap.mean()),
-        "direction_gap_se": _standard_error(gap),
+        "direction_gap_se": float(gap.sem()),
         "direction_bound": float(bound.mean()),
-        "direction_bound_se": _standard_error(bound),
+        "direction_bound_se": float(bound.sem()),
         "convex": all(each.smallest >= -_ROUNDING * abs(each.largest) for each in ends),
         "step_small": all(step.learning_rate * each.largest <= 1 for each in ends),
         "clipping_gap": float((one.by_batch["clipping"] - other.by_batch["clipping"]).mean()),
