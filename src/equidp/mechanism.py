@@ -278,7 +278,7 @@ class PrivateStep:
             for parameter in self.parameters
         ]
         for parts in _blocks(totals) if scale else ():
-            sizes = [len(part) for part in parts]
+            sizes = [part.numel() for part in parts]
             noise = self.randomness.normal(sum(sizes), parts[0].device)
             for part, own in zip(parts, noise.split(sizes), strict=True):
                 part.add_(own, alpha=scale)  # in the noise's float64, rounded once
@@ -292,13 +292,14 @@ def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     room = 0
     for tensor in tensors:
         size = _NOISE_BLOCK if tensor.device.type == "cpu" else _DEVICE_NOISE_BLOCK
-        for part in tensor.view(-1).split(size):
-            if block and (len(part) > room or part.device != block[0].device):
+        flat = tensor.view(-1)
+        for part in flat.split(size) if flat.numel() > size else (flat,):
+            if block and (part.numel() > room or part.device != block[0].device):
                 yield block
                 block = []
             if not block:
                 room = size
             block.append(part)
-            room -= len(part)
+            room -= part.numel()
     if block:
         yield block

@@ -210,10 +210,9 @@ class Trainer:
             self.scheduler.step()
         for callback in self.callbacks:
             callback.after_step(self)
-        if (
-            math.floor(self.epoch + 1e-9) > math.floor(self.epoch - self.sample_rate + 1e-9)
-            or self.steps_done == self.steps
-        ):
+        done = self.steps_done
+        before, after = (math.floor(steps * self.sample_rate + 1e-9) for steps in (done - 1, done))
+        if after > before or done == self.steps:
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
