@@ -1,7 +1,8 @@
 """Freed memory is kept for the next step.
 
-By default the C library gives what a step freed back to the operating system and asks for it anew in the next one: page by page, up
-to a third of a step's time. Only a program may decide otherwise, so the command line does it and the library does not.
+By default the C library gives what a step freed back to the operating system and asks for it anew in the next one: page by page, a
+quarter of a step's time for a model of some size. Only a program may decide otherwise, so the command line does it and the library
+does not.
 """
 
 from __future__ import annotations
