@@ -126,12 +126,6 @@ def test_an_unknown_rounding_is_refused():
         Histories(3, rounding="down")
 
 
-def test_steps_of_some_examples_count_for_them_alone():
-    histories = Histories(4, 0.5)
-    histories.add(np.array([1, 2]), np.array([3, 4]), np.array([3, 0]))
-    assert histories.counts.tolist() == [[0, 0, 4], [0, 0, 0], [0, 0, 0], [0, 3, 0]]
-
-
 def test_tight_epsilons_are_below_renyi_and_fall_back_to_it():
     """At a delta within rounding the distribution says nothing; Renyi's bound does."""
     event, histories = StepEvent(0.05, 1.1, 9.0), Histories(3, 0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,6 +48,19 @@ def test_by_norm_counts_as_each_alone_would(data):
             one.count(histories.cells(shares))
     classes.settle()
     assert_array_equal(shared.counts, alone.counts)
+
+
+@pytest.mark.parametrize("make", [EachAlone, partial(ByNorm, num_groups=2)], ids=["alone", "by norm"])
+def test_steps_of_some_examples_count_for_them_alone(make):
+    histories = Histories(4, 0.5)
+    classes = make(histories, np.array([0, 1, 1, 0]))
+    for examples, norms, steps in (([3], [0.5], 3), ([0], [1.0], 4)):
+        classes.take(np.zeros(4))
+        classes.take(np.array(norms), np.array(examples))
+        for _ in range(steps):
+            classes.count(histories.cells(classes.norms))
+    classes.settle()
+    assert histories.counts[:, 1:].tolist() == [[0, 4], [0, 0], [0, 0], [3, 0]]
 
 
 def test_norms_that_are_alike_share_a_class_and_are_not_understated():

@@ -68,16 +68,10 @@ class Histories:
         cells -= (cells > 0) & (self._ends[cells - 1] >= bounded)
         return cells
 
-    def add(
-        self,
-        cells: npt.NDArray[np.int64],
-        steps: int | npt.NDArray[np.int64] = 1,
-        examples: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        """Records steps at these cells, of these examples, each named once; default: of all of them, [n]."""
-        starts = self._starts if examples is None else self._starts[examples]
+    def add(self, cells: npt.NDArray[np.int64], steps: int = 1) -> None:
+        """Records so many steps at these cells, one for each example, [n]."""
         flat = self.counts.reshape(-1)  # one index is four times faster than two
-        flat[starts + cells] += np.asarray(steps, dtype=np.uint32)
+        flat[self._starts + cells] += np.uint32(steps)
 
 
 def own_noise_multiplier(event: StepEvent, share: float) -> float:
