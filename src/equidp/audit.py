@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from equidp.metrics import ALL, check_level, interval
+from equidp.metrics import ALL, check_level, interval, within_model_gaps
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,6 +76,11 @@ def paired_costs(
             row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), ends, strict=True))
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def fairness_gaps(outputs: Tensor, targets: Tensor, groups: Tensor, num_classes: int) -> dict[str, float]:
+    """`within_model_gaps` of a model with two classes; none of others."""
+    return within_model_gaps(outputs.argmax(dim=1), targets, groups) if num_classes == 2 else {}
 
 
 def wilson(successes: int, count: int, level: float) -> tuple[float, float, float]:

@@ -34,6 +34,12 @@ def step_weights(policy: Policy, norms: Tensor, groups: Tensor) -> Tensor:
     return capped_weights(rowwise(copy.deepcopy(policy).weights, norms, groups), norms, sensitivity)
 
 
+def share_clipped(policy: Policy, weights: Tensor, groups: Tensor) -> float:
+    """Share of examples whose weight, as `step_weights` has it, is below that of a vanishing gradient of their group."""
+    unclipped = step_weights(policy, torch.zeros_like(weights), groups)
+    return float((weights < unclipped).double().mean())
+
+
 class Callback:
     """Does nothing; override what you need."""
 
@@ -128,21 +134,14 @@ class EpochRecorder(Callback):
         gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
         trainer.optimizer.zero_grad(set_to_none=True)
+        groups = torch.full_like(norms, group, dtype=torch.int64)
+        weights = step_weights(trainer.policy, norms, groups)
         return {
             "mean_norm": float(norms.mean()),
             "max_norm": float(norms.max()),
             "mean_gradient_norm": mean_gradient_norm,
-            "share_clipped": _share_clipped(
-                trainer.policy, norms, torch.full_like(norms, group, dtype=torch.int64)
-            ),
+            "share_clipped": share_clipped(trainer.policy, weights, groups),
         }
-
-
-def _share_clipped(policy: Any, norms: Tensor, groups: Tensor) -> float:
-    policy = copy.deepcopy(policy)
-    return float(
-        (policy.weights(norms, groups) < policy.weights(torch.zeros_like(norms), groups)).double().mean()
-    )
 
 
 def _released_figures(released: dict[str, Tensor | float], group: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equidp.callbacks import step_weights
+from equidp.callbacks import share_clipped, step_weights
 from equidp.data.base import GroupedDataset
 from equidp.diagnostics.curvature import (
     ExtremeEigenvalues,
@@ -80,7 +80,6 @@ def view_group(
     norms = torch.cat(parts)
     groups = torch.full_like(norms, group, dtype=torch.int64)
     weights = step_weights(policy, norms, groups)
-    unclipped = step_weights(policy, torch.zeros_like(norms), groups)
     left_out = members[~torch.isin(members, torch.cat(kept))]
     return GroupView(
         data.group_names[group],
@@ -91,7 +90,7 @@ def view_group(
         loss / seen,
         norms,
         weights,
-        float((weights < unclipped).double().mean()),
+        share_clipped(policy, weights, groups),
         len(left_out),
     )
 

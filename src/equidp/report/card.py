@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
-from equidp.audit import group_intervals
+from equidp.audit import fairness_gaps, group_intervals
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
-from equidp.metrics import ALL, within_model_gaps
+from equidp.metrics import ALL
 from equidp.report.pages import filled
 from equidp.report.words import number, points
 from equidp.run import predict
@@ -88,7 +88,9 @@ def card_facts(
         "recompute": _recompute(run),
         "metrics": metrics,
         "level": f"{LEVEL:.0%}",
-        "gaps": {} if test is None or outputs is None else _gaps(outputs, test),
+        "gaps": {}
+        if test is None or outputs is None
+        else fairness_gaps(outputs, test.targets, test.groups, test.num_classes),
         "groups": settings.pop("groups", () if test is None else test.group_names),
         "classes": settings.pop("classes", () if test is None else test.class_names),
         "notes": list(notes),
@@ -189,9 +191,3 @@ def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
     table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
     rows: list[dict[str, Any]] = table.to_dict("records")
     return rows
-
-
-def _gaps(outputs: Tensor, test: GroupedDataset) -> dict[str, float]:
-    if test.num_classes != 2:
-        return {}
-    return within_model_gaps(outputs.argmax(dim=1), test.targets, test.groups)
