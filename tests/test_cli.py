@@ -14,7 +14,7 @@ import pytest
 def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
     return subprocess.run(
-        [sys.executable, "-m", "equidp.cli", *arguments],
+        [sys.executable, "-m", "equidp", *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,

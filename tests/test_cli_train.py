@@ -114,7 +114,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
 
 def test_a_stopped_command_says_how_to_go_on_and_does(people):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "equidp.cli", "train"]
+    command = [sys.executable, "-m", "equidp", "train"]
     plan = [
         *TABLE,
         "--batch-size",

@@ -73,7 +73,7 @@ class TrainConfig:
             group=self.group,
             drop=self.drop,
             missing=self.missing,
-            bounds=parse_bounds(self.bounds) if self.bounds else None,
+            bounds=parse_bounds(self.bounds),
             test_share=self.test_share,
         )
 

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from equidp.cli.app import app, names, progress_bar, stoppable
-from equidp.cli.options import Group, Target
+from equidp.cli.options import BatchSize, Data, Epochs, Group, Jobs, JsonFile, Model, Target, given
 from equidp.compare import default_plan
-from equidp.data import SOURCES, open_source
+from equidp.data import open_source
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
 from equidp.files import check_writable, write_whole
-from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.report.table import ablation_table
 
 
 @app.command("ablate")
 def ablate_command(
-    data: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")
-    ] = "digits",
+    data: Data = "digits",
     target: Target = None,
     group: Group = "",
     method: Annotated[str, typer.Option(help=f"Whose clipping: one of {', '.join(METHODS)}.")] = "dpsgd",
     errors: Annotated[str, typer.Option(help=f"Some of {', '.join(ERRORS)}.")] = ",".join(ERRORS),
     seeds: Annotated[int, typer.Option(help="How many runs with each error.")] = 5,
-    model: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")] = None,
+    model: Model = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
+    json_file: JsonFile = None,
+    jobs: Jobs = None,
 ) -> None:
     """Train without noise and with one error of clipping at a time: magnitude, direction, both, none (Esipova et al., Table 1).
 
@@ -52,14 +46,13 @@ def ablate_command(
     if json_file is not None:
         check_writable(json_file)
     source = open_source(data, target=target, group=tuple(names(group)))
-    given = {
-        "model": model,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "clipping_bound": clipping_bound,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = given(
+        model=model,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        clipping_bound=clipping_bound,
+    )
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
         table = ablate(
             source,

@@ -13,7 +13,7 @@ import typer
 from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
 from equidp.cli.app import app, names
-from equidp.cli.options import Bounds, Drop, Group, Missing, Target
+from equidp.cli.options import Bounds, Drop, Group, Missing, Model, Target
 from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger
@@ -21,6 +21,7 @@ from equidp.models import MODELS
 from equidp.names import unknown_name
 from equidp.plans import PLANS, Plan, default_delta
 from equidp.profile import NormProfile, private_profile, public_profile
+from equidp.runs import build_model
 
 _PROFILE_SHARE = 0.1
 _OF_TRAIN = ("clipping_bound", "batch_size", "epochs", "learning_rate", "smoothing")
@@ -40,9 +41,7 @@ def advise_command(
     drop: Drop = "",
     missing: Missing = "refuse",
     bounds: Bounds = "",
-    model: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
-    ] = None,
+    model: Model = None,
     epsilon: Annotated[float, typer.Option(help="Of advice and training together.")] = 3.0,
     delta: Annotated[
         float | None, typer.Option(help="Default: a tenth of 1 / n, rounded down to a power of ten.")
@@ -95,11 +94,11 @@ def advise_command(
         group=tuple(names(group)),
         drop=tuple(names(drop)),
         missing=missing,
-        bounds=parse_bounds(bounds) if bounds else None,
+        bounds=parse_bounds(bounds),
     )
-    train = opened(data).split(seed).train
-    name = model or str(PLANS.get(data, Plan()).model)
-    fresh = _fresh_model(name, train, seed)
+    split = opened(data).split(seed)
+    train, name = split.train, model or str(PLANS.get(data, Plan()).model)
+    fresh = build_model(Plan(name), split, seed)
     delta = default_delta(len(train)) if delta is None else delta
     if public is not None:
         profile: NormProfile | None = public_profile(_like(train, opened(str(public)), public, seed), fresh)
@@ -137,11 +136,6 @@ def _charged_profile(
         profile = private_profile(train, model, epsilon=cost, delta=delta, ledger=ledger)
         ledger.settle()
         return profile
-
-
-def _fresh_model(name: str, train: GroupedDataset, seed: int) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    return MODELS[name](tuple(train.inputs.shape[1:]), train.num_classes)
 
 
 def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:

@@ -8,30 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
-from equidp.audit import group_intervals, paired_costs
+from equidp.audit import fairness_gaps, group_intervals, paired_costs
 from equidp.cli.app import app
+from equidp.cli.options import JsonFile, Rows, RunFolder
 from equidp.cli.tables import print_groups
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.keptrun import KeptRun, open_run
-from equidp.metrics import within_model_gaps
 from equidp.report.card import guarantee_in_words
 from equidp.run import predict
 
 
 @app.command("audit")
 def audit_command(
-    run: Annotated[Path, typer.Argument(help="Folder that equidp train made.")],
-    test: Annotated[
-        Path | None,
-        typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
-    ] = None,
+    run: RunFolder,
+    test: Rows = None,
     reference: Annotated[
         Path | None, typer.Option(help="Folder of a run by --method sgd on the same data: shows costs.")
     ] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Show a run's guarantee, its metrics by group, and what privacy cost each group.
 
@@ -49,9 +46,7 @@ def audit_command(
     data = kept.test() if test is None else kept.grouped(test)
     outputs = predict(kept.run.model, data.inputs)
     metrics = group_intervals(outputs, data.targets, data.groups, data.group_names, level)
-    gaps = (
-        within_model_gaps(outputs.argmax(dim=1), data.targets, data.groups) if data.num_classes == 2 else {}
-    )
+    gaps = fairness_gaps(outputs, data.targets, data.groups, data.num_classes)
     content: dict[str, Any] = {
         "epsilon": kept.run.epsilon(),
         "delta": kept.run.delta,

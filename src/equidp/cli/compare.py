@@ -10,24 +10,37 @@ from typing import Annotated
 import typer
 
 from equidp.cli.app import app, names, numbers, progress_bar, say, stoppable
-from equidp.cli.options import Bounds, Drop, Group, Missing, Target
+from equidp.cli.options import (
+    BatchSize,
+    Bounds,
+    Data,
+    Delta,
+    Drop,
+    Engine,
+    Epochs,
+    Group,
+    Jobs,
+    JsonFile,
+    Missing,
+    Model,
+    Smoothing,
+    Target,
+    TestShare,
+    given,
+)
 from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
-from equidp.data import SOURCES, open_source, parse_bounds
+from equidp.data import open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
-from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.files import check_writable
-from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.report.diagnosis import sensitive_findings
 
 
 @app.command("compare")
 def compare_command(
-    data: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")
-    ] = "digits",
+    data: Data = "digits",
     target: Target = None,
     group: Group = "",
     drop: Drop = "",
@@ -35,9 +48,7 @@ def compare_command(
     bounds: Bounds = "",
     methods: Annotated[str, typer.Option(help=f"Some of {', '.join(METHODS)}.")] = ",".join(DEFAULT_METHODS),
     seeds: Annotated[int, typer.Option(help="How many runs of each method.")] = 5,
-    model: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")
-    ] = None,
+    model: Model = None,
     epsilon: Annotated[
         str | None,
         typer.Option(help="Calibrate the noise to this epsilon; several, with commas, show the trade-off."),
@@ -45,25 +56,21 @@ def compare_command(
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise as a multiple of the sensitivity.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")] = None,
+    delta: Delta = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of SGD, for every method.")] = None,
     clipping_bound: Annotated[
         float | None, typer.Option(help="C, or the base bound, for every method.")
     ] = None,
-    test_share: Annotated[
-        float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")
-    ] = TEST_SHARE,
-    smoothing: Annotated[
-        float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")
-    ] = None,
+    test_share: TestShare = TEST_SHARE,
+    smoothing: Smoothing = None,
     tau: Annotated[float, typer.Option(help="Largest gap in privacy cost that counts as equal.")] = 0.05,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")] = None,
+    json_file: JsonFile = None,
     directory: Annotated[Path, typer.Option(help="Where finished runs are kept.")] = Path("equidp-runs"),
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
-    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "ghost",
+    jobs: Jobs = None,
+    engine: Engine = "ghost",
     individual: Annotated[
         bool,
         typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
@@ -119,20 +126,19 @@ def compare_command(
         group=tuple(names(group)),
         drop=tuple(names(drop)),
         missing=missing,
-        bounds=parse_bounds(bounds) if bounds else None,
+        bounds=parse_bounds(bounds),
         test_share=test_share,
     )
-    given = {
-        "model": model,
-        "noise_multiplier": noise_multiplier,
-        "delta": delta,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "clipping_bound": clipping_bound,
-        "smoothing": smoothing,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = given(
+        model=model,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        clipping_bound=clipping_bound,
+        smoothing=smoothing,
+    )
     stopped = "stopped. Finished runs are kept: the same command goes on from them."
     with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 
 # Names of the environment's settings, glibc's own numbers for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes; older versions
 # refuse more than 32 MiB of the first.
@@ -17,11 +16,12 @@ _SETTINGS = (("MALLOC_MMAP_THRESHOLD_", -3, (2**30, 2**25)), ("MALLOC_TRIM_THRES
 
 
 def keep_freed_memory() -> None:
-    """Here and in processes started from here on, where glibc is the C library and the environment has not decided."""
-    if platform.libc_ver()[0] != "glibc":
+    """Here and in processes started from here on, where the C library can be told to and the environment has not decided."""
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is None:
         return
     for name, number, sizes in _SETTINGS:
         if name not in os.environ:
-            taken = next((size for size in sizes if ctypes.CDLL(None).mallopt(number, size)), None)
+            taken = next((size for size in sizes if tell(number, size)), None)
             if taken is not None:
                 os.environ[name] = str(taken)

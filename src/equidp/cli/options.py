@@ -1,10 +1,15 @@
-"""Options that several commands have, for data that is a CSV or Parquet file."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from equidp.data import SOURCES
+from equidp.engines import ENGINES
+from equidp.models import MODELS
 
 Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
 Group = Annotated[
@@ -19,3 +24,23 @@ Bounds = Annotated[
         help="Public ranges of numbers in a file, as age=0:100,hours=0:99, instead of its statistics."
     ),
 ]
+Data = Annotated[str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")]
+TestShare = Annotated[float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")]
+Model = Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training data.")]
+BatchSize = Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")]
+Delta = Annotated[float | None, typer.Option(help="Delta of the whole run.")]
+Smoothing = Annotated[float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")]
+Engine = Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")]
+Jobs = Annotated[int | None, typer.Option(help="Processes; default: one a core.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder that equidp train made.")]
+Rows = Annotated[
+    Path | None,
+    typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
+]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that the user gave."""
+    return {name: value for name, value in options.items() if value is not None}

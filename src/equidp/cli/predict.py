@@ -10,6 +10,7 @@ import torch
 import typer
 
 from equidp.cli.app import app, say
+from equidp.cli.options import Rows, RunFolder
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.keptrun import open_run
@@ -18,11 +19,8 @@ from equidp.run import predict
 
 @app.command("predict")
 def predict_command(
-    run: Annotated[Path, typer.Argument(help="Folder that equidp train made.")],
-    table: Annotated[
-        Path | None,
-        typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
-    ] = None,
+    run: RunFolder,
+    table: Rows = None,
     out: Annotated[Path | None, typer.Option(help="CSV file; default: standard output.")] = None,
 ) -> None:
     """Predict the class of each row, with probabilities.

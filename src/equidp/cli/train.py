@@ -13,13 +13,25 @@ from equidp.accounting import ACCOUNTANTS
 from equidp.audit import group_intervals
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, names, say, stoppable
-from equidp.cli.options import Bounds, Drop, Group, Missing, Target
+from equidp.cli.options import (
+    BatchSize,
+    Bounds,
+    Delta,
+    Drop,
+    Engine,
+    Epochs,
+    Group,
+    Missing,
+    Smoothing,
+    Target,
+    TestShare,
+    given,
+)
 from equidp.cli.tables import print_groups
 from equidp.cli.toml import read_config
 from equidp.config import TrainConfig, plan_for
 from equidp.data import SOURCES, GroupedDataset
 from equidp.data.tabular import TEST_SHARE
-from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.plans import METHODS
@@ -56,9 +68,7 @@ def train_command(
     drop: Drop = "",
     missing: Missing = "refuse",
     bounds: Bounds = "",
-    test_share: Annotated[
-        float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")
-    ] = TEST_SHARE,
+    test_share: TestShare = TEST_SHARE,
     method: Annotated[
         str, typer.Option(help=f"One of {', '.join(METHODS)}.", autocompletion=lambda: list(METHODS))
     ] = "dpsgd",
@@ -72,20 +82,18 @@ def train_command(
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise as a multiple of the sensitivity, instead of --epsilon.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")] = None,
+    delta: Delta = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
-    smoothing: Annotated[
-        float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")
-    ] = None,
+    smoothing: Smoothing = None,
     seed: Annotated[
         int, typer.Option(help="Of the split and the initial weights; noise never has a seed.")
     ] = 0,
-    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "ghost",
+    engine: Engine = "ghost",
     accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
     budget: Annotated[
         Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")
@@ -144,11 +152,10 @@ def train_command(
         raise SettingError("how private should it be? Give --epsilon, or --noise-multiplier.")
     if out is not None:
         check_new(out)
-    given = {name: context.params[name] for name in _PLAN}
     wanted = TrainConfig(
         data=str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         method=method,
-        plan=plan_for(data, {name: value for name, value in given.items() if value is not None}),
+        plan=plan_for(data, given(**{name: context.params[name] for name in _PLAN})),
         target=target,
         group=tuple(names(group)),
         drop=tuple(names(drop)),

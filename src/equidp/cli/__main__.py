@@ -1,5 +1,0 @@
-"""`python -m equidp.cli`."""
-
-from equidp.cli import main
-
-main()
