@@ -115,12 +115,11 @@ class _Site:
             opened = OpenedCall(self.module, self.parameters, tape)
             tape.calls.append(opened)
             return self._opened(self.module, opened.project, *arguments, **keywords)
-        output = self._own(*arguments, **keywords)
         if self._rule is not None and not keywords and len(arguments) == 1:
-            call = self._rule(self.module, self.parameters, arguments[0])
-            tape.watch(self.module, arguments[0], output, call.receive)
+            call = self._rule(self.module, self.parameters)
             tape.calls.append(call)
-            return output
+            return call.run(self._own, arguments[0], tape)
+        output = self._own(*arguments, **keywords)
         unknown = FallbackCall(self.module, self.parameters, arguments, keywords)
         for position, each in enumerate(tree_flatten(output)[0]):
             if isinstance(each, Tensor):

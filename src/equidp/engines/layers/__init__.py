@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from equidp.engines.layers.base import Call, LayerCall
+from equidp.engines.layers.base import Call, RuledCall
 from equidp.engines.layers.conv import ConvCall, ConvTransposeCall
 from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
@@ -17,8 +17,8 @@ __all__ = [
     "RULES",
     "Call",
     "FallbackCall",
-    "LayerCall",
     "OpenedCall",
+    "RuledCall",
     "Tape",
     "forward_for",
     "replaced",
@@ -26,7 +26,7 @@ __all__ = [
     "unrolled",
 ]
 
-RULES: dict[type[nn.Module], type[LayerCall]] = {
+RULES: dict[type[nn.Module], type[RuledCall]] = {
     nn.Linear: LinearCall,
     nn.Conv1d: ConvCall,
     nn.Conv2d: ConvCall,
@@ -45,7 +45,7 @@ RULES: dict[type[nn.Module], type[LayerCall]] = {
 }
 
 
-def rule_for(module: nn.Module) -> type[LayerCall] | None:
+def rule_for(module: nn.Module) -> type[RuledCall] | None:
     """The rule that knows this module: its class computes what the rule assumes, from parameters of its own."""
     for layer, rule in RULES.items():
         if (

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from equidp.engines.layers.tape import Tape
 
 CHUNK_NUMBERS = 2**18
 """Numbers of one intermediate result at a time: what stays in a processor's cache, and is small beside the activations."""
@@ -74,25 +79,43 @@ class Call(ABC):
         return self.weighted_gradients(weights) if self.kept is None else weighted_sums(weights, self.kept)
 
 
-class LayerCall(Call):
-    """A layer's input and the gradient of its output, from which its rule computes.
-
-    Args:
-        module: the layer.
-        parameters: those of its parameters that are trained.
-        inputs: [batch, ...], what it was called with.
-    """
-
-    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], inputs: Tensor) -> None:
-        super().__init__(module, parameters)
-        self.inputs = inputs.detach()
-        self.grad_output: Tensor | None = None
-        self._reached = False
+class RuledCall(Call):
+    """A call of one layer on one tensor [batch, ...], of whose class we know what it computes."""
 
     @classmethod
     def covers(cls, module: nn.Module) -> bool:
         """Whether this layer's settings are among those that the rule knows."""
         return True
+
+    @abstractmethod
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+        """The layer's outputs; has the tape hand over the gradients that are needed. `forward` is the layer's own."""
+
+
+class LayerCall(RuledCall):
+    """A layer's input and the gradient of its output, from which its rule computes.
+
+    Args:
+        module: the layer.
+        parameters: those of its parameters that are trained.
+
+    Attributes:
+        inputs: [batch, ...], what it was called with.
+        grad_output: [batch, ...], once it is there.
+    """
+
+    inputs: Tensor
+
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        super().__init__(module, parameters)
+        self.grad_output: Tensor | None = None
+        self._reached = False
+
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+        self.inputs = inputs.detach()
+        outputs = forward(inputs)
+        tape.watch(self.module, inputs, outputs, self.receive)
+        return outputs
 
     @property
     def reached(self) -> bool:

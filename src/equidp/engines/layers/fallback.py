@@ -33,7 +33,8 @@ class FallbackCall(LayerCall):
     ) -> None:
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        super().__init__(module, parameters, next(each for each in self._flat if isinstance(each, Tensor)))
+        super().__init__(module, parameters)
+        self.inputs = next(each for each in self._flat if isinstance(each, Tensor))
         self.grad_outputs: dict[int, Tensor] = {}
         device = self.inputs.device.type
         self._autocast = torch.autocast(

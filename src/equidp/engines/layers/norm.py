@@ -1,14 +1,17 @@
-"""Normalisation within an example: the gradient of the scale is output gradient times normalised input, summed over positions."""
+"""Normalisation within an example: the scale's gradient is output gradient times normalised input, summed over positions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
-from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall
+from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall, RuledCall
+from equidp.engines.layers.tape import Tape
 
 
 class _TrailingNormCall(LayerCall):
@@ -51,36 +54,51 @@ class RMSNormCall(_TrailingNormCall):
         return rms_norm(inputs, self.module.normalized_shape, eps=self.module.eps)
 
 
-class _ChannelNormCall(LayerCall):
-    """One scale and shift a channel, on [batch, channels, ...]; normalised over groups of channels."""
+class _ChannelNormCall(RuledCall):
+    """One scale and shift a channel, on [batch, channels, ...]; normalised over groups of channels.
+
+    Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients of the copies are then
+    the examples' own, and the layer's backward pass gives them at no further cost.
+    """
 
     module: Any
+
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        super().__init__(module, parameters)
+        self._gradients: dict[str, Tensor] = {}
 
     def _num_groups(self) -> int:
         raise NotImplementedError
 
-    def example_gradients(self) -> dict[str, Tensor]:
-        """(sum(g x) - mean sum(g)) / std, channel by channel, so that the normalised input is never made."""
-        inputs, gradient = (values.reshape(*values.shape[:2], -1) for values in self.pair())
-        sums = gradient.sum(dim=2)
-        gradients = {}
-        if "weight" in self.parameters:
-            size = max(1, CHUNK_NUMBERS // inputs[0].numel())
-            parts = zip(inputs.split(size), gradient.split(size), sums.split(size), strict=True)
-            gradients["weight"] = torch.cat([self._scale_gradients(*part) for part in parts])
-        if "bias" in self.parameters:
-            gradients["bias"] = sums
-        return gradients
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+        batch, channels, *places = inputs.shape
+        scales, shifts = (self._copy(name, batch, tape) for name in ("weight", "bias"))
+        joined = inputs.reshape(1, batch * channels, *places)
+        outputs = torch.group_norm(joined, batch * self._num_groups(), scales, shifts, self.module.eps)
+        return outputs.reshape(inputs.shape)
 
-    def _scale_gradients(self, inputs: Tensor, gradient: Tensor, sums: Tensor) -> Tensor:
-        groups = self._num_groups()
-        _, mean, inverse = torch.ops.aten.native_group_norm(
-            inputs, None, None, *inputs.shape, groups, self.module.eps
-        )
-        products = torch.linalg.vecdot(inputs, gradient)
-        products, sums = (values.unflatten(1, (groups, -1)) for values in (products, sums))
-        scales: Tensor = (products - sums * mean[..., None]) * inverse[..., None]
-        return scales.flatten(1)
+    def _copy(self, name: str, batch: int, tape: Tape) -> Tensor | None:
+        """The parameter for each example, side by side."""
+        parameter: Tensor | None = getattr(self.module, name)
+        if parameter is None:
+            return None
+        copy = parameter.detach().repeat(batch)
+        if name in self.parameters:
+            tape.watch_copy(copy.requires_grad_(), partial(self._receive, name, batch))
+        return copy
+
+    def _receive(self, name: str, batch: int, gradient: Tensor) -> None:
+        self._gradients[name] = gradient.unflatten(0, (batch, -1))
+
+    @property
+    def reached(self) -> bool:
+        return bool(self._gradients)
+
+    def example_gradients(self) -> dict[str, Tensor]:
+        return self._gradients
+
+    def drop(self) -> None:
+        self._gradients = {}
 
 
 class GroupNormCall(_ChannelNormCall):

@@ -1,4 +1,4 @@
-"""What is noted in a forward pass, so that the backward pass can hand each call the gradients of its outputs."""
+"""What is noted in a forward pass, so that the backward pass can hand each call the gradients it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from equidp.errors import ModelError
 
 
 class Tape:
-    """Takes note of the calls of a forward pass, and gives them the gradients of their outputs.
+    """Takes note of the calls of a forward pass, and gives them the gradients of their outputs or of their copies of parameters.
 
-    Gradients of outputs alone are asked for, so the backward pass forms none of parameters.
+    No others are asked for, so the backward pass forms none of the parameters themselves.
 
     Attributes:
         calls: in the order in which they were made.
@@ -23,7 +23,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._first: list[GradientEdge] = []
+        self._ends: list[GradientEdge] = []
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
@@ -33,20 +33,25 @@ class Tape:
             return
         if not inputs.requires_grad:
             # Where the backward pass ends; all other outputs lie on its way.
-            self._first.append(get_gradient_edge(output))
+            self._ends.append(get_gradient_edge(output))
         output.register_hook(_Hook(module, inputs, receive))
+
+    def watch_copy(self, copy: Tensor, receive: Callable[[Tensor], None]) -> None:
+        """Has `receive` called with the gradient of a parameter's copy, a leaf, if the losses depend on it."""
+        self._ends.append(get_gradient_edge(copy))
+        copy.register_hook(receive)
 
     def backward(self, losses: Tensor) -> list[Call]:
         """The backward pass from the sum of the losses [batch]; returns the calls that they depend on, settled.
 
         All is forgotten afterwards: calls know their tape, and would keep each other until the next garbage collection.
         """
-        torch.autograd.grad(losses, self._first, torch.ones_like(losses), allow_unused=True)
+        torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
         reached = [call for call in self.calls if call.reached]
         for call in reached:
             if call.squares is None and call.kept is None:
                 call.settle()
-        self.calls, self._first = [], []
+        self.calls, self._ends = [], []
         return reached
 
 
