@@ -107,11 +107,11 @@ def test_convolutions_in_single_precision(
     kernel=st.integers(2, 3),
     stride=st.integers(1, 2),
     dilation=st.integers(1, 2),
-    padding=st.integers(0, 1),
+    padding=st.tuples(st.integers(0, 4), st.integers(0, 4)),
     bias=st.booleans(),
 )
 def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, bias):
-    """Norms by products of positions, whatever the shapes."""
+    """Norms by products of positions, whatever the shapes, with windows that lie in the border altogether."""
     layer = nn.Conv2d(
         8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
     )
@@ -144,8 +144,9 @@ def test_what_norms_need_no_more_is_let_go():
     engine = make_engine("ghost", model, loss)
     inputs = torch.randn(4, 2, 12, 12)
     engine.norms(inputs, torch.zeros(4, dtype=torch.int64))
-    assert len(engine._calls) == 3
-    for call in engine._calls:
+    convolutions = [call for call in engine._calls if isinstance(call, ConvCall)]
+    assert len(convolutions) == 2
+    for call in convolutions:
         assert call.kept is not None
         assert call.inputs is None
         assert call.grad_output is None

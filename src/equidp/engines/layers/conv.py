@@ -7,9 +7,7 @@ of positions with each other, where there are few positions and many channels (m
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -107,14 +105,15 @@ class ConvCall(LayerCall):
         """Of a few examples at a time, [chunk, *shape of the weight]."""
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = roles.image.device.type == "cpu" and roles.image.dtype == torch.float32
-        if grouped and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
+        pointwise = self.module.weight[0, 0].numel() == 1
+        if grouped and not pointwise and roles.image.shape[1] // self.module.groups >= _FEW_CHANNELS:
             # The library's own workspace is eight times as large as the gradients.
             largest = max(self.module.weight.numel() // 2, roles.image[0].numel(), roles.signal[0].numel())
-            for part in roles.chunks(max(1, CHUNK_NUMBERS // largest)):
+            for part in roles.chunks(max(1, 2 * CHUNK_NUMBERS // largest)):
                 yield self._grouped(part)
         else:
             window = self.module.weight[0].numel() * self.module.groups
-            for part in roles.chunks(max(1, CHUNK_NUMBERS // (window * roles.signal[0, 0].numel()))):
+            for part in roles.chunks(max(1, 4 * CHUNK_NUMBERS // (window * roles.signal[0, 0].numel()))):
                 yield self._side_by_side(part)
 
     def _grouped(self, roles: _Roles) -> Tensor:
@@ -143,47 +142,52 @@ class ConvCall(LayerCall):
 
     def _few_positions(self, roles: _Roles) -> bool:
         """Whether positions times positions cost less than positions times weights."""
-        groups = self.module.groups
-        pixels = math.prod(
-            size + 2 * border for size, border in zip(roles.image.shape[2:], roles.padding, strict=True)
-        )
-        positions = roles.signal[0, 0].numel()
+        pixels, positions = roles.image[0, 0].numel(), roles.signal[0, 0].numel()
         by_position = pixels**2 * roles.image.shape[1] + positions**2 * roles.signal.shape[1]
-        by_position += groups * math.prod(self.module.kernel_size) * positions**2
         return bool(_GRAM_PENALTY * by_position < positions * self.module.weight.numel())
 
     def _gram_norms(self, roles: _Roles) -> Tensor:
         """sum_st <window s, window t> <signal s, signal t>, where windows meet pixel by pixel."""
         norms, groups = [], self.module.groups
         pixels = roles.image[0, 0].numel()
-        for part in roles.chunks(max(1, 4 * CHUNK_NUMBERS // (groups * pixels**2))):
-            image = part.with_border()
-            sizes = image.shape[2:]
-            flat = image.flatten(2).unflatten(1, (groups, -1))
+        for part in roles.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * pixels**2))):
+            sizes, places = part.image.shape[2:], part.signal.shape[2:]
+            flat = part.image.flatten(2).unflatten(1, (groups, -1))
             meeting = (flat.transpose(2, 3) @ flat).flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
-            places = part.signal.shape[2:]
-            windows: Any = sum(meeting[(slice(None), *at, *at)] for at in self._places(places))
+            for dimension, size in enumerate(places):
+                meeting = self._over_kernel(meeting, dimension, size, part.padding[dimension])
             signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
             positions = signal.shape[2]
-            products = windows.reshape(-1, positions, positions) * (signal.transpose(1, 2) @ signal)
+            products = meeting.reshape(-1, positions, positions) * (signal.transpose(1, 2) @ signal)
             norms.append(gram_norms(products).unflatten(0, (-1, groups)).sum(dim=1))
         return torch.cat(norms)
 
-    def _places(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-        """For each kernel position, the places of the image that it meets, in the order of the signal."""
-        module = self.module
-        for position in itertools.product(*(range(extent) for extent in module.kernel_size)):
-            yield tuple(
-                slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
-                for at, dilation, stride, size in zip(
-                    position, module.dilation, module.stride, sizes, strict=True
-                )
-            )
+    def _over_kernel(self, meeting: Tensor, dimension: int, size: int, padding: int) -> Tensor:
+        """Products of pixels as products of windows in this dimension: sums over the kernel's places in it.
+
+        `meeting` has two dimensions of pixels for each dimension of the image, [batch, ..., ...]; `size` windows take their place,
+        which stand as far apart as the stride says, and reach over a border of zeros.
+        """
+        stride, dilation = self.module.stride[dimension], self.module.dilation[dimension]
+        twice = (1 + dimension, 1 + dimension + len(self.module.kernel_size))
+        pixels = meeting.shape[twice[0]]
+        shape = [size if at in twice else extent for at, extent in enumerate(meeting.shape)]
+        windows = meeting.new_zeros(shape)
+        for place in range(self.module.kernel_size[dimension]):
+            offset = place * dilation - padding
+            first, end = max(0, -(offset // stride)), min(size, (pixels - 1 - offset) // stride + 1)
+            if first < end:
+                of_windows, of_pixels = [slice(None)] * len(shape), [slice(None)] * len(shape)
+                for at in twice:
+                    of_windows[at] = slice(first, end)
+                    of_pixels[at] = slice(offset + first * stride, offset + (end - 1) * stride + 1, stride)
+                windows[tuple(of_windows)] += meeting[tuple(of_pixels)]
+        return windows
 
     def _convolved(self, weights: Tensor) -> Tensor:
         """The weighted sum as ordinary training would compute it, from a weighted signal."""
         roles = self._roles()
-        size = max(1, CHUNK_NUMBERS // roles.signal[0].numel())
+        size = max(1, 4 * CHUNK_NUMBERS // roles.signal[0].numel())
         shape = (-1, *[1] * (roles.signal.dim() - 1))
         parts = (
             self._weight_gradient(part._replace(signal=part.signal * scale.reshape(shape)), 1)
