@@ -15,9 +15,10 @@ from scipy import stats
 from torch import Tensor
 
 from conftest import GivenGradients
+from equidp import mechanism
 from equidp.errors import PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
-from equidp.mechanism import PrivateStep, capped_weights, private_sum
+from equidp.mechanism import PrivateStep, capped_weights, private_sum, rowwise
 from equidp.noise import SeededRandomness
 from equidp.policies import (
     DPSGD,
@@ -177,6 +178,25 @@ def test_one_example_moves_the_released_statistics_by_at_most_one(rows, extra):
         policy.observe = sums.append  # type: ignore[method-assign]
         private_gradient(make_step(policy, NoNoise()), *as_batch(batch))
     assert torch.linalg.vector_norm(sums[1] - sums[0]) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("own_parts", [True, False], ids=["parts of vmap", "vmap"])
+@given(rows=st.lists(st.tuples(scales, st.integers(0, GROUPS - 1)), min_size=1, max_size=6))
+def test_rows_are_those_of_each_example_alone(name, own_parts, rows):
+    """Bit for bit, with the parts of torch.vmap that this PyTorch has, and with torch.vmap itself."""
+    policy = POLICIES[name]()
+    policy.prepare(noise_multiplier=1.0, expected_batch_size=EXPECTED)
+    norms = torch.tensor([norm for norm, _ in rows])
+    groups = torch.tensor([group for _, group in rows])
+    rules = [policy.weights] if policy.statistics_ratio is None else [policy.weights, policy.statistics]
+    parts = mechanism.vmap_increment_nesting
+    assert parts is not None
+    for rule in rules:
+        with mock.patch.object(mechanism, "vmap_increment_nesting", parts if own_parts else None):
+            together = rowwise(rule, norms, groups)
+        alone = [rule(norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
+        torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
 
 
 def test_state_from_raw_norms_does_not_reach_the_sensitivity():

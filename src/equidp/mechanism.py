@@ -5,7 +5,7 @@ it remembers from raw data is thrown away. A wrong policy therefore costs accura
 
 - Statistics rows are rescaled to norm <= 1, weights capped at sensitivity / norm: one example moves either query by at most its
   sensitivity.
-- Rows and weights are computed through `torch.vmap`, one example at a time as far as the policy can tell: adding an example cannot
+- Rows and weights are computed as under `torch.vmap`, one example at a time as far as the policy can tell: adding an example cannot
   change what another one contributes.
 - Both are computed by a copy of the policy that is dropped at once: state changes through `observe` alone, which sees noisy sums.
 - The sensitivity is read before the weights, from the policy that has seen releases only.
@@ -30,6 +30,16 @@ from equidp.errors import PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.noise import Randomness
 from equidp.policies.base import Policy
+
+try:
+    from torch._functorch.vmap import (  # type: ignore[attr-defined]
+        _add_batch_dim,
+        _remove_batch_dim,
+        lazy_load_decompositions,
+        vmap_increment_nesting,
+    )
+except ImportError:  # a PyTorch that makes torch.vmap of other parts
+    vmap_increment_nesting = None  # type: ignore[assignment]
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms) of a batch's examples, [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
@@ -79,12 +89,22 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
     """
 
     try:
-        return torch.vmap(rule)(norms.unsqueeze(1), groups.unsqueeze(1)).squeeze(1)
+        return _vmapped(rule, norms.unsqueeze(1), groups.unsqueeze(1)).squeeze(1)
     except Exception as error:
         raise PolicyError(
             f"{getattr(rule, '__qualname__', rule)} cannot be applied to one example at a time ({error}). Use torch operations "
             "without Python branches on the values (torch.where instead of if), and return one row per example."
         ) from error
+
+
+def _vmapped(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Tensor) -> Tensor:
+    """torch.vmap(rule)(norms, groups) from its parts, without its care for nested arguments: a tenth of a small model's step."""
+    if vmap_increment_nesting is None:
+        return torch.vmap(rule)(norms, groups)
+    lazy_load_decompositions()
+    with vmap_increment_nesting(len(norms), "error") as level:
+        rows = rule(_add_batch_dim(norms, 0, level), _add_batch_dim(groups, 0, level))
+        return _remove_batch_dim(rows, level, len(norms), 0)
 
 
 def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
