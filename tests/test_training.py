@@ -28,6 +28,21 @@ def test_physical_batches_change_memory_alone(policy):
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
 
 
+def test_a_model_without_parameters_is_refused():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with pytest.raises(ModelError, match="no trainable parameter"):
+        equidp.Trainer(
+            torch.nn.Identity(),
+            optimizer,
+            toy(),
+            policy=equidp.DPSGD(1.0),
+            batch_size=30,
+            steps=1,
+            noise_multiplier=1.0,
+            delta=1e-5,
+        )
+
+
 @pytest.mark.parametrize("change", [lambda model: model.bias, lambda model: model.weight])
 def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
     trainer = make_trainer()

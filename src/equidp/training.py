@@ -105,9 +105,9 @@ class Trainer:
         self.epsilon_so_far = EpsilonMeter(self.event, self.steps, delta, accountant)
         self.randomness = _randomness(secure, seed, self.ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+        self._parameters = list(model.parameters())
         self.engine = self._checked_engine(engine)
         self._stopped: BaseException | None = None
-        self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
             self.engine,
@@ -189,7 +189,9 @@ class Trainer:
         return loaded_batches(self.train, samples, workers=self.workers)
 
     def _on_device(self, batch: Batch) -> Batch:
-        device = next(self.model.parameters()).device
+        device = next((parameter.device for parameter in self._parameters), batch.inputs.device)
+        if all(tensor.device == device for tensor in batch):
+            return batch
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def step(self, batch: Batch) -> None:

@@ -59,13 +59,13 @@ class GhostEngine:
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
-        total = torch.zeros(batch, device=device)
-        for call in self._calls:
-            if call.squares is not None:
-                total = total + _one_per_example(call.squares, call.module, batch)
-        for gradient in self._shared_gradients(batch).values():
-            total = total + squared_lengths({"": gradient})
-        return total
+        parts = [
+            _one_per_example(call.squares, call.module, batch)
+            for call in self._calls
+            if call.squares is not None
+        ]
+        parts += [squared_lengths({"": gradient}) for gradient in self._shared_gradients(batch).values()]
+        return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
