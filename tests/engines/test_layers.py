@@ -108,15 +108,19 @@ def test_convolutions_in_single_precision(
     stride=st.integers(1, 2),
     dilation=st.integers(1, 2),
     padding=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    in_windows=st.booleans(),
     bias=st.booleans(),
 )
-def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, bias):
+def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, in_windows, bias):
     """Norms by products of positions, whatever the shapes, with windows that lie in the border altogether."""
     layer = nn.Conv2d(
         8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
     )
     model = nn.Sequential(layer, SumOfSquares()).double()
-    with patch.object(ConvCall, "_few_positions", return_value=True):
+    with (
+        patch.object(ConvCall, "_few_positions", return_value=True),
+        patch.object(ConvCall, "_in_windows", return_value=in_windows),
+    ):
         assert_exact(model, drawn(3, 8, 5, 6))
 
 

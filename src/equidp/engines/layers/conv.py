@@ -7,6 +7,7 @@ of positions with each other, where there are few positions and many channels (m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from torch.nn.functional import pad
 from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall, gram_norms, squared_lengths
 
 _FEW_CHANNELS = 8
-_GRAM_PENALTY = 2.5
-"""A product of positions moves more memory per operation than a convolution does."""
+_COST_OF_ADDING = 18
+"""How many multiplications of a matrix product take as long as adding one number to another in memory."""
 
 
 class _Roles(NamedTuple):
@@ -141,26 +142,53 @@ class ConvCall(LayerCall):
         return gradients.reshape(batch, *module.weight.shape)
 
     def _few_positions(self, roles: _Roles) -> bool:
-        """Whether positions times positions cost less than positions times weights."""
-        pixels, positions = roles.image[0, 0].numel(), roles.signal[0, 0].numel()
-        by_position = pixels**2 * roles.image.shape[1] + positions**2 * roles.signal.shape[1]
-        return bool(_GRAM_PENALTY * by_position < positions * self.module.weight.numel())
+        """Whether products of positions cost less than an example's gradient."""
+        direct = roles.signal[0, 0].numel() * self.module.weight.numel()
+        return bool(self._cost_of_products(roles, self._in_windows(roles)) < direct)
+
+    def _in_windows(self, roles: _Roles) -> bool:
+        """Whether products of windows in the last dimension cost less than products of pixels: where channels are few."""
+        return self._cost_of_products(roles, True) < self._cost_of_products(roles, False)
+
+    def _cost_of_products(self, roles: _Roles, in_windows: bool) -> int:
+        """What `_gram_norms` does for an example, in multiplications."""
+        kernel, sizes, places = self.module.kernel_size, list(roles.image.shape[2:]), roles.signal.shape[2:]
+        channels, added = roles.image.shape[1], 0
+        if in_windows:
+            sizes[-1], channels = places[-1], channels * kernel[-1]
+        multiplied = channels * math.prod(sizes) ** 2 + roles.signal.shape[1] * math.prod(places) ** 2
+        for dimension in range(len(places) - in_windows):
+            sizes[dimension] = places[dimension]
+            added += kernel[dimension] * math.prod(sizes) ** 2 * self.module.groups
+        return int(multiplied + _COST_OF_ADDING * added)
 
     def _gram_norms(self, roles: _Roles) -> Tensor:
-        """sum_st <window s, window t> <signal s, signal t>, where windows meet pixel by pixel."""
-        norms, groups = [], self.module.groups
-        pixels = roles.image[0, 0].numel()
-        for part in roles.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * pixels**2))):
-            sizes, places = part.image.shape[2:], part.signal.shape[2:]
-            flat = part.image.flatten(2).unflatten(1, (groups, -1))
+        """sum_st <window s, window t> <signal s, signal t>.
+
+        Products of windows are sums over the kernel of products of pixels; or, in the last dimension, products as they are.
+        """
+        in_windows, norms, groups = self._in_windows(roles), [], self.module.groups
+        sizes, places = list(roles.image.shape[2:]), roles.signal.shape[2:]
+        if in_windows:
+            sizes[-1] = places[-1]
+        positions = math.prod(places)
+        for part in roles.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
+            image = self._last_windows(part) if in_windows else part.image
+            flat = image.reshape(len(image), groups, -1, math.prod(sizes))
             meeting = (flat.transpose(2, 3) @ flat).flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
-            for dimension, size in enumerate(places):
+            for dimension, size in enumerate(places[:-1] if in_windows else places):
                 meeting = self._over_kernel(meeting, dimension, size, part.padding[dimension])
             signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
-            positions = signal.shape[2]
             products = meeting.reshape(-1, positions, positions) * (signal.transpose(1, 2) @ signal)
             norms.append(gram_norms(products).unflatten(0, (-1, groups)).sum(dim=1))
         return torch.cat(norms)
+
+    def _last_windows(self, roles: _Roles) -> Tensor:
+        """Windows in the last dimension alone, [batch, channels, places in the kernel, ..., places of the signal]."""
+        module = self.module
+        kernel, stride, dilation = module.kernel_size[-1], module.stride[-1], module.dilation[-1]
+        image = pad(roles.image, [roles.padding[-1]] * 2) if roles.padding[-1] else roles.image
+        return image.unfold(-1, (kernel - 1) * dilation + 1, stride)[..., ::dilation].movedim(-1, 2)
 
     def _over_kernel(self, meeting: Tensor, dimension: int, size: int, padding: int) -> Tensor:
         """Products of pixels as products of windows in this dimension: sums over the kernel's places in it.
