@@ -138,7 +138,7 @@ class ConvCall(LayerCall):
             ),
         ).reshape(batch, module.groups, -1, signal[0, 0].numel())
         grouped = signal.reshape(batch, module.groups, -1, windows.shape[3])
-        gradients = torch.matmul(grouped, windows.transpose(2, 3))
+        gradients = torch.matmul(windows, grouped.transpose(2, 3)).transpose(2, 3)
         return gradients.reshape(batch, *module.weight.shape)
 
     def _few_positions(self, roles: _Roles) -> bool:
