@@ -70,6 +70,19 @@ class Rogue(Policy):
         return float(self.largest)
 
 
+class Overwriting(Policy):
+    """Makes norms look small, for whoever reads them next."""
+
+    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
+        norms.mul_(1e-9)
+        groups.zero_()
+        return torch.full_like(norms, 1e6)
+
+    @property
+    def sensitivity(self) -> float:
+        return 1.0
+
+
 class Negative(Policy):
     """Gives NaN and negative weights."""
 
@@ -94,6 +107,7 @@ POLICIES = {
     "psac": lambda: PSAC(1.0),
     "rogue": Rogue,
     "negative": Negative,
+    "overwriting": Overwriting,
 }
 
 
@@ -197,6 +211,13 @@ def test_rows_are_those_of_each_example_alone(name, own_parts, rows):
             together = rowwise(rule, norms, groups)
         alone = [rule(norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
         torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
+
+
+def test_share_limits_that_overwrite_norms_are_not_believed():
+    step = make_step(Overwriting(), NoNoise())
+    step.share_limits = lambda indices, norms: torch.ones_like(norms.mul_(1e-9))
+    gradient = private_gradient(step, 100 * torch.ones(1, DIMENSION), torch.zeros(1, dtype=torch.int64))
+    assert torch.linalg.vector_norm(gradient * EXPECTED) <= 1 + 1e-5
 
 
 def test_state_from_raw_norms_does_not_reach_the_sensitivity():
@@ -444,7 +465,7 @@ def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
 
 
 def test_share_limits_of_a_wrong_shape_are_refused():
-    step = make_step(DPSGD(1.0), NoNoise())
+    step = make_step(Overwriting(), NoNoise())
     step.share_limits = lambda indices, norms: torch.ones(1)
     with pytest.raises(PolicyError, match="share limits have shape"):
         private_gradient(step, torch.ones(3, DIMENSION), torch.zeros(3, dtype=torch.int64))

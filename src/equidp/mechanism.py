@@ -80,6 +80,8 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
 def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Tensor) -> Tensor:
     """`rule(norms, groups)` applied to each example alone, so that no row can depend on another example.
 
+    The rule gets copies: what it changes in place is not what the cap is computed from.
+
     Args:
         rule: maps norms [1] and groups [1] to a tensor [1, ...]; from torch operations without control flow on the values.
         norms, groups: [batch], not empty.
@@ -89,7 +91,7 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
     """
 
     try:
-        return _vmapped(rule, norms.unsqueeze(1), groups.unsqueeze(1)).squeeze(1)
+        return _vmapped(rule, norms.unsqueeze(1).clone(), groups.unsqueeze(1).clone()).squeeze(1)
     except Exception as error:
         raise PolicyError(
             f"{getattr(rule, '__qualname__', rule)} cannot be applied to one example at a time ({error}). Use torch operations "
@@ -236,7 +238,7 @@ class PrivateStep:
         )
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor | None:
-        limits = None if self.share_limits is None else self.share_limits(indices, norms)
+        limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         if limits is None:
             return None
         if limits.shape != norms.shape:
