@@ -65,6 +65,7 @@ def frozen() -> nn.Module:
         (Centred(), "changes with the other examples"),
         (Counting(), "buffer total changes"),
         (frozen(), "no trainable parameter"),
+        (nn.Linear(4, 2).bfloat16(), "parameter weight is torch.bfloat16.*autocast"),
         (nn.Linear(5, 2), "cannot read inputs of shape"),
         (
             nn.Flatten(0).append(nn.Linear(16, 2))
@@ -73,7 +74,7 @@ def frozen() -> nn.Module:
             r"expected a tensor \[batch",
         ),
     ],
-    ids=["batchnorm", "centred", "buffer", "frozen", "shape", "no batch"],
+    ids=["batchnorm", "centred", "buffer", "frozen", "bfloat16", "shape", "no batch"],
 )
 def test_models_that_cannot_be(model, message):
     with pytest.raises(ModelError, match=message):

@@ -28,12 +28,19 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
 
     Raises:
         ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers that training changes; no
-            trainable parameter; a loss that is not one number per example.
+            trainable parameter, or one in less than single precision; a loss that is not one number per example.
     """
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained:
         raise ModelError(
             "the model has no trainable parameter; set requires_grad on those that are to be trained."
         )
+    for name, parameter in trained.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected torch.float32. "
+                "Keep parameters in float32 and train under torch.autocast(..., dtype=torch.bfloat16)."
+            )
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise ModelError(
