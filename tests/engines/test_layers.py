@@ -12,10 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 from equidp.engines import ENGINES, make_engine
 from equidp.engines.layers import FallbackCall, OpenedCall, rule_for
 from equidp.engines.layers.conv import ConvCall
+from equidp.engines.layers.linear import LinearCall
 from equidp.errors import ModelError
 from oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 
@@ -140,6 +142,59 @@ def test_layers_in_small_chunks(numbers, channels, monkeypatch):
     layers = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(1, outputs), nn.Conv2d(outputs, 2, 3)
     assert_exact(nn.Sequential(*layers, SumOfSquares()), torch.randn(5, inputs, 4, 4), tolerance=1e-5)
     assert_exact(nn.Sequential(*layers, SumOfSquares()).double(), drawn(5, inputs, 4, 4))
+
+
+def test_group_norm_with_a_scale_that_another_layer_computes():
+    """The scale is no parameter of the norm's own: what it follows from gets its gradient."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.make, self.norm = nn.Parameter(torch.ones(4)), nn.GroupNorm(2, 4)
+            del self.norm._parameters["weight"]
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.norm.weight = self.make.exp()
+            return self.norm(values)
+
+    assert_exact(nn.Sequential(Scaled(), SumOfSquares()).double(), drawn(3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.InstanceNorm2d(3, affine=True), (3, 1, 1)), (nn.InstanceNorm1d(3, affine=True), (3,))],
+)
+def test_instance_norm_complains_of_shapes_as_ever(layer, shape):
+    with pytest.raises(ValueError, match=r"[Ee]xpected"):
+        make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss).norms(
+            torch.randn(2, *shape), torch.tensor([0, 1])
+        )
+
+
+def test_products_are_of_full_precision_and_what_was_set_is_set_again():
+    """TF32 and bfloat16 products would make norms smaller than the vectors that are summed."""
+    matmul = torch.backends.mkldnn.matmul
+    before, seen = matmul.fp32_precision, []
+    layer = nn.Linear(3, 2)
+    engine = make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)
+    norms, weighted = LinearCall.squared_norms, LinearCall.weighted_gradients
+
+    def noting(call, *given):
+        seen.append(matmul.fp32_precision)
+        return (weighted if given else norms)(call, *given)
+
+    try:
+        matmul.fp32_precision = "bf16"
+        with (
+            patch.object(LinearCall, "squared_norms", noting),
+            patch.object(LinearCall, "weighted_gradients", noting),
+        ):
+            engine.norms(torch.randn(2, 3), torch.tensor([0, 1]))
+            engine.weighted_sum(torch.ones(2))
+        assert seen == ["ieee", "ieee"]
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_what_norms_need_no_more_is_let_go():
@@ -493,6 +548,34 @@ def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
 
 def test_a_bag_whose_largest_counts_has_no_rule():
     assert rule_for(nn.EmbeddingBag(4, 3, mode="max")) is None
+
+
+class Checkpointed(nn.Module):
+    """Forgets what its layers computed and computes it again on the way back."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(*layers)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return checkpoint(self.inner, values, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ((nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()), (4, 5, 5)),
+        ((nn.Linear(4, 4), nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True)), (3, 4)),
+        ((Reader(nn.LSTM(3, 4, batch_first=True), read="outputs"),), (4, 3)),
+    ],
+    ids=["group norm", "transformer", "lstm"],
+)
+def test_activation_checkpointing(layers, shape):
+    model = nn.Sequential(nn.Linear(shape[-1], shape[-1]), Checkpointed(*layers), SumOfSquares()).double()
+    assert_exact(model, drawn(3, *shape))
+    engine = make_engine("ghost", model, loss)
+    engine.norms(drawn(3, *shape), torch.tensor([0, 1, 0]))
+    assert len({id(call.module) for call in engine._calls}) == len(engine._calls)
 
 
 class Scale(nn.Module):

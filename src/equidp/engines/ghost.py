@@ -22,6 +22,18 @@ from equidp.engines.layers import Call, FallbackCall, OpenedCall, Tape, forward_
 from equidp.engines.layers.base import squared_lengths
 from equidp.errors import ModelError
 
+_COARSE = ("tf32", "bf16")
+_backends: Any = torch.backends
+_PRECISION: dict[str, tuple[Any, ...]] = (
+    {
+        "cpu": (_backends.mkldnn.matmul, _backends.mkldnn.conv),
+        "cuda": (_backends.cuda.matmul, _backends.cudnn.conv),
+    }
+    if hasattr(_backends.mkldnn, "conv")
+    else {}
+)
+"""Where PyTorch 2.9 and newer is told how precise products of float32 are to be, by device."""
+
 
 class GhostEngine:
     """See the module's docstring.
@@ -45,17 +57,22 @@ class GhostEngine:
         """See `GradientEngine.norms`."""
         self._calls = []
         tape = Tape()
-        with self._watched(tape), torch.enable_grad():
-            # An input that requires a gradient of its own would hide where the backward pass may end.
-            losses = self.loss(self.model(inputs.detach()), targets)
-        if losses.shape != (len(inputs),):
-            raise ModelError(
-                f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
-                "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
-            )
+        with self._watched(tape):
+            with torch.enable_grad():
+                # An input that requires a gradient of its own would hide where the backward pass may end.
+                losses = self.loss(self.model(inputs.detach()), targets)
+            if losses.shape != (len(inputs),):
+                raise ModelError(
+                    f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
+                    "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+                )
+            with _full_precision(losses.device):
+                _mark_shared(tape.calls)
+                self._calls = tape.backward(losses)
         with _full_precision(losses.device):
-            _mark_shared(tape.calls)
-            self._calls = tape.backward(losses)
+            for call in self._calls:
+                if call.squares is None and call.kept is None:
+                    call.settle()
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
@@ -113,18 +130,18 @@ class _Site:
         """The module's forward, noted on the tape."""
         if self._opened is not None:
             opened = OpenedCall(self.module, self.parameters, tape)
-            tape.calls.append(opened)
+            tape.note(opened)
             return self._opened(self.module, opened.project, *arguments, **keywords)
         if self._rule is not None and not keywords and len(arguments) == 1:
             call = self._rule(self.module, self.parameters)
-            tape.calls.append(call)
+            tape.note(call)
             return call.run(self._own, arguments[0], tape)
         output = self._own(*arguments, **keywords)
         unknown = FallbackCall(self.module, self.parameters, arguments, keywords)
         for position, each in enumerate(tree_flatten(output)[0]):
             if isinstance(each, Tensor):
                 tape.watch(self.module, unknown.inputs, each, partial(unknown.receive_at, position))
-        tape.calls.append(unknown)
+        tape.note(unknown)
         return output
 
 
@@ -149,11 +166,25 @@ def _sites(module: nn.Module) -> Iterator[_Site]:
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast, where it is on, off while inside, and without copies of parameters from before the next step."""
-    if not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    torch.clear_autocast_cache()
-    return torch.autocast(device.type, enabled=False)
+    """Norms and sums of the same vectors: autocast, and products coarser than float32 (TF32, bfloat16), off while inside."""
+    coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
+    autocast = torch.is_autocast_enabled(device.type)
+    return _exactly(device, coarse, autocast) if coarse or autocast else nullcontext()
+
+
+@contextmanager
+def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterator[None]:
+    before = [setting.fp32_precision for setting in coarse]
+    if autocast:
+        torch.clear_autocast_cache()  # copies of parameters from before the next step
+    try:
+        for setting in coarse:
+            setting.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+            yield
+    finally:
+        for setting, precision in zip(coarse, before, strict=True):
+            setting.fp32_precision = precision
 
 
 def _mark_shared(calls: list[Call]) -> None:

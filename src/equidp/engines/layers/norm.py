@@ -79,13 +79,12 @@ class _ChannelNormCall(RuledCall):
 
     def _copy(self, name: str, batch: int, tape: Tape) -> Tensor | None:
         """The parameter for each example, side by side."""
-        parameter: Tensor | None = getattr(self.module, name)
-        if parameter is None:
-            return None
-        copy = parameter.detach().repeat(batch)
         if name in self.parameters:
-            tape.watch_copy(copy.requires_grad_(), partial(self._receive, name, batch))
-        return copy
+            copy = self.parameters[name].detach().repeat(batch).requires_grad_()
+            tape.watch_copy(copy, partial(self._receive, name, batch))
+            return copy
+        fixed: Tensor | None = getattr(self.module, name)
+        return None if fixed is None else fixed.repeat(batch)
 
     def _receive(self, name: str, batch: int, gradient: Tensor) -> None:
         self._gradients[name] = gradient.unflatten(0, (batch, -1))
@@ -117,3 +116,8 @@ class InstanceNormCall(_ChannelNormCall):
 
     def _num_groups(self) -> int:
         return int(self.module.num_features)
+
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+        with torch.no_grad():
+            forward(inputs[:1])  # the layer's own complaints about shapes
+        return super().run(forward, inputs, tape)

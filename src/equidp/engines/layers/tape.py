@@ -24,6 +24,12 @@ class Tape:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._ends: list[GradientEdge] = []
+        self._forward = True
+
+    def note(self, call: Call) -> None:
+        """Keeps the call, unless it is made on the way back, where `torch.utils.checkpoint` runs forward again."""
+        if self._forward:
+            self.calls.append(call)
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
@@ -42,15 +48,13 @@ class Tape:
         copy.register_hook(receive)
 
     def backward(self, losses: Tensor) -> list[Call]:
-        """The backward pass from the sum of the losses [batch]; returns the calls that they depend on, settled.
+        """The backward pass from the sum of the losses [batch]; returns the calls that they depend on.
 
         All is forgotten afterwards: calls know their tape, and would keep each other until the next garbage collection.
         """
+        self._forward = False
         torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
         reached = [call for call in self.calls if call.reached]
-        for call in reached:
-            if call.squares is None and call.kept is None:
-                call.settle()
         self.calls, self._ends = [], []
         return reached
 
