@@ -64,7 +64,6 @@ class LedgerFile(Ledger):
         self._file, self._seal = self._opened(self.path), -1
         try:
             self._lock_file()
-            self._seal = self._opened(seal_path(self.path))
             self._recover(facts or {})
         except BaseException:
             self._close_files()
@@ -227,6 +226,7 @@ class LedgerFile(Ledger):
         """Takes over what earlier processes wrote."""
         content = self.path.read_bytes()
         read = parsed(self.path, content)
+        self._seal = self._opened(seal_path(self.path))
         check_seal(self.path, read, seal_path(self.path).read_text(errors="replace"))
         self._lines, self._check = len(read.checks), read.checks[-1] if read.checks else ""
         self._size = len(content) - len(read.torn)
