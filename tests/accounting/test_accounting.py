@@ -192,3 +192,10 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
         exact = epsilon(((StepEvent(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
         assert exact <= values[steps] + 1e-9
     assert values[400] == pytest.approx(exact, rel=0.005)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-5, 1e-12])
+def test_hardly_any_noise_has_an_epsilon_that_promises_nothing(noise):
+    """Where bins for its losses could not be counted, Renyi's bound stands in."""
+    event = StepEvent(0.08, noise, None)
+    assert 1e5 < epsilon([(event, 250)], 1e-5) <= epsilon([(event, 250)], 1e-5, "rdp")

@@ -31,8 +31,8 @@ def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float
     def epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
         # Epsilon in the thousands would take bins by the billion: keep some 10^5 per unit of the Renyi epsilon.
         width = max(interval, 1e-5 * _rdp(event, delta))
-        if math.isinf(width):
-            return math.inf
+        if width > 1:  # epsilon beyond 10^5: Renyi's bound on it says as little
+            return _rdp(event, delta)
         return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
 
     return epsilon
