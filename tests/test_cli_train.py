@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -247,6 +248,12 @@ def test_every_option_can_come_from_a_file(run):
         (("ledger", "show", "people.csv"), "is no ledger"),
         (("ledger", "show", "run"), "cannot be read"),
         (("ledger", "show", "run", "--delta", "2"), "delta=2"),
+        (
+            ("train", *TABLE, *PLAN, "--out", "run", "--momentum", "2"),
+            "momentum=2.0; expected a number from 0",
+        ),
+        (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
@@ -262,7 +269,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     table = pd.read_csv(people / "people.csv")
     odd = {
-        "no-job.csv": (table.drop(columns="job"), "unknown column in the training data 'job'"),
+        "no-job.csv": (table.drop(columns="job"), "the table lacks 'job'"),
         "texts.csv": (table.assign(age="old"), "holds texts, such as 'old'"),
         "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
         "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),
@@ -291,6 +298,51 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         code, _, err = run(*command)
         assert code == 2
         assert "does not match its checksum" in err or "is not the data" in err
+
+
+def test_nothing_that_is_read_is_written_over(run, people):
+    """Neither the table that a command reads nor a file of the run."""
+    run("train", *TABLE, *PLAN, "--out", "run")
+    before = {path: path.read_bytes() for path in (people / "people.csv", *(people / "run").iterdir())}
+    for arguments in (
+        ("predict", "run", "people.csv", "--out", "people.csv"),
+        ("predict", "run", "people.csv", "--out", "run/ledger"),
+        ("audit", "run", "people.csv", "--json", "people.csv"),
+        ("audit", "run", "--json", "run/model.pt"),
+        ("compare", "--data", *TABLE, "--seeds", "1", "--json", "people.csv"),
+        ("ablate", "--data", *TABLE, "--seeds", "1", "--json", "people.csv"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert "would be lost; choose another place" in err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_files_of_a_run_that_were_damaged_are_named(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    for name, content in (("preprocessing.json", b"junk"), ("model.pt", b"junk"), ("model.pt", b"")):
+        kept = (people / "run" / name).read_bytes()
+        (people / "run" / name).write_bytes(content)
+        code, out, err = run("predict", "run", "people.csv")
+        assert (code, out) == (2, "")
+        assert "is not as equidp wrote it" in err
+        (people / "run" / name).write_bytes(kept)
+
+
+def test_training_that_diverged_is_said_to_have(run, people):
+    code, _, err = run(
+        "train", *TABLE, *PLAN, "--learning-rate", "3e38", "--clipping-bound", "1e6", "--out", "run"
+    )
+    assert code == 0
+    assert "warning: Training diverged" in err
+    assert "Training diverged" in (people / "run" / "card.md").read_text()
+    assert "its training diverged" in run("predict", "run", "people.csv")[2]
+
+
+def test_an_empty_folder_keeps_its_permissions(run, people):
+    (people / "run").mkdir(mode=0o700)
+    assert run("train", *TABLE, *PLAN, "--out", "run")[0] == 0
+    assert stat.S_IMODE((people / "run").stat().st_mode) == 0o700
 
 
 def test_completion_is_offered(people):

@@ -63,6 +63,8 @@ class TrainConfig:
                 raise unknown_name(kind, given, known)
         if self.budget is None and (self.budget_epsilon is not None or self.budget_delta is not None):
             raise SettingError("budget_epsilon and budget_delta are of a budget's file; give budget too.")
+        if not self.checkpoint_seconds >= 0:
+            raise SettingError(f"checkpoint_seconds={self.checkpoint_seconds}; expected a number >= 0.")
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
 

@@ -9,13 +9,23 @@ from pathlib import Path
 from equidp.errors import SettingError
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
+def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str]) -> None:
     """Finds out before training whether a file can be written; leaves what is there as it is.
+
+    Args:
+        path: of the file.
+        needed: files that must not be written over, and folders whose files must not; those that exist.
 
     Raises:
         SettingError: says why it cannot.
     """
     target = Path(path)
+    for other in map(Path, needed):
+        inside = [other, *other.iterdir()] if other.is_dir() else [other]
+        if target.exists() and any(each.exists() and target.samefile(each) for each in inside):
+            raise SettingError(
+                f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose another place."
+            )
     if target.is_dir():
         raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")
     try:

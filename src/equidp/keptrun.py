@@ -16,7 +16,7 @@ from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.data.labels import known_codes
-from equidp.data.tables import check_columns, read_table
+from equidp.data.tables import check_read, read_table
 from equidp.errors import DataError, SettingError
 from equidp.ledger_text import read_ledger
 from equidp.models import MODELS
@@ -72,7 +72,7 @@ class KeptRun:
                 f"{os.fspath(self.folder)!r} was trained on {config.data}, not on a table; leave the table out."
             )
         table = self.read(path, config.target, *config.group)
-        check_columns(table, [config.target, *config.group], "the training data")
+        check_read(table, [config.target, *config.group])
         return GroupedDataset(
             self.encoder.encode(table),
             torch.from_numpy(known_codes(table, [config.target], classes)),
@@ -96,10 +96,15 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
     model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
-    model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
     encoder = None
-    if (place / ENCODER).exists():
-        encoder = TableEncoder.from_json((place / ENCODER).read_text())
+    try:
+        model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
+        if (place / ENCODER).exists():
+            encoder = TableEncoder.from_json((place / ENCODER).read_text())
+    except Exception as error:  # what is not a pickle can fail as anything
+        raise DataError(
+            f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it back."
+        ) from error
     entries = read_ledger(place / "ledger").entries
     assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")

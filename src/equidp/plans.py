@@ -76,6 +76,10 @@ class Plan:
         for name in ("noise_multiplier", "momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(f"{name}={getattr(self, name)}; expected a number >= 0.")
+        if not self.momentum < 1:
+            raise SettingError(
+                f"momentum={self.momentum}; expected a number from 0 to below 1: steps would grow without end."
+            )
         known = {each.name for each in fields(self)} - {"by_method"}
         for method, changes in self.by_method.items():
             for name in changes:

@@ -106,6 +106,11 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
     return settings
 
 
+def diverged(model: nn.Module) -> bool:
+    """Whether training left weights that are no numbers any more."""
+    return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's outputs in evaluation mode, [n, ...], on the CPU, in chunks that bound memory."""
     was_training = model.training

@@ -35,7 +35,11 @@ from equidp.plans import METHODS
 from equidp.preparing import Prepared, make_run_trainer, open_budget
 from equidp.record import RunRecord
 from equidp.report.card import write_cards
-from equidp.run import Run
+from equidp.run import Run, diverged
+
+DIVERGED = (
+    "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
+)
 
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
@@ -49,6 +53,8 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         draft.mkdir(parents=True)
+        if target.exists():
+            draft.chmod(target.stat().st_mode)
         content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
         write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
         if prepared.encoder is not None:
@@ -66,6 +72,8 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
 def check_new(folder: Path) -> None:
     """Raises unless a run may begin here."""
     if folder.is_dir() and not any(folder.iterdir()):
+        if not os.access(folder, os.W_OK):
+            raise SettingError(f"{os.fspath(folder)!r} cannot be written; choose another place.")
         return
     if folder.exists():
         resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
@@ -161,4 +169,5 @@ def _write_cards(
     if config.budget is not None:
         details["budget"] = Path(config.budget).name
     paths = [place / "card.html", place / "card.md"]
-    write_cards(run, paths, split.test, facts["name"], split.notes, {}, details)
+    notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
+    write_cards(run, paths, split.test, facts["name"], notes, {}, details)

@@ -65,7 +65,7 @@ def test_an_unseen_text_is_all_zeros_and_a_wrong_column_is_refused():
     for change, message in (
         (table.assign(age="old"), "'age' holds texts, such as 'old'"),
         (table.assign(age=np.inf), "infinite numbers"),
-        (table.drop(columns="city"), "unknown column in the training data 'city'"),
+        (table.drop(columns="city"), "the table lacks 'city'"),
     ):
         with pytest.raises(DataError, match=message):
             fitted().encode(change)

@@ -44,7 +44,7 @@ def ablate_command(
         equidp ablate --data mnist-esipova --errors magnitude,direction --seeds 1
     """
     if json_file is not None:
-        check_writable(json_file)
+        check_writable(json_file, data)
     source = open_source(data, target=target, group=tuple(names(group)))
     changes = given(
         model=model,

@@ -115,7 +115,7 @@ def compare_command(
         )
     for path in (report, json_file):
         if path is not None:
-            check_writable(path)
+            check_writable(path, data)
     if epsilon is not None and noise_multiplier is not None:
         raise SettingError(
             f"--epsilon {epsilon} and --noise-multiplier {noise_multiplier}; give one of the two."
@@ -166,11 +166,12 @@ def compare_command(
 def _deliver(
     comparison: Comparison, report: Path | None, json_file: Path | None, *, include_sensitive: bool
 ) -> None:
-    comparison.table()
-    for sentence in sensitive_findings(comparison):
-        typer.echo(sentence)
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
         comparison.report(report, include_sensitive=include_sensitive)
+    comparison.table()  # last: whoever reads it may close the pipe
+    for sentence in sensitive_findings(comparison):
+        typer.echo(sentence)
+    if report is not None:
         say(f"Report: {report.resolve()}")

@@ -32,7 +32,7 @@ def predict_command(
         equidp predict run new-people.csv | head
     """
     if out is not None:
-        check_writable(out)
+        check_writable(out, run, *([] if table is None else [table]))
     kept = open_run(run)
     if table is None:
         inputs = kept.test().inputs
@@ -44,6 +44,10 @@ def predict_command(
         inputs = kept.encoder.encode(kept.read(table))
     classes = kept.facts["class_names"]
     shares = torch.softmax(predict(kept.run.model, inputs).double(), dim=1)
+    if not torch.isfinite(shares).all():
+        raise SettingError(
+            f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller learning rate."
+        )
     rows = pd.DataFrame(shares.numpy(), columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
     text = rows.to_csv(index=False, float_format="%.6g")

@@ -37,8 +37,8 @@ from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.preparing import Prepared, prepare, seconds_per_step
 from equidp.report.card import guarantee_in_words
-from equidp.run import Run, predict
-from equidp.runfolder import begin, check_new, train
+from equidp.run import Run, diverged, predict
+from equidp.runfolder import DIVERGED, begin, check_new, train
 from equidp.training import BEYOND_BUDGET
 
 _PLAN = (
@@ -224,6 +224,8 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
     """What a person wants to know, and where the rest is."""
     for sentence in guarantee_in_words(run.epsilon(), run.delta):
         typer.echo(sentence)
+    if diverged(run.model):
+        say(f"warning: {DIVERGED} Try a smaller learning rate.")
     outputs = predict(run.model, test.inputs)
     print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
     typer.echo(f"Model card: {folder / 'card.html'}")

@@ -14,7 +14,7 @@ import torch
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from equidp.data.labels import as_text
-from equidp.data.tables import LARGEST_NUMBER, check_columns, refuse_missing
+from equidp.data.tables import LARGEST_NUMBER, check_read, refuse_missing
 from equidp.errors import DataError
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +119,7 @@ class TableEncoder:
             DataError: a column is missing, holds texts where numbers are expected, or missing values that are to be refused.
         """
         names = [column.name for column in self.columns]
-        check_columns(table, names, "the training data")
+        check_read(table, names)
         if self.missing == "refuse":
             refuse_missing(table[names])
         blocks = [column.encode(table[column.name]) for column in self.columns]

@@ -130,6 +130,15 @@ def check_columns(table: pd.DataFrame, wanted: Iterable[str], option: str) -> No
             raise DataError(str(error))
 
 
+def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """A trained model finds each column that it reads."""
+    lacking = [name for name in names if name not in table.columns]
+    if lacking:
+        raise DataError(
+            f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was trained on."
+        )
+
+
 def check_features(table: pd.DataFrame) -> None:
     """What inputs cannot be: infinite, astronomically large, or a column of names."""
     if not len(table.columns):

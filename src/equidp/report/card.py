@@ -128,13 +128,13 @@ def guarantee_in_words(spent: float, delta: float) -> list[str]:
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: whatever is done with the model, "
         "what it gives away hardly depends on whether any one example was in the training data.",
         f"In odds: whoever holds the model and all else there is to know can shift the odds on whether an example was there by a "
-        f"factor of at most e^{shown:g}, about {_factor(spent)}, except with a probability of about {delta:g}.",
+        f"factor of at most e^{shown:g}, {_factor(spent)}, except with a probability of about {delta:g}.",
         "This holds for every example of every group alike.",
     ]
 
 
 def _factor(spent: float) -> str:
-    return f"{math.exp(spent):,.3g}" if spent < 7 else "more than 1,000, which promises little"
+    return f"about {math.exp(spent):,.3g}" if spent < 7 else "more than 1,000, which promises little"
 
 
 def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
