@@ -56,7 +56,9 @@ class PrivacyBudget:
             raise unknown_name("accountant", facts["accountant"], ACCOUNTANTS)
         new = path is None or not os.path.exists(path) or not os.path.getsize(path)
         if new and (epsilon is None or delta is None):
-            raise SettingError(f"epsilon={epsilon}, delta={delta}; a new budget needs both.")
+            raise SettingError(
+                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."
+            )
         self.path = path
         self._ledger = Ledger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
         self._lock = threading.RLock()

@@ -47,6 +47,14 @@ def test_one_seed_supports_no_finding():
     ]
 
 
+def test_one_seed_without_a_difference_names_nobody():
+    """Neither a group that pays most where all pay the same, nor a method that narrows a gap where there is none."""
+    same = {"dpsgd": {"a": 0.1, "b": 0.1}, "fair": {"a": 0.1, "b": 0.2}}
+    pays, narrows, _ = words.finding(made_up(same, seeds=1, spread=0.0))
+    assert "costs no group more than the others" in pays
+    assert "No method has a smaller gap between groups than dpsgd (0.0 points)" in narrows
+
+
 def test_the_smallest_p_is_said():
     (sentence,) = words.test_sentences(made_up(CLEAR))
     assert "fair p = 0.0312" in sentence

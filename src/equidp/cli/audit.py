@@ -17,6 +17,7 @@ from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.keptrun import KeptRun, open_run
 from equidp.report.card import guarantee_in_words
+from equidp.report.words import points
 from equidp.run import predict
 
 
@@ -74,9 +75,10 @@ def _say_gap(costs: Any, data: GroupedDataset) -> None:
     by_group = costs[costs["group"].isin(data.group_names) & (costs["count"] > 0)].set_index("group")[
         "privacy_cost"
     ]
-    gap = 100 * float(by_group.max() - by_group.min())
+    gap = points(by_group.max() - by_group.min())
+    most = "all groups alike" if gap == points(0.0) else f"group {by_group.idxmax()} most"
     typer.echo(
-        f"Privacy costs group {by_group.idxmax()} most; the largest gap between groups is {gap:.1f} points of accuracy. "
+        f"Privacy costs {most}; the largest gap between groups is {gap} points of accuracy. "
         "One run of each method shows no tendency: equidp compare does."
     )
 

@@ -59,6 +59,8 @@ def _who_pays(costs: pd.DataFrame, name: str, level: float) -> str:
     others = table.drop(columns=worst).mean(axis=1)
     mean, low, _ = interval((table[worst] - others).to_list(), level)
     figures = f"{points(table[worst].mean())} points of accuracy, where {_others(table, worst)} {points(others.mean())}"
+    if math.isnan(low) and points(mean) == points(0.0):
+        return f"In this one run, privacy by {name} costs no group more than the others. One run shows no tendency; use more seeds."
     if math.isnan(low):
         return f"In this one run, privacy by {name} costs group {worst} most: {figures}. One run shows no tendency; use more seeds."
     if low > 0 and mean > 0.005:
@@ -84,11 +86,12 @@ def _who_narrows(costs: pd.DataFrame, standard: str, level: float) -> str:
     supported = [method for method in by_mean if gains[method] > 0]
     best = (supported or by_mean)[0]
     change = f"from {points(largest[standard].mean())} to {points(largest[best].mean())} points"
-    if math.isnan(gains[best]):
+    smaller = largest[best].mean() < largest[standard].mean()
+    if math.isnan(gains[best]) and smaller:
         return f"The largest gap between groups is smallest under {best}: {change} against {standard}, in this one run."
     if supported:
         return f"{best} narrows the largest gap between groups {change}."
-    if largest[best].mean() >= largest[standard].mean():
+    if not smaller:
         return f"No method has a smaller gap between groups than {standard} ({points(largest[standard].mean())} points)."
     return f"No method clearly narrows the gap between groups: {best} comes nearest, {change}, within what seeds differ by."
 
