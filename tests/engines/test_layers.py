@@ -119,10 +119,7 @@ def test_convolutions_with_few_positions(groups, kernel, stride, dilation, paddi
         8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
     )
     model = nn.Sequential(layer, SumOfSquares()).double()
-    with (
-        patch.object(ConvCall, "_few_positions", return_value=True),
-        patch.object(ConvCall, "_in_windows", return_value=in_windows),
-    ):
+    with patch.object(ConvCall, "_cheapest", return_value="windows" if in_windows else "pixels"):
         assert_exact(model, drawn(3, 8, 5, 6))
 
 

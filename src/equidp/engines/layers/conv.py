@@ -62,7 +62,12 @@ class ConvCall(LayerCall):
         if "weight" not in self.parameters:
             return super().squared_norms()
         roles = self._roles()
-        norms = self._gram_norms(roles) if self._few_positions(roles) else self._direct_norms(roles)
+        way = self._cheapest(roles)
+        norms = (
+            self._direct_norms(roles)
+            if way == "gradients"
+            else self._gram_norms(roles, in_windows=way == "windows")
+        )
         if "bias" not in self.parameters:
             return norms
         biases = self._bias_gradients()
@@ -141,16 +146,16 @@ class ConvCall(LayerCall):
         gradients = torch.matmul(windows, grouped.transpose(2, 3)).transpose(2, 3)
         return gradients.reshape(batch, *module.weight.shape)
 
-    def _few_positions(self, roles: _Roles) -> bool:
-        """Whether products of positions cost less than an example's gradient."""
-        direct = roles.signal[0, 0].numel() * self.module.weight.numel()
-        return bool(self._cost_of_products(roles, self._in_windows(roles)) < direct)
+    def _cheapest(self, roles: _Roles) -> str:
+        """What norms cost least from: examples' "gradients", products of "pixels", or of "windows" in the last dimension."""
+        costs = {
+            "gradients": roles.signal[0, 0].numel() * self.module.weight.numel(),
+            "pixels": self._cost_of_products(roles, in_windows=False),
+            "windows": self._cost_of_products(roles, in_windows=True),
+        }
+        return min(costs, key=costs.__getitem__)
 
-    def _in_windows(self, roles: _Roles) -> bool:
-        """Whether products of windows in the last dimension cost less than products of pixels: where channels are few."""
-        return self._cost_of_products(roles, True) < self._cost_of_products(roles, False)
-
-    def _cost_of_products(self, roles: _Roles, in_windows: bool) -> int:
+    def _cost_of_products(self, roles: _Roles, *, in_windows: bool) -> int:
         """What `_gram_norms` does for an example, in multiplications."""
         kernel, sizes, places = self.module.kernel_size, list(roles.image.shape[2:]), roles.signal.shape[2:]
         channels, added = roles.image.shape[1], 0
@@ -162,12 +167,12 @@ class ConvCall(LayerCall):
             added += kernel[dimension] * math.prod(sizes) ** 2 * self.module.groups
         return int(multiplied + _COST_OF_ADDING * added)
 
-    def _gram_norms(self, roles: _Roles) -> Tensor:
+    def _gram_norms(self, roles: _Roles, *, in_windows: bool) -> Tensor:
         """sum_st <window s, window t> <signal s, signal t>.
 
         Products of windows are sums over the kernel of products of pixels; or, in the last dimension, products as they are.
         """
-        in_windows, norms, groups = self._in_windows(roles), [], self.module.groups
+        norms, groups = [], self.module.groups
         sizes, places = list(roles.image.shape[2:]), roles.signal.shape[2:]
         if in_windows:
             sizes[-1] = places[-1]
