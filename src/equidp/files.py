@@ -9,18 +9,18 @@ from pathlib import Path
 from equidp.errors import SettingError
 
 
-def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str]) -> None:
+def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str] | None) -> None:
     """Finds out before training whether a file can be written; leaves what is there as it is.
 
     Args:
         path: of the file.
-        needed: files that must not be written over, and folders whose files must not; those that exist.
+        needed: files that must not be written over, and folders whose files must not, where there are such.
 
     Raises:
         SettingError: says why it cannot.
     """
     target = Path(path)
-    for other in map(Path, needed):
+    for other in (Path(each) for each in needed if each is not None):
         inside = [other, *other.iterdir()] if other.is_dir() else [other]
         if target.exists() and any(each.exists() and target.samefile(each) for each in inside):
             raise SettingError(

@@ -8,7 +8,19 @@ import typer
 from rich.console import Console
 
 from equidp.cli.app import app, names, progress_bar, stoppable
-from equidp.cli.options import BatchSize, Data, Epochs, Group, Jobs, JsonFile, Model, Target, given
+from equidp.cli.options import (
+    BatchSize,
+    ClippingBound,
+    Data,
+    Epochs,
+    Group,
+    Jobs,
+    JsonFile,
+    LearningRate,
+    Model,
+    Target,
+    plan_changes,
+)
 from equidp.compare import default_plan
 from equidp.data import open_source
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
@@ -19,6 +31,7 @@ from equidp.report.table import ablation_table
 
 @app.command("ablate")
 def ablate_command(
+    context: typer.Context,
     data: Data = "digits",
     target: Target = None,
     group: Group = "",
@@ -28,8 +41,8 @@ def ablate_command(
     model: Model = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
+    learning_rate: LearningRate = None,
+    clipping_bound: ClippingBound = None,
     json_file: JsonFile = None,
     jobs: Jobs = None,
 ) -> None:
@@ -46,20 +59,13 @@ def ablate_command(
     if json_file is not None:
         check_writable(json_file, data)
     source = open_source(data, target=target, group=tuple(names(group)))
-    changes = given(
-        model=model,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        clipping_bound=clipping_bound,
-    )
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
         table = ablate(
             source,
             method=method,
             errors=names(errors),
             seeds=seeds,
-            plan=default_plan(source).with_changes(changes),
+            plan=default_plan(source).with_changes(plan_changes(context)),
             jobs=jobs,
             on_progress=on_progress,
         )

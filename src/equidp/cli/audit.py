@@ -42,7 +42,7 @@ def audit_command(
         equidp audit run others.csv --reference run-sgd --json audit.json
     """
     if json_file is not None:
-        check_writable(json_file, run, *(each for each in (test, reference) if each is not None))
+        check_writable(json_file, run, test, reference)
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     outputs = predict(kept.run.model, data.inputs)

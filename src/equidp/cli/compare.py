@@ -26,7 +26,7 @@ from equidp.cli.options import (
     Smoothing,
     Target,
     TestShare,
-    given,
+    plan_changes,
 )
 from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
 from equidp.data import open_source, parse_bounds
@@ -40,6 +40,7 @@ from equidp.report.diagnosis import sensitive_findings
 
 @app.command("compare")
 def compare_command(
+    context: typer.Context,
     data: Data = "digits",
     target: Target = None,
     group: Group = "",
@@ -129,23 +130,13 @@ def compare_command(
         bounds=parse_bounds(bounds),
         test_share=test_share,
     )
-    changes = given(
-        model=model,
-        noise_multiplier=noise_multiplier,
-        delta=delta,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        clipping_bound=clipping_bound,
-        smoothing=smoothing,
-    )
     stopped = "stopped. Finished runs are kept: the same command goes on from them."
     with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(
             source,
             methods=names(methods),
             seeds=seeds,
-            plan=default_plan(source).with_changes(changes),
+            plan=default_plan(source).with_changes(plan_changes(context)),
             epsilons=numbers("--epsilon", epsilon or ""),
             tau=tau,
             engine=engine,

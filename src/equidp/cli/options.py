@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from equidp.data import SOURCES
 from equidp.engines import ENGINES
 from equidp.models import MODELS
+from equidp.plans import Plan
 
 Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
 Group = Annotated[
@@ -29,6 +31,8 @@ TestShare = Annotated[float, typer.Option(help="Share of a file's rows to test o
 Model = Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training data.")]
 BatchSize = Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")]
+LearningRate = Annotated[float | None, typer.Option(help="Of SGD.")]
+ClippingBound = Annotated[float | None, typer.Option(help="C, or the base bound.")]
 Delta = Annotated[float | None, typer.Option(help="Delta of the whole run.")]
 Smoothing = Annotated[float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")]
 Engine = Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")]
@@ -41,6 +45,7 @@ Rows = Annotated[
 ]
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """Those that the user gave."""
-    return {name: value for name, value in options.items() if value is not None}
+def plan_changes(context: typer.Context) -> dict[str, Any]:
+    """Those options of a command that are settings of a `Plan`, where they were given."""
+    settings = {each.name for each in fields(Plan)}
+    return {name: value for name, value in context.params.items() if name in settings and value is not None}

@@ -32,7 +32,7 @@ def predict_command(
         equidp predict run new-people.csv | head
     """
     if out is not None:
-        check_writable(out, run, *([] if table is None else [table]))
+        check_writable(out, run, table)
     kept = open_run(run)
     if table is None:
         inputs = kept.test().inputs

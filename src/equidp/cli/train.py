@@ -16,16 +16,18 @@ from equidp.cli.app import app, names, say, stoppable
 from equidp.cli.options import (
     BatchSize,
     Bounds,
+    ClippingBound,
     Delta,
     Drop,
     Engine,
     Epochs,
     Group,
+    LearningRate,
     Missing,
     Smoothing,
     Target,
     TestShare,
-    given,
+    plan_changes,
 )
 from equidp.cli.tables import print_groups
 from equidp.cli.toml import read_config
@@ -41,10 +43,6 @@ from equidp.run import Run, diverged, predict
 from equidp.runfolder import DIVERGED, begin, check_new, train
 from equidp.training import BEYOND_BUDGET
 
-_PLAN = (
-    *("model", "noise_multiplier", "delta", "epochs", "batch_size", "learning_rate", "momentum"),
-    *("weight_decay", "clipping_bound", "smoothing"),
-)
 _NOT_BEGUN = (
     "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."
 )
@@ -85,10 +83,10 @@ def train_command(
     delta: Delta = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    learning_rate: LearningRate = None,
     momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    clipping_bound: Annotated[float | None, typer.Option(help="C, or the base bound.")] = None,
+    clipping_bound: ClippingBound = None,
     smoothing: Smoothing = None,
     seed: Annotated[
         int, typer.Option(help="Of the split and the initial weights; noise never has a seed.")
@@ -155,7 +153,7 @@ def train_command(
     wanted = TrainConfig(
         data=str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         method=method,
-        plan=plan_for(data, given(**{name: context.params[name] for name in _PLAN})),
+        plan=plan_for(data, plan_changes(context)),
         target=target,
         group=tuple(names(group)),
         drop=tuple(names(drop)),
