@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from equidp.accounting import ACCOUNTANTS, calibrate_noise
+from equidp.checkpoint import check_seconds
 from equidp.compare import default_plan
 from equidp.data import DataSource, DataSplit, TableSource, open_source, parse_bounds
 from equidp.data.encoding import TableEncoder
@@ -63,8 +64,7 @@ class TrainConfig:
                 raise unknown_name(kind, given, known)
         if self.budget is None and (self.budget_epsilon is not None or self.budget_delta is not None):
             raise SettingError("budget_epsilon and budget_delta are of a budget's file; give budget too.")
-        if not self.checkpoint_seconds >= 0:
-            raise SettingError(f"checkpoint_seconds={self.checkpoint_seconds}; expected a number >= 0.")
+        check_seconds(checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
 

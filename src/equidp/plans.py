@@ -73,10 +73,10 @@ class Plan:
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf):
                 raise SettingError(f"{name}={value}; expected a number > 0.")
-        for name in ("noise_multiplier", "momentum", "weight_decay"):
+        for name in ("noise_multiplier", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(f"{name}={getattr(self, name)}; expected a number >= 0.")
-        if not self.momentum < 1:
+        if not 0 <= self.momentum < 1:
             raise SettingError(
                 f"momentum={self.momentum}; expected a number from 0 to below 1: steps would grow without end."
             )

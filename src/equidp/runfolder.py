@@ -28,7 +28,7 @@ from equidp.checkpoint import Checkpoints
 from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.errors import SettingError
-from equidp.files import sync_folder, write_whole
+from equidp.files import check_writable, sync_folder, write_whole
 from equidp.keptrun import CONFIG, ENCODER, MODEL, check_same, read_config
 from equidp.ledger_file import LedgerFile
 from equidp.plans import METHODS
@@ -72,10 +72,8 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
 def check_new(folder: Path) -> None:
     """Raises unless a run may begin here."""
     if folder.is_dir() and not any(folder.iterdir()):
-        if not os.access(folder, os.W_OK):
-            raise SettingError(f"{os.fspath(folder)!r} cannot be written; choose another place.")
-        return
-    if folder.exists():
+        check_writable(folder / CONFIG)
+    elif folder.exists():
         resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
         raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
 

@@ -30,9 +30,10 @@ _COARSE = 1e-3
 def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float]:
     def epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
         # Epsilon in the thousands would take bins by the billion: keep some 10^5 per unit of the Renyi epsilon.
-        width = max(interval, 1e-5 * _rdp(event, delta))
+        renyi = _rdp(event, delta)
+        width = max(interval, 1e-5 * renyi)
         if width > 1:  # epsilon beyond 10^5: Renyi's bound on it says as little
-            return _rdp(event, delta)
+            return renyi
         return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
 
     return epsilon
