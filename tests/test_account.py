@@ -49,7 +49,7 @@ def test_the_words_name_every_accountants_epsilon_and_the_event():
         ({"epochs": None}, "epochs=None and steps=None"),
         ({"noise_multiplier": None}, "expected exactly one of the two"),
         ({"target_epsilon": 1.0}, "expected exactly one of the two"),
-        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target epsilon=0"),
+        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target_epsilon=0"),
         ({"noise_multiplier": math.nan}, "noise_multiplier=nan"),
         ({"delta": 1.0}, "delta=1"),
         ({"method": "dpsdg"}, "Did you mean 'dpsgd'"),

@@ -104,7 +104,7 @@ def test_noise_moves_the_weights_by_no_more_than_the_rule_says():
         ({"num_examples": 0}, "num_examples=0"),
         ({"num_parameters": 1.5}, "num_parameters=1.5"),
         ({"num_groups": 0}, "num_groups=0"),
-        ({"epsilon": 0}, "target epsilon=0"),
+        ({"epsilon": 0}, "target_epsilon=0"),
         ({"delta": 1}, "delta=1"),
         ({"profile": profile(cost=3.0)}, "nothing is left to train with"),
     ],

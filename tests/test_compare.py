@@ -234,8 +234,9 @@ def with_batchnorm(shape, classes):
     [
         ({"methods": ["dpsgdf"]}, SettingError, "Did you mean 'dpsgd-f'"),
         ({"methods": ["sgd"]}, SettingError, "at least one private method"),
-        ({"seeds": 0}, SettingError, "at least one"),
-        ({"epsilons": [0.0]}, SettingError, "target epsilon=0"),
+        ({"seeds": 0}, SettingError, "seeds=0; expected a number of seeds >= 1"),
+        ({"methods": "dpsgd"}, SettingError, "expected a list of names"),
+        ({"epsilons": [0.0]}, SettingError, "target_epsilon=0"),
         ({"plan": replace(PLAN, batch_size=161)}, SettingError, "more than the 160 training examples"),
         ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta=2"),
         ({"tau": 0.0}, SettingError, "tau=0"),

@@ -10,9 +10,9 @@ from equidp.accounting import ACCOUNTANTS, calibrate_noise, effective_noise_mult
 from equidp.accounting.epsilon import checked_delta
 from equidp.errors import SettingError
 from equidp.ledger import StepEvent
-from equidp.names import unknown_name
 from equidp.plans import METHODS, Plan, default_delta
 from equidp.policies import SGD
+from equidp.settings import check_whole, unknown_name
 from equidp.training import checked_schedule
 
 
@@ -78,8 +78,7 @@ def account(
     Raises:
         SettingError: numbers that make no plan.
     """
-    if not (num_examples >= 1 and num_examples % 1 == 0):
-        raise SettingError(f"num_examples={num_examples}; expected a whole number >= 1.")
+    check_whole(1, num_examples=num_examples)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if accountant not in ACCOUNTANTS:

@@ -13,6 +13,7 @@ from equidp.errors import SettingError
 from equidp.ledger import StepEvent
 from equidp.plans import METHODS, ModelFactory, Plan, default_delta
 from equidp.profile import NormProfile
+from equidp.settings import check_whole
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 20.0, 100.0
 _ENOUGH_STEPS = 200
@@ -108,13 +109,7 @@ def advise(
     Raises:
         SettingError: numbers that make no sense, or a profile that leaves nothing of epsilon.
     """
-    for name, value in (
-        ("num_examples", num_examples),
-        ("num_parameters", num_parameters),
-        ("num_groups", num_groups),
-    ):
-        if not (value >= 1 and value % 1 == 0):
-            raise SettingError(f"{name}={value}; expected a whole number >= 1.")
+    check_whole(1, num_examples=num_examples, num_parameters=num_parameters, num_groups=num_groups)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
     spent = () if profile is None else profile.spent
     if spent and epsilon_of(spent, delta) >= epsilon:

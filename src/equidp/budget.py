@@ -14,7 +14,7 @@ from equidp.accounting.epsilon import checked_delta
 from equidp.errors import BudgetError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.ledger_file import LedgerFile
-from equidp.names import unknown_name
+from equidp.settings import check_number, unknown_name
 
 Entries = tuple[tuple[StepEvent, int], ...]
 
@@ -45,8 +45,8 @@ class PrivacyBudget:
         accountant: str | None = None,
         run: str = "training",
     ) -> None:
-        if epsilon is not None and not epsilon > 0:
-            raise SettingError(f"epsilon={epsilon}; expected a number > 0.")
+        if epsilon is not None:
+            check_number("(0, inf]", epsilon=epsilon)
         given = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
         known = {name: value for name, value in given.items() if value is not None}
         facts: dict[str, Any] = {"accountant": "pld", **known}

@@ -25,6 +25,7 @@ import torch
 from equidp.callbacks import Callback
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
 from equidp.files import write_whole
+from equidp.settings import check_number
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
@@ -58,7 +59,7 @@ class Checkpoints(Callback):
         how_to_resume: str = "make the Trainer again, with the same ledger, give it to Checkpoints.restore, and fit",
         after_saving: Callable[[Trainer], None] | None = None,
     ) -> None:
-        check_seconds(seconds=seconds)
+        check_number("[0, inf]", seconds=seconds)
         self.folder, self.seconds, self.how_to_resume = Path(folder), seconds, how_to_resume
         self._after_saving = after_saving
         self._saved_at = self._saving_took = 0.0
@@ -246,10 +247,3 @@ def _unpacked(path: Path) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state
-
-
-def check_seconds(**given: float) -> None:
-    """Raises unless what stands between two checkpoints is a time."""
-    for name, seconds in given.items():
-        if not seconds >= 0:
-            raise SettingError(f"{name}={seconds}; expected a number >= 0.")

@@ -22,7 +22,6 @@ from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.files import write_whole
 from equidp.metrics import check_level, check_tau, privacy_costs
-from equidp.names import unknown_name
 from equidp.plans import METHODS, PLANS, Plan, default_delta
 from equidp.record import RunRecord
 from equidp.report import html, table
@@ -36,6 +35,7 @@ from equidp.runs import (
     run_all,
     split,
 )
+from equidp.settings import unknown_name
 from equidp.training import checked_schedule
 
 BASELINE = "sgd"
@@ -183,12 +183,14 @@ def default_plan(data: str | DataSource) -> Plan:
 def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
     """How many seeds (0, 1, ...), or which: as a list of at least one."""
     listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not listed:
-        raise SettingError("no seeds; expected at least one.")
+    if not listed or not all(isinstance(seed, int) for seed in listed):
+        raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
     return listed
 
 
 def _checked_methods(methods: Sequence[str]) -> list[str]:
+    if isinstance(methods, str):
+        raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     for method in methods:
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)

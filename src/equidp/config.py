@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from equidp.accounting import ACCOUNTANTS, calibrate_noise
-from equidp.checkpoint import check_seconds
 from equidp.compare import default_plan
 from equidp.data import DataSource, DataSplit, TableSource, open_source, parse_bounds
 from equidp.data.encoding import TableEncoder
 from equidp.data.tabular import TEST_SHARE
 from equidp.errors import SettingError
-from equidp.names import unknown_name
 from equidp.plans import METHODS, Plan, default_delta
+from equidp.settings import check_number, unknown_name
 from equidp.training import BEYOND_BUDGET, checked_schedule
 
 
@@ -64,7 +63,7 @@ class TrainConfig:
                 raise unknown_name(kind, given, known)
         if self.budget is None and (self.budget_epsilon is not None or self.budget_delta is not None):
             raise SettingError("budget_epsilon and budget_delta are of a budget's file; give budget too.")
-        check_seconds(checkpoint_seconds=self.checkpoint_seconds)
+        check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
 

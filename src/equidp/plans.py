@@ -9,9 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from equidp.errors import SettingError
 from equidp.models import MODELS
-from equidp.names import unknown_name
 from equidp.policies import (
     DPSGD,
     DPSGDF,
@@ -25,6 +23,7 @@ from equidp.policies import (
     Policy,
     Quantile,
 )
+from equidp.settings import check_number, check_whole, unknown_name
 
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
@@ -71,15 +70,12 @@ class Plan:
             raise unknown_name("model", self.model, MODELS)
         for name in ("learning_rate", "clipping_bound", "epochs", "statistics_ratio"):
             value = getattr(self, name)
-            if value is not None and not (0 < value < math.inf):
-                raise SettingError(f"{name}={value}; expected a number > 0.")
+            if (name, value) != ("learning_rate", None):
+                check_number("(0, inf)", **{name: value})
         for name in ("noise_multiplier", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"{name}={getattr(self, name)}; expected a number >= 0.")
-        if not 0 <= self.momentum < 1:
-            raise SettingError(
-                f"momentum={self.momentum}; expected a number from 0 to below 1: steps would grow without end."
-            )
+            check_number("[0, inf)", **{name: getattr(self, name)})
+        check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
+        check_whole(1, batch_size=self.batch_size)
         known = {each.name for each in fields(self)} - {"by_method"}
         for method, changes in self.by_method.items():
             for name in changes:

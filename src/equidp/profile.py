@@ -18,6 +18,7 @@ from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import private_sum
 from equidp.noise import Randomness, SystemRandomness
+from equidp.settings import check_number
 
 _EDGES = 1e-3 * 1.2 ** np.arange(1, 77)
 """Upper ends of the cells that norms are counted in: 20% wide, from 0.001 to 1,000; the last cell holds what is longer."""
@@ -47,8 +48,7 @@ class NormProfile:
 
     def quantile(self, level: float) -> float:
         """A norm that about this share of the gradients does not exceed: the upper end of a cell."""
-        if not 0 < level < 1:
-            raise SettingError(f"level={level}; expected a share in (0, 1).")
+        check_number("(0, 1)", level=level)
         if not self.is_usable:
             raise SettingError(
                 "the profile is noise alone; give it more epsilon, or a public dataset like yours."

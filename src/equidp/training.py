@@ -20,12 +20,12 @@ from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import PrivateStep, ShareLimits
-from equidp.names import unknown_name
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
 from equidp.run import Run, settings_of
 from equidp.sampling import PoissonSampler
+from equidp.settings import check_number, check_whole, unknown_name
 
 BEYOND_BUDGET = ("refuse", "stop")
 
@@ -87,6 +87,10 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
     ) -> None:
+        if not isinstance(policy, Policy):
+            raise SettingError(
+                f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0)."
+            )
         self.num_examples = len(train)  # type: ignore[arg-type]
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.scheduler, self.callbacks, self.workers = scheduler, tuple(callbacks), workers
@@ -132,6 +136,7 @@ class Trainer:
                 f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one of the two."
             )
         if noise_multiplier is not None:
+            check_number("[0, inf)", noise_multiplier=noise_multiplier)
             return float(noise_multiplier)
         assert target_epsilon is not None
         return calibrate_noise(
@@ -263,8 +268,7 @@ def checked_schedule(
     num_examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None
 ) -> tuple[float, int]:
     """Sample rate q = b / n and number of steps T (spec: T = floor(epochs n / b)) of a plan that makes sense."""
-    if not (batch_size >= 1 and batch_size == int(batch_size)):
-        raise SettingError(f"batch_size={batch_size}; expected a whole number >= 1.")
+    check_whole(1, batch_size=batch_size)
     if batch_size > num_examples:
         raise SettingError(
             f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller batch size."
@@ -272,13 +276,14 @@ def checked_schedule(
     if (epochs is None) == (steps is None):
         raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")
     if epochs is not None:
-        if not (epochs > 0 and math.isfinite(epochs)):
-            raise SettingError(f"epochs={epochs}; expected a number > 0.")
+        check_number("(0, inf)", epochs=epochs)
         steps = math.floor(epochs * num_examples / batch_size)
-    if not (steps is not None and steps >= 1 and steps == int(steps)):
-        raise SettingError(
-            f"the plan has {steps} steps; expected a whole number >= 1. Train for more epochs."
-        )
+        if steps < 1:
+            raise SettingError(
+                f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer."
+            )
+    check_whole(1, steps=steps)
+    assert steps is not None
     return batch_size / num_examples, steps
 
 

@@ -157,7 +157,7 @@ def test_calibration_never_overshoots(target, q, steps):
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
 def test_a_target_that_cannot_be_is_refused(target):
-    with pytest.raises(SettingError, match="target epsilon"):
+    with pytest.raises(SettingError, match="target_epsilon"):
         calibrate_noise(target, 1e-5, 0.1, 10)
 
 

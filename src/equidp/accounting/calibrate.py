@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from equidp.accounting.epsilon import epsilon
 from equidp.errors import SettingError
 from equidp.ledger import StepEvent
+from equidp.settings import check_number
 
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
@@ -43,8 +44,7 @@ def calibrate_noise(
     Raises:
         SettingError: the target is not a number > 0, or no noise up to 10^6 reaches it.
     """
-    if not 0 < target_epsilon < math.inf:
-        raise SettingError(f"target epsilon={target_epsilon}; expected a finite number > 0.")
+    check_number("(0, inf)", target_epsilon=target_epsilon)
 
     def excess(name: str) -> Callable[[float], float]:
         def of(sigma: float) -> float:

@@ -16,9 +16,9 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from equidp.accounting.events import Entries, run_event
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import PrivacyWarning
 from equidp.ledger import StepEvent
-from equidp.names import unknown_name
+from equidp.settings import check_number, unknown_name
 
 _FINE = 1e-4
 """Width of the bins that losses are rounded up to; coarser only where epsilon is so large that it hardly matters."""
@@ -107,8 +107,7 @@ def _checked_accountant(accountant: str) -> str:
 
 
 def checked_delta(delta: float) -> float:
-    if not 0 < delta < 1:
-        raise SettingError(f"delta={delta}; expected a probability in (0, 1), well below 1 / n.")
+    check_number("(0, 1)", ", a probability well below 1 / n", delta=delta)
     return delta
 
 

@@ -13,7 +13,7 @@ from equidp.accounting.epsilon import checked_delta, renyi_divergences
 from equidp.accounting.tight import tight_epsilons
 from equidp.errors import SettingError
 from equidp.ledger import StepEvent
-from equidp.names import unknown_name
+from equidp.settings import unknown_name
 
 Floats = npt.NDArray[np.float64]
 

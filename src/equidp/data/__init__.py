@@ -12,7 +12,7 @@ from equidp.data.dutch import DutchEsipova, DutchXu
 from equidp.data.tables import PARQUET, parse_bounds
 from equidp.data.tabular import TEST_SHARE, TableSource
 from equidp.errors import DataError, SettingError
-from equidp.names import unknown_name
+from equidp.settings import unknown_name
 
 __all__ = [
     "SOURCES",

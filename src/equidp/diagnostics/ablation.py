@@ -19,9 +19,9 @@ from equidp.data.base import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.errors import SettingError
 from equidp.mechanism import private_sum, rowwise
-from equidp.names import unknown_name
 from equidp.plans import METHODS, Plan, default_delta
 from equidp.runs import Progress, RunSpec, make_trainer, split, threads_each
+from equidp.settings import unknown_name
 from equidp.training import Trainer
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {

@@ -27,6 +27,7 @@ from equidp.diagnostics.gradients import Subject
 from equidp.errors import SettingError
 from equidp.individual import IndividualClipping
 from equidp.record import RunRecord
+from equidp.settings import check_whole
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
@@ -50,8 +51,7 @@ class DiagnosisPlan:
     effort: Effort = field(default_factory=Effort)
 
     def __post_init__(self) -> None:
-        if not (self.every >= 1 and self.every == int(self.every)):
-            raise SettingError(f"every={self.every}; expected a whole number of steps >= 1.")
+        check_whole(1, " of steps", every=self.every)
 
 
 def _say(text: str) -> None:

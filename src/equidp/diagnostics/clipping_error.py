@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from equidp.errors import SettingError
+from equidp.settings import check_number
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def clipping_error(
         epsilon: of Laplace noise in one step; 1 / sigma stands for Gaussian noise.
         expected_count: b^k, how many examples of the group a batch is expected to hold.
     """
-    _check(epsilon)
+    check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
     lengths = norms.double()
     bias = float(((weights.double() - 1).abs() * lengths).mean())
     return ClippingError(bias, sensitivity / epsilon / expected_count)
@@ -64,13 +64,8 @@ def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float)
     Returns:
         0 where b^k epsilon <= 1: the noise then costs more than any gradient is worth.
     """
-    _check(epsilon)
+    check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
     level = 1 - 1 / (expected_count * epsilon)
     if level <= 0:
         return 0.0
     return float(np.quantile(norms.double().cpu().numpy(), level, method="inverted_cdf"))
-
-
-def _check(epsilon: float) -> None:
-    if not epsilon > 0:
-        raise SettingError(f"epsilon={epsilon}; expected a number > 0, such as 1 / noise multiplier.")

@@ -23,8 +23,8 @@ from equidp.diagnostics.views import draw_batches, group_curvature, view_group
 from equidp.engines import make_engine
 from equidp.engines.base import LossFunction
 from equidp.errors import ApproximationWarning, DataError, SettingError
-from equidp.names import unknown_name
 from equidp.policies.base import Policy
+from equidp.settings import unknown_name
 
 _PUBLIC = {"group", "other", "examples", "learning_rate"}
 

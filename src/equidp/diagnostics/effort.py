@@ -12,7 +12,7 @@ import torch
 from equidp.data.base import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian
 from equidp.diagnostics.gradients import Subject
-from equidp.errors import SettingError
+from equidp.settings import check_number, check_whole
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,12 @@ class Effort:
 
     def __post_init__(self) -> None:
         for name, least in (("batches", 2), ("trace_vectors", 2), ("eigenvalue_products", 1)):
-            _check_count(name, getattr(self, name), least)
+            check_whole(least, **{name: getattr(self, name)})
         for name in ("gradient_examples", "curvature_examples"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                check_whole(1, **{name: getattr(self, name)})
         for name in ("trace_error", "eigenvalue_error"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name}={getattr(self, name)}; expected a relative error in [0, 1).")
-
-
-def _check_count(name: str, value: float, least: int) -> None:
-    if not (value >= least and value == int(value)):
-        raise SettingError(f"{name}={value}; expected a whole number >= {least}.")
+            check_number("[0, 1)", ", a relative error", **{name: getattr(self, name)})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.probe import check_engine, check_model
-from equidp.names import unknown_name
+from equidp.settings import unknown_name
 
 __all__ = [
     "ENGINES",

@@ -26,10 +26,10 @@ from equidp.engines.base import LossFunction
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
 from equidp.models import MODELS
-from equidp.names import unknown_name
 from equidp.plans import METHODS, ModelFactory, Plan, default_delta
 from equidp.policies import SGD, Policy
 from equidp.run import Run, predict
+from equidp.settings import unknown_name
 from equidp.training import Trainer
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from equidp.engines import dataset_norms
 from equidp.errors import DataError, SettingError
 from equidp.individual.counting import StepCounts
 from equidp.individual.report import IndividualReport
+from equidp.settings import check_number
 
 if TYPE_CHECKING:
     from equidp.training import Trainer
@@ -64,8 +64,8 @@ class IndividualAccountant(Callback):
             raise SettingError(
                 f'interval={interval!r}; expected a whole number of steps >= 1, 1 for exact norms, or "sampled".'
             )
-        if per_epoch is not None and not (per_epoch > 0 and math.isfinite(per_epoch)):
-            raise SettingError(f"per_epoch={per_epoch}; expected a number > 0.")
+        if per_epoch is not None:
+            check_number("(0, inf)", per_epoch=per_epoch)
         Histories(1, grid, rounding=rounding)  # refuses what makes no grid
         self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
         self._grid, self._rounding, self._memory_limit = grid, rounding, memory_limit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from equidp.policies.base import Policy, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number
 
 
 class Automatic(Policy):
@@ -16,7 +17,7 @@ class Automatic(Policy):
     """
 
     def __init__(self, clipping_bound: float, *, stability: float = 0.01) -> None:
-        positive(clipping_bound=clipping_bound, stability=stability)
+        check_number("(0, inf)", clipping_bound=clipping_bound, stability=stability)
         self.clipping_bound = float(clipping_bound)
         self.stability = float(stability)
 

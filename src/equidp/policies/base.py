@@ -71,16 +71,3 @@ class Policy(ABC):
             )
         for name, value in state.items():
             setattr(self, name, value.clone() if isinstance(value, torch.Tensor) else value)
-
-
-def positive(**settings: float) -> None:
-    """Checks settings that must be finite numbers > 0."""
-    for name, value in settings.items():
-        if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-            raise SettingError(f"{name}={value!r}; expected a finite number > 0.")
-
-
-def checked_num_groups(num_groups: int) -> int:
-    if not (isinstance(num_groups, int) and num_groups >= 1):
-        raise SettingError(f"num_groups={num_groups!r}; expected a whole number >= 1.")
-    return num_groups

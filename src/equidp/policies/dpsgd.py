@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from equidp.policies.base import Policy, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number
 
 
 class DPSGD(Policy):
     """Gradients longer than the clipping bound C are shortened to it: weight min(1, C / norm), sensitivity C."""
 
     def __init__(self, clipping_bound: float) -> None:
-        positive(clipping_bound=clipping_bound)
+        check_number("(0, inf)", clipping_bound=clipping_bound)
         self.clipping_bound = float(clipping_bound)
 
     def weights(self, norms: Tensor, groups: Tensor) -> Tensor:

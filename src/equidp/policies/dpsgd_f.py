@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from equidp.errors import SettingError
-from equidp.policies.base import Policy, checked_num_groups, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number, check_whole
 
 
 class _GroupBounds(Policy):
@@ -38,11 +39,13 @@ class _GroupBounds(Policy):
         smoothing: float = 0.0,
         max_ratio: float = 10.0,
     ) -> None:
-        positive(base_bound=base_bound, statistics_ratio=statistics_ratio, max_ratio=max_ratio)
-        if not 0 <= smoothing < 1:
-            raise SettingError(f"smoothing={smoothing}; expected a number in [0, 1), 0 for none.")
+        check_number(
+            "(0, inf)", base_bound=base_bound, statistics_ratio=statistics_ratio, max_ratio=max_ratio
+        )
+        check_number("[0, 1)", ", 0 for none", smoothing=smoothing)
         self.base_bound = float(base_bound)
-        self.num_groups = checked_num_groups(num_groups)
+        check_whole(1, num_groups=num_groups)
+        self.num_groups = num_groups
         self.statistics_ratio = float(statistics_ratio)
         self.smoothing = float(smoothing)
         self.max_ratio = float(max_ratio)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.policies.base import Policy, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number
 
 
 class Global(Policy):
@@ -18,7 +19,7 @@ class Global(Policy):
     """
 
     def __init__(self, clipping_bound: float, strict_bound: float) -> None:
-        positive(clipping_bound=clipping_bound, strict_bound=strict_bound)
+        check_number("(0, inf)", clipping_bound=clipping_bound, strict_bound=strict_bound)
         if strict_bound < clipping_bound:
             raise SettingError(
                 f"strict_bound={strict_bound} is below clipping_bound={clipping_bound}; expected Z >= C_0."

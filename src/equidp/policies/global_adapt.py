@@ -7,7 +7,8 @@ import math
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.policies.base import Policy, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number
 
 
 class GlobalAdapt(Policy):
@@ -34,7 +35,8 @@ class GlobalAdapt(Policy):
         tolerance: float = 1.0,
         statistics_ratio: float = 10.0,
     ) -> None:
-        positive(
+        check_number(
+            "(0, inf)",
             clipping_bound=clipping_bound,
             initial_bound=initial_bound,
             learning_rate=learning_rate,

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from equidp.errors import SettingError
-from equidp.policies.base import Policy, checked_num_groups, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number, check_whole
 
 
 class Naive(Policy):
@@ -30,9 +31,12 @@ class Naive(Policy):
         statistics_ratio: float = 10.0,
         min_count: float = 1.0,
     ) -> None:
-        positive(clipping_bound=clipping_bound, statistics_ratio=statistics_ratio, min_count=min_count)
+        check_number(
+            "(0, inf)", clipping_bound=clipping_bound, statistics_ratio=statistics_ratio, min_count=min_count
+        )
         self.clipping_bound = float(clipping_bound)
-        self.num_groups = checked_num_groups(num_groups)
+        check_whole(1, num_groups=num_groups)
+        self.num_groups = num_groups
         self.statistics_ratio = float(statistics_ratio)
         self.min_count = float(min_count)
         self.theta = torch.ones(num_groups)

@@ -7,7 +7,8 @@ import math
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.policies.base import Policy, positive
+from equidp.policies.base import Policy
+from equidp.settings import check_number
 
 
 class Quantile(Policy):
@@ -32,9 +33,13 @@ class Quantile(Policy):
         learning_rate: float = 0.2,
         statistics_ratio: float = 10.0,
     ) -> None:
-        positive(initial_bound=initial_bound, learning_rate=learning_rate, statistics_ratio=statistics_ratio)
-        if not 0 < target_quantile < 1:
-            raise SettingError(f"target_quantile={target_quantile}; expected a number in (0, 1).")
+        check_number(
+            "(0, inf)",
+            initial_bound=initial_bound,
+            learning_rate=learning_rate,
+            statistics_ratio=statistics_ratio,
+        )
+        check_number("(0, 1)", target_quantile=target_quantile)
         self.clipping_bound = float(initial_bound)
         self.target_quantile = float(target_quantile)
         self.learning_rate = float(learning_rate)
