@@ -31,12 +31,11 @@ def test_advice_says_what_it_cost_and_how_to_train(people):
 
 
 def test_advice_is_charged_to_a_budget(people):
-    with PrivacyBudget(people / "people.ledger", epsilon=3, delta=1e-4):
-        pass
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--delta", "1e-4")
-    done = equidp(*asked, "--profile-epsilon", "1", "--budget", "people.ledger", cwd=people)
+    new = ("--budget-epsilon", "3", "--budget-delta", "1e-4")
+    done = equidp(*asked, "--profile-epsilon", "1", "--budget", "people.ledger", *new, cwd=people)
     assert done.returncode == 0, done.stderr
-    assert "--budget=people.ledger" in done.stdout
+    assert "--budget=people.ledger --budget-epsilon=3.0 --budget-delta=0.0001" in done.stdout
     with PrivacyBudget(people / "people.ledger") as budget:
         assert 0.99 < budget.spent() <= 1.0
     done = equidp(*asked, "--profile-epsilon", "2.99", "--budget", "people.ledger", cwd=people)
@@ -52,7 +51,8 @@ def test_advice_is_charged_to_a_budget(people):
         (("--model", "logstic"), "Did you mean 'logistic'"),
         (("--public", "gaps.csv", "--missing", "category"), "They must be the same"),
         (("--public", "people.csv", "--profile-epsilon", "1"), "give one of the two"),
-        (("--budget", "none.ledger"), "there is no budget"),
+        (("--budget", "none.ledger"), "a new budget needs both"),
+        (("--budget-epsilon", "3"), "give --budget too"),
     ],
     ids=" ".join,
 )

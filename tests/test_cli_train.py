@@ -250,7 +250,7 @@ def test_every_option_can_come_from_a_file(run):
         (("ledger", "show", "run", "--delta", "2"), "delta=2"),
         (
             ("train", *TABLE, *PLAN, "--out", "run", "--momentum", "2"),
-            "momentum=2.0; expected a number from 0",
+            "momentum=2.0; expected a number in [0, 1)",
         ),
         (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
         (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
@@ -280,6 +280,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         assert (code, out) == (2, "")
         assert message in err
         assert not (people / "p.csv").exists()
+    assert "fill them in, or leave those rows out" in err
     table.assign(sex="X").to_csv(people / "x.csv", index=False)
     assert "sex holds 'X', which the training data did not; known: F, M" in run("audit", "run", "x.csv")[2]
     assert (
@@ -298,6 +299,25 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         code, _, err = run(*command)
         assert code == 2
         assert "does not match its checksum" in err or "is not the data" in err
+
+
+@pytest.mark.filterwarnings("always::equidp.DataWarning")
+def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    table.assign(job=["miner", "miner", *table["job"][2:]]).to_csv(people / "new.csv", index=False)
+    for arguments in (("predict", "run", "new.csv"), ("audit", "run", "new.csv")):
+        code, out, err = run(*arguments)
+        assert code == 0
+        assert out
+        assert "of 200 rows, some have values that the training data did not ('job': 2)" in " ".join(err.split())
+    assert "training data did not" not in run("predict", "run", "people.csv")[2]
+
+
+def test_a_setting_that_a_method_does_not_have_is_said(run, people):
+    plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")
+    assert "dpsgd takes no notice of it" in run(*plan)[2]
+    assert run(*plan, "--method", "dpsgd-f")[2] == ""
 
 
 def test_nothing_that_is_read_is_written_over(run, people):

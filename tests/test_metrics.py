@@ -44,6 +44,24 @@ TWO = results(
 )
 
 
+def test_a_largest_gap_has_no_interval_below_0():
+    """Student's interval of gaps of 0 and .1 would begin at -.59."""
+    costs = pd.DataFrame(
+        [
+            {"method": method, "setting": "", "seed": seed, "group": group, "accuracy": accuracy, "loss": 0.0}
+            for method, seed, group, accuracy in (
+                *(("sgd", seed, group, 0.9) for seed in (0, 1) for group in ("a", "b", "all")),
+                *(("dpsgd", 0, group, 0.8) for group in ("a", "b", "all")),
+                *(("dpsgd", 1, group, acc) for group, acc in (("a", 0.8), ("b", 0.7), ("all", 0.75))),
+            )
+        ]
+    )
+    row = metrics.equal_cost(metrics.privacy_costs(costs)).set_index("method").loc["dpsgd"]
+    assert row["gap_low"] == 0.0
+    assert row["gap_high"] > row["gap_mean"] == pytest.approx(0.05)
+    assert row["verdict"] == "undecided"
+
+
 def test_group_metrics_by_hand():
     outputs = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
     table = metrics.group_metrics(outputs, torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), ["x", "y", "z"])

@@ -47,5 +47,9 @@ class PrivacyWarning(UserWarning):
     """Training goes on, but the guarantee is weaker than a reader might assume."""
 
 
+class DataWarning(UserWarning):
+    """Data can be used as given, but part of it tells the model nothing."""
+
+
 class ApproximationWarning(UserWarning):
     """A figure is less exact than its name says."""

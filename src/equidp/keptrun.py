@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.data.labels import known_codes
 from equidp.data.tables import check_read, read_table
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.ledger_text import read_ledger
 from equidp.models import MODELS
 from equidp.run import Run
@@ -53,11 +54,37 @@ class KeptRun:
         check_same(split, self.config, self.facts, self.folder)
         return split.test
 
-    def read(self, path: Path, *further: str) -> pd.DataFrame:
-        """The columns of a file that the model reads, and further ones."""
-        assert self.encoder is not None
+    def inputs(self, path: Path) -> torch.Tensor:
+        """What the model reads of a file, [n, inputs]. Other columns may be there, and are left out.
+
+        Raises:
+            DataError: it cannot be used.
+            SettingError: the run was not trained on a table.
+        """
+        return self._encoded(self._read(path))
+
+    def _read(self, path: Path, *further: str) -> pd.DataFrame:
+        if self.encoder is None:
+            raise SettingError(
+                f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the table out to use its "
+                "test examples."
+            )
         names = [column.name for column in self.encoder.columns]
         return read_table(path, only=[*names, *further], fewest=1)
+
+    def _encoded(self, table: pd.DataFrame) -> torch.Tensor:
+        assert self.encoder is not None
+        inputs = self.encoder.encode(table)
+        unseen = self.encoder.unseen(table)
+        if unseen:
+            listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
+            warnings.warn(
+                f"of {len(table):,} rows, some have values that the training data did not ({listed}); the model takes no notice "
+                "of those values.",
+                DataWarning,
+                stacklevel=3,
+            )
+        return inputs
 
     def grouped(self, path: Path) -> GroupedDataset:
         """A file with the columns of the run's table, target and groups included.
@@ -67,16 +94,13 @@ class KeptRun:
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if self.encoder is None or config.target is None:
-            raise SettingError(
-                f"{os.fspath(self.folder)!r} was trained on {config.data}, not on a table; leave the table out."
-            )
-        table = self.read(path, config.target, *config.group)
-        check_read(table, [config.target, *config.group])
+        columns = [str(config.target), *config.group]
+        table = self._read(path, *columns)
+        check_read(table, columns)
         return GroupedDataset(
-            self.encoder.encode(table),
-            torch.from_numpy(known_codes(table, [config.target], classes)),
-            torch.from_numpy(known_codes(table, config.group, groups)),
+            self._encoded(table),
+            torch.from_numpy(known_codes(table, columns[:1], classes)),
+            torch.from_numpy(known_codes(table, columns[1:], groups)),
             tuple(groups),
             tuple(classes),
         )

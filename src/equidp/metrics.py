@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equidp.errors import DataError, SettingError
+from equidp.settings import check_number
 
 ALL = "all"
 COSTS = ("privacy_cost", "excessive_risk")
@@ -152,13 +153,11 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 
 def check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise SettingError(f"level={level}; expected a number in (0, 1), such as 0.95.")
+    check_number("(0, 1)", ", such as 0.95", level=level)
 
 
 def check_tau(tau: float) -> None:
-    if not tau > 0:
-        raise SettingError(f"tau={tau}; expected a number > 0, such as 0.05.")
+    check_number("(0, inf]", ", such as 0.05", tau=tau)
 
 
 def summary(costs: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
@@ -202,6 +201,7 @@ def equal_cost(costs: pd.DataFrame, tau: float = 0.05, level: float = 0.95) -> p
     rows = []
     for (method, setting), part in gaps.groupby(["method", "setting"], sort=False):
         mean, low, high = interval(part.loc[part["pair"] == "largest", "cost_gap"].to_list(), level)
+        low = max(low, 0.0)  # as a gap is; NaN of one seed stays
         by_pair = part[part["pair"] != "largest"].groupby("pair")["cost_gap"].mean()
         rows.append((method, setting, mean, low, high, by_pair.idxmax(), _verdict(low, high, tau)))
     return pd.DataFrame(

@@ -128,7 +128,7 @@ def test_a_model_without_privacy_says_so(tmp_path, name):
     run = make_trainer(policy=equidp.SGD(), noise_multiplier=None).fit()
     run.card(tmp_path / name)
     card = (tmp_path / name).read_text()
-    assert "None: this model was trained without noise" in card
+    assert "No guarantee: this model was trained without noise" in card
     assert "work epsilon out again" not in card
     assert "No test set was given" in card
 

@@ -65,7 +65,7 @@ def ablate_command(
             method=method,
             errors=names(errors),
             seeds=seeds,
-            plan=default_plan(source).with_changes(plan_changes(context)),
+            plan=default_plan(source).with_changes(plan_changes(context, [method])),
             jobs=jobs,
             on_progress=on_progress,
         )

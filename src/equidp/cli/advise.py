@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
 from equidp.cli.app import app, names
-from equidp.cli.options import Bounds, Drop, Group, Missing, Model, Target
+from equidp.cli.options import Bounds, Budget, BudgetDelta, BudgetEpsilon, Drop, Group, Missing, Model, Target
 from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger
 from equidp.models import MODELS
-from equidp.names import unknown_name
 from equidp.plans import PLANS, Plan, default_delta
 from equidp.profile import NormProfile, private_profile, public_profile
 from equidp.runs import build_model
+from equidp.settings import unknown_name
 
 _PROFILE_SHARE = 0.1
 _OF_TRAIN = ("clipping_bound", "batch_size", "epochs", "learning_rate", "smoothing")
@@ -56,9 +57,9 @@ def advise_command(
         Path | None,
         typer.Option(help="A public file with the same columns: its gradient norms are taken, at no cost."),
     ] = None,
-    budget: Annotated[
-        Path | None, typer.Option(help="Ledger of a budget that is charged; see equidp train.")
-    ] = None,
+    budget: Budget = None,
+    budget_epsilon: BudgetEpsilon = None,
+    budget_delta: BudgetDelta = None,
     seed: Annotated[int, typer.Option(help="Of the split and the initial weights, as for equidp train.")] = 0,
 ) -> None:
     """Recommend method, clipping bound, noise, batch size and epochs for a target epsilon, with reasons.
@@ -77,11 +78,20 @@ def advise_command(
         raise SettingError(
             f"--public {public} and --profile-epsilon {profile_epsilon:g}; give one of the two."
         )
-    if budget is not None and not budget.exists():
-        raise SettingError(f"there is no budget {str(budget)!r}; equidp train makes one.")
+    if budget is None and (budget_epsilon is not None or budget_delta is not None):
+        raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     if model is not None and model not in MODELS:
         raise unknown_name("model", model, MODELS)
-    shown = {"target": target, "group": group, "drop": drop, "bounds": bounds, "missing": missing}
+    shown = {
+        "target": target,
+        "group": group,
+        "drop": drop,
+        "bounds": bounds,
+        "missing": missing,
+        "budget": budget,
+        "budget-epsilon": budget_epsilon,
+        "budget-delta": budget_delta,
+    }
     options = [
         f"--{name}={value}"
         for name, value in shown.items()
@@ -106,36 +116,29 @@ def advise_command(
         profile = None
     else:
         cost = _PROFILE_SHARE * epsilon if profile_epsilon is None else profile_epsilon
-        profile = _charged_profile(train, fresh, cost, epsilon, delta, budget)
+        if epsilon > 0 and cost >= epsilon:
+            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {epsilon:g}.")
+        with _ledger(budget, budget_epsilon, budget_delta) as ledger:
+            profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
     parameters = sum(parameter.numel() for parameter in fresh.parameters())
     advice = advise(
         len(train), parameters, epsilon=epsilon, delta=delta, num_groups=train.num_groups, profile=profile
     )
     for line in advice.in_words():
         typer.echo(line)
-    if budget is not None:
-        options.append(f"--budget={budget}")
     typer.echo("\nTo train so:\n" + _train_command(advice, data, name, [*options, f"--seed={seed}"]))
 
 
-def _charged_profile(
-    train: GroupedDataset,
-    model: torch.nn.Module,
-    cost: float,
-    epsilon: float,
-    delta: float,
-    budget: Path | None,
-) -> NormProfile:
-    """The profile of private data, charged to the budget where there is one."""
-    if epsilon > 0 and cost >= epsilon:
-        raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {epsilon:g}.")
+@contextmanager
+def _ledger(budget: Path | None, epsilon: float | None, delta: float | None) -> Iterator[Ledger]:
+    """Where the cost of advice is written: to a budget where there is one."""
     if budget is None:
-        return private_profile(train, model, epsilon=cost, delta=delta)
-    with PrivacyBudget(budget) as account:
+        yield Ledger()
+        return
+    with PrivacyBudget(budget, epsilon=epsilon, delta=delta, run="advise") as account:
         ledger = account.ledger(Ledger())
-        profile = private_profile(train, model, epsilon=cost, delta=delta, ledger=ledger)
+        yield ledger
         ledger.settle()
-        return profile
 
 
 def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:

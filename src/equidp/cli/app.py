@@ -24,6 +24,7 @@ from rich.progress import (
 from equidp.cli.memory import keep_freed_memory
 from equidp.errors import (
     ApproximationWarning,
+    DataWarning,
     EquidpError,
     PrivacyWarning,
     SettingError,
@@ -94,7 +95,7 @@ def _fail(text: str) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, PrivacyWarning | ApproximationWarning):
+    if issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning):
         messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
 

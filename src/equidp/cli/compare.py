@@ -89,7 +89,9 @@ def compare_command(
         bool,
         typer.Option("--diagnose", help="Find out where the disparity comes from; reads raw training data."),
     ] = False,
-    diagnose_every: Annotated[int, typer.Option(help="Steps between diagnoses.")] = 200,
+    diagnose_every: Annotated[
+        int | None, typer.Option(help=f"Steps between diagnoses; default {DiagnosisPlan.every}.")
+    ] = None,
     diagnose_groups: Annotated[str, typer.Option(help="Groups to diagnose, with commas; default: all.")] = "",
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
@@ -121,6 +123,8 @@ def compare_command(
         raise SettingError(
             f"--epsilon {epsilon} and --noise-multiplier {noise_multiplier}; give one of the two."
         )
+    if not diagnose and (diagnose_groups or diagnose_every is not None):
+        raise SettingError("--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too.")
     source = open_source(
         data,
         target=target,
@@ -130,13 +134,14 @@ def compare_command(
         bounds=parse_bounds(bounds),
         test_share=test_share,
     )
+    chosen = names(methods)
     stopped = "stopped. Finished runs are kept: the same command goes on from them."
     with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(
             source,
-            methods=names(methods),
+            methods=chosen,
             seeds=seeds,
-            plan=default_plan(source).with_changes(plan_changes(context)),
+            plan=default_plan(source).with_changes(plan_changes(context, chosen)),
             epsilons=numbers("--epsilon", epsilon or ""),
             tau=tau,
             engine=engine,
@@ -147,7 +152,10 @@ def compare_command(
             release_epsilon=(RELEASE_EPSILON if release_epsilon is None else release_epsilon)
             if individual
             else None,
-            diagnosis=DiagnosisPlan(diagnose_every, tuple(names(diagnose_groups)) or None)
+            diagnosis=DiagnosisPlan(
+                DiagnosisPlan.every if diagnose_every is None else diagnose_every,
+                tuple(names(diagnose_groups)) or None,
+            )
             if diagnose
             else None,
         )

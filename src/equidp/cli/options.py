@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from equidp.cli.app import say
 from equidp.data import SOURCES
 from equidp.engines import ENGINES
 from equidp.models import MODELS
@@ -36,7 +38,10 @@ ClippingBound = Annotated[float | None, typer.Option(help="C, or the base bound.
 Delta = Annotated[float | None, typer.Option(help="Delta of the whole run.")]
 Smoothing = Annotated[float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")]
 Engine = Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")]
-Jobs = Annotated[int | None, typer.Option(help="Processes; default: one a core.")]
+Jobs = Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)]
+Budget = Annotated[Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")]
+BudgetEpsilon = Annotated[float | None, typer.Option(help="Of a new budget.")]
+BudgetDelta = Annotated[float | None, typer.Option(help="Of a new budget.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder that equidp train made.")]
 Rows = Annotated[
@@ -45,7 +50,12 @@ Rows = Annotated[
 ]
 
 
-def plan_changes(context: typer.Context) -> dict[str, Any]:
-    """Those options of a command that are settings of a `Plan`, where they were given."""
+def plan_changes(context: typer.Context, methods: Sequence[str]) -> dict[str, Any]:
+    """Those options of a command that are settings of a `Plan`, where they were given; says which these methods do not have."""
     settings = {each.name for each in fields(Plan)}
-    return {name: value for name, value in context.params.items() if name in settings and value is not None}
+    changes = {
+        name: value for name, value in context.params.items() if name in settings and value is not None
+    }
+    if "smoothing" in changes and not any(method.startswith("dpsgd-f") for method in methods):
+        say(f"--smoothing is of dpsgd-f and dpsgd-f-code; {', '.join(methods)} takes no notice of it.")
+    return changes

@@ -34,14 +34,7 @@ def predict_command(
     if out is not None:
         check_writable(out, run, table)
     kept = open_run(run)
-    if table is None:
-        inputs = kept.test().inputs
-    elif kept.encoder is None:
-        raise SettingError(
-            f"{str(run)!r} was trained on {kept.config.data}, not on a table; leave the table out to predict its test examples."
-        )
-    else:
-        inputs = kept.encoder.encode(kept.read(table))
+    inputs = kept.test().inputs if table is None else kept.inputs(table)
     classes = kept.facts["class_names"]
     shares = torch.softmax(predict(kept.run.model, inputs).double(), dim=1)
     if not torch.isfinite(shares).all():

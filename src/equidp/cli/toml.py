@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from equidp.errors import SettingError
-from equidp.names import unknown_name
+from equidp.settings import unknown_name
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,6 +16,9 @@ from equidp.cli.app import app, names, say, stoppable
 from equidp.cli.options import (
     BatchSize,
     Bounds,
+    Budget,
+    BudgetDelta,
+    BudgetEpsilon,
     ClippingBound,
     Delta,
     Drop,
@@ -93,11 +96,9 @@ def train_command(
     ] = 0,
     engine: Engine = "ghost",
     accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
-    budget: Annotated[
-        Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")
-    ] = None,
-    budget_epsilon: Annotated[float | None, typer.Option(help="Of a new budget.")] = None,
-    budget_delta: Annotated[float | None, typer.Option(help="Of a new budget.")] = None,
+    budget: Budget = None,
+    budget_epsilon: BudgetEpsilon = None,
+    budget_delta: BudgetDelta = None,
     beyond_budget: Annotated[
         str, typer.Option(help=f"Where the plan does not fit: {' or '.join(BEYOND_BUDGET)}.")
     ] = "refuse",
@@ -153,7 +154,7 @@ def train_command(
     wanted = TrainConfig(
         data=str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         method=method,
-        plan=plan_for(data, plan_changes(context)),
+        plan=plan_for(data, plan_changes(context, [method])),
         target=target,
         group=tuple(names(group)),
         drop=tuple(names(drop)),

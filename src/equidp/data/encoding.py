@@ -121,9 +121,21 @@ class TableEncoder:
         names = [column.name for column in self.columns]
         check_read(table, names)
         if self.missing == "refuse":
-            refuse_missing(table[names])
+            refuse_missing(
+                table[names],
+                "The model was trained on rows without any: fill them in, or leave those rows out.",
+            )
         blocks = [column.encode(table[column.name]) for column in self.columns]
         return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
+
+    def unseen(self, table: pd.DataFrame) -> dict[str, int]:
+        """How many rows hold a text that the training rows did not, by column; such a text tells the model nothing."""
+        counts = {
+            column.name: int((~as_text(table[column.name]).isin(column.values)).sum())
+            for column in self.columns
+            if isinstance(column, Categories)
+        }
+        return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> tuple[str, ...]:
         """What epsilon does not cover."""

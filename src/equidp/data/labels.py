@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -75,10 +76,10 @@ def stratified_rows(
         side, group = empty[0]
         lacking = f"no row of group {group_names[group]!r}, which has {int((groups == group).sum())}, falls into the {side} set"
     if not lacking:
-        counts = np.bincount(groups)
+        testing = math.ceil(test_share * len(groups))
+        side, rows = min(("test", testing), ("train", len(groups) - testing), key=lambda each: each[1])
         lacking = (
-            f"{len(groups)} rows are too few to put each of {len(group_names)} groups into training and test; "
-            f"group {group_names[int(counts.argmin())]!r} has {int(counts.min())}"
+            f"of {len(groups)} rows, {rows} are left to {side} on, too few for {len(group_names)} groups"
         )
     raise DataError(f"{lacking}. Merge groups, give more rows, or change test_share={test_share:g}.")
 

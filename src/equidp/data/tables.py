@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from equidp.errors import DataError, SettingError
-from equidp.names import unknown_name
+from equidp.settings import unknown_name
 
 PARQUET = (".parquet", ".pq")
 MISSING = "missing"
@@ -163,14 +163,13 @@ def check_features(table: pd.DataFrame) -> None:
             )
 
 
-def refuse_missing(table: pd.DataFrame) -> None:
-    """Under --missing refuse: none may be."""
+def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
+    """Under --missing refuse: none may be. `otherwise`: what can be done beside dropping them."""
     counts = table.isna().sum()
     if counts.any():
         listed = ", ".join(f"{name!r}: {count}" for name, count in counts[counts > 0].items())
         raise DataError(
-            f"{int(table.isna().any(axis=1).sum())} of {len(table)} rows have missing values ({listed}). Drop those rows or "
-            "columns, or treat missing as a category of its own (missing='category'; --missing category)."
+            f"{int(table.isna().any(axis=1).sum())} of {len(table)} rows have missing values ({listed}). {otherwise}"
         )
 
 

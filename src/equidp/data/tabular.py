@@ -14,7 +14,7 @@ from equidp.data.encoding import TableEncoder
 from equidp.data.labels import coded, crossed, stratified_rows
 from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
 from equidp.errors import DataError, SettingError
-from equidp.names import unknown_name
+from equidp.settings import check_number, unknown_name
 
 MISSING_RULES = ("refuse", "category")
 _MOST_CLASSES = 100
@@ -48,8 +48,7 @@ class TableSource:
     def __post_init__(self) -> None:
         if self.missing not in MISSING_RULES:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
-        if not 0 < self.test_share < 1:
-            raise SettingError(f"test_share={self.test_share}; expected a share in (0, 1).")
+        check_number("(0, 1)", test_share=self.test_share)
         if not self.group:
             raise SettingError("no group column; name the column (or columns) whose values are the groups.")
         bounded = [name for name, *_ in self.bounds]
@@ -121,7 +120,10 @@ class TableSource:
                 f"target {self.target!r} is missing in {absent} of {len(table)} rows; remove those rows."
             )
         if self.missing == "refuse":
-            refuse_missing(table)
+            refuse_missing(
+                table,
+                "Drop those rows or columns, or treat missing as a category of its own (missing='category'; --missing category).",
+            )
         return table
 
     def _check_labels(

@@ -122,7 +122,7 @@ def weights_digest(model: nn.Module) -> str:
 def guarantee_in_words(spent: float, delta: float) -> list[str]:
     """Sentences for someone who has never heard of epsilon."""
     if math.isinf(spent):
-        return ["None: this model was trained without noise, and may reveal its training data."]
+        return ["No guarantee: this model was trained without noise, and may reveal its training data."]
     shown = math.ceil(1000 * spent) / 1000  # never below the truth
     return [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: whatever is done with the model, "
