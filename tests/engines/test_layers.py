@@ -112,15 +112,18 @@ def test_convolutions_in_single_precision(
     padding=st.tuples(st.integers(0, 4), st.integers(0, 4)),
     in_windows=st.booleans(),
     bias=st.booleans(),
+    memory_format=st.sampled_from([torch.contiguous_format, torch.channels_last]),
 )
-def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, in_windows, bias):
+def test_convolutions_with_few_positions(
+    groups, kernel, stride, dilation, padding, in_windows, bias, memory_format
+):
     """Norms by products of positions, whatever the shapes, with windows that lie in the border altogether."""
     layer = nn.Conv2d(
         8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
     )
     model = nn.Sequential(layer, SumOfSquares()).double()
     with patch.object(ConvCall, "_cheapest", return_value="windows" if in_windows else "pixels"):
-        assert_exact(model, drawn(3, 8, 5, 6))
+        assert_exact(model, drawn(3, 8, 5, 6).to(memory_format=memory_format))
 
 
 def test_few_positions_and_many_channels_go_by_products_of_positions():

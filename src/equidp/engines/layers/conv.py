@@ -178,9 +178,10 @@ class ConvCall(LayerCall):
             sizes[-1] = places[-1]
         positions = math.prod(places)
         for part in roles.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
-            image = self._last_windows(part) if in_windows else part.image
-            flat = image.reshape(len(image), groups, -1, math.prod(sizes))
-            meeting = (flat.transpose(2, 3) @ flat).flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
+            features = self._features(part, in_windows=in_windows)
+            meeting = (
+                (features.transpose(2, 3) @ features).flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
+            )
             for dimension, size in enumerate(places[:-1] if in_windows else places):
                 meeting = self._over_kernel(meeting, dimension, size, part.padding[dimension])
             signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
@@ -188,12 +189,24 @@ class ConvCall(LayerCall):
             norms.append(gram_norms(products).unflatten(0, (-1, groups)).sum(dim=1))
         return torch.cat(norms)
 
-    def _last_windows(self, roles: _Roles) -> Tensor:
-        """Windows in the last dimension alone, [batch, channels, places in the kernel, ..., places of the signal]."""
-        module = self.module
-        kernel, stride, dilation = module.kernel_size[-1], module.stride[-1], module.dilation[-1]
-        image = pad(roles.image, [roles.padding[-1]] * 2) if roles.padding[-1] else roles.image
-        return image.unfold(-1, (kernel - 1) * dilation + 1, stride)[..., ::dilation].movedim(-1, 2)
+    def _features(self, roles: _Roles, *, in_windows: bool) -> Tensor:
+        """Pixels, or windows in the last dimension, by position, [batch, groups, features, positions].
+
+        They are copied in the order in which the image lies in memory: with its channels last, a window is one run of numbers.
+        """
+        module, image = self.module, roles.image
+        windows = image.unsqueeze(-1)
+        if in_windows:
+            span = (module.kernel_size[-1] - 1) * module.dilation[-1] + 1
+            image = pad(image, [roles.padding[-1]] * 2) if roles.padding[-1] else image
+            windows = image.unfold(-1, span, module.stride[-1])[..., :: module.dilation[-1]]
+        # [batch, groups, channels, ..., places in the kernel]
+        grouped: Tensor = windows.unflatten(1, (module.groups, -1))
+        positions = math.prod(grouped.shape[3:-1])
+        if image.stride(1) == 1:
+            by_position = grouped.movedim(2, -1).reshape(len(image), module.groups, positions, -1)
+            return by_position.transpose(2, 3)
+        return grouped.movedim(-1, 3).reshape(len(image), module.groups, -1, positions)
 
     def _over_kernel(self, meeting: Tensor, dimension: int, size: int, padding: int) -> Tensor:
         """Products of pixels as products of windows in this dimension: sums over the kernel's places in it.
