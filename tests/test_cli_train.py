@@ -310,7 +310,9 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
         code, out, err = run(*arguments)
         assert code == 0
         assert out
-        assert "of 200 rows, some have values that the training data did not ('job': 2)" in " ".join(err.split())
+        assert "of 200 rows, some have values that the training data did not ('job': 2)" in " ".join(
+            err.split()
+        )
     assert "training data did not" not in run("predict", "run", "people.csv")[2]
 
 

@@ -30,7 +30,13 @@ from equidp.settings import check_number
 
 ALL = "all"
 COSTS = ("privacy_cost", "excessive_risk")
-METRICS = ("accuracy", "loss", *COSTS)
+METRICS = {
+    "accuracy": (0.0, 1.0),
+    "loss": (0.0, np.inf),
+    "privacy_cost": (-1.0, 1.0),
+    "excessive_risk": (-np.inf, np.inf),
+}
+"""What is measured, and between what it can lie."""
 RUN = ["method", "setting", "seed"]
 
 
@@ -141,15 +147,17 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap", "risk_gap"])
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and Student's t interval over seeds; the interval is NaN for one value."""
+def interval(
+    values: Sequence[float], level: float = 0.95, within: tuple[float, float] = (-np.inf, np.inf)
+) -> tuple[float, float, float]:
+    """Mean and Student's t interval over seeds, as far as it lies within what can be; the interval is NaN for one value."""
     check_level(level)
     sample = np.asarray(values, dtype=float)
     mean = float(sample.mean())
     if len(sample) < 2:
         return mean, np.nan, np.nan
     half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
-    return mean, mean - half, mean + half
+    return mean, max(mean - half, within[0]), min(mean + half, within[1])
 
 
 def check_level(level: float) -> None:
@@ -175,11 +183,11 @@ def summary(costs: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
             "seeds": len(part),
             "epsilon": part["epsilon"].max(),
         }
-        for metric in METRICS:
+        for metric, within in METRICS.items():
             row |= dict(
                 zip(
                     (f"{metric}_{end}" for end in ("mean", "low", "high")),
-                    interval(part[metric], level),
+                    interval(part[metric], level, within),
                     strict=True,
                 )
             )
@@ -200,8 +208,7 @@ def equal_cost(costs: pd.DataFrame, tau: float = 0.05, level: float = 0.95) -> p
     gaps = group_gaps(costs)
     rows = []
     for (method, setting), part in gaps.groupby(["method", "setting"], sort=False):
-        mean, low, high = interval(part.loc[part["pair"] == "largest", "cost_gap"].to_list(), level)
-        low = max(low, 0.0)  # as a gap is; NaN of one seed stays
+        mean, low, high = interval(part.loc[part["pair"] == "largest", "cost_gap"], level, (0.0, 2.0))
         by_pair = part[part["pair"] != "largest"].groupby("pair")["cost_gap"].mean()
         rows.append((method, setting, mean, low, high, by_pair.idxmax(), _verdict(low, high, tau)))
     return pd.DataFrame(

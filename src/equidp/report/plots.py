@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equidp.metrics import ALL, equal_cost, summary
-from equidp.report.words import label
+from equidp.report.words import label, number
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -195,8 +195,8 @@ def trade_off(comparison: Comparison) -> Figure:
     panels[1].axhline(100 * settings["tau"], color=_INK, linewidth=0.8, linestyle=":")
     for panel in panels:
         panel.set_xscale("log")
-        ticks = sorted({round(value, 3) for value in overall["epsilon"] if np.isfinite(value)})
-        panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ticks = sorted({number(value) for value in overall["epsilon"] if np.isfinite(value)}, key=float)
+        panel.set_xticks([float(tick) for tick in ticks], ticks)
         panel.minorticks_off()
         panel.set_xlabel("epsilon")
     panels[0].set_ylabel("points of accuracy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -19,6 +19,7 @@ from equidp.report.words import finding, label, number, overview, points, span, 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
 
+_MARGIN, _NARROWEST = 3, 6  # characters
 _DETAILS = (
     ("accuracy", "accuracy, %", points),
     ("privacy_cost", "privacy cost, points of accuracy", points),
@@ -45,8 +46,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for sentence in test_sentences(comparison):
         console.print(escape(sentence), highlight=False, style="dim")
     for metric, title, show in _DETAILS:
-        console.print()
-        console.print(_detail_table(comparison, metric, title, show))
+        for table in _detail_tables(comparison, metric, title, show, console.width):
+            console.print()
+            console.print(table)
     if not comparison.individual.empty:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
         console.print(
@@ -65,14 +67,13 @@ def _summary_table(comparison: Comparison) -> Table:
     table.add_column("method", no_wrap=True)
     for heading in ("epsilon", "accuracy", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("hit hardest")
-    table.add_column("largest gap")
-    table.add_column(f"gap ≤ {points(settings['tau'])}?")
+    for heading in ("hit hardest", "largest gap", f"gap ≤ {points(settings['tau'])}?"):
+        table.add_column(heading, overflow="fold")
     for row in overview(comparison).itertuples():
         hit = f"{row.worst_group}: {points(row.worst_cost)}" if row.worst_group else ""
         between = span(row.gap_low, row.gap_high)
         table.add_row(
-            escape(row.name),
+            escape(row.method),
             number(row.epsilon),
             points(row.accuracy),
             points(row.cost),
@@ -83,23 +84,48 @@ def _summary_table(comparison: Comparison) -> Table:
     return table
 
 
-def _detail_table(comparison: Comparison, metric: str, title: str, show: Callable[[float], str]) -> Table:
-    """Means over seeds, groups down, methods across; the report has the intervals."""
+def _detail_tables(
+    comparison: Comparison, metric: str, title: str, show: Callable[[float], str], width: int
+) -> Iterator[Table]:
+    """Means over seeds, groups down, methods across, as many at a time as fit; the report has the intervals."""
     settings = comparison.settings
     rows = summary(comparison.costs(), settings["level"])
     if metric in COSTS:
         rows = rows[rows["method"] != settings["baseline"]]
     keys = list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True)))
     means = rows.set_index(["method", "setting", "group"])[f"{metric}_mean"]
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("group (in training)")
-    for key in keys:
-        table.add_column(escape(label(*key)), justify="right")
     sizes = dict(zip(settings["group_names"], settings["train_group_sizes"], strict=True))
-    for group, size in {**sizes, ALL: settings["num_train"]}.items():
-        cells = [show(means[(*key, group)]) for key in keys]
-        table.add_row(f"{escape(group)} ({size:,})", *cells, style="bold" if group == ALL else None)
-    return table
+    heads = {group: f"{group} ({size:,})" for group, size in {**sizes, ALL: settings["num_train"]}.items()}
+    room = width - min(max(map(len, heads.values())), width // 2) - _MARGIN
+    for shown in _fitting(keys, room):
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+        table.add_column("group (in training)", overflow="fold")
+        for key in shown:
+            table.add_column(escape(label(*key)), justify="right", min_width=_column_width(key))
+        for group, head in heads.items():
+            cells = [show(means[(*key, group)]) for key in shown]
+            table.add_row(escape(head), *cells, style="bold" if group == ALL else None)
+        yield table
+
+
+def _fitting(keys: Sequence[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
+    """Methods and settings, as many at a time as columns of so many characters have room for."""
+    shown: list[tuple[str, str]] = []
+    taken = 0
+    for key in keys:
+        size = _column_width(key) + _MARGIN
+        if shown and taken + size > room:
+            yield shown
+            shown, taken = [], 0
+        shown.append(key)
+        taken += size
+    if shown:
+        yield shown
+
+
+def _column_width(key: tuple[str, str]) -> int:
+    """Characters of the longest word above a column, or of a figure."""
+    return max(_NARROWEST, *map(len, label(*key).split()))
 
 
 def _individual_table(comparison: Comparison) -> Table:

@@ -165,9 +165,9 @@ def not_covered(comparison: Comparison) -> list[str]:
 
 
 def overview(comparison: Comparison) -> pd.DataFrame:
-    """One row per method and setting: what the summary tables show.
+    """One row per method and setting, which its epsilon tells: what the summary tables show.
 
-    Columns: name, epsilon, accuracy, cost (of all), worst_group, worst_cost, gap, gap_low, gap_high, verdict.
+    Columns: method, epsilon, accuracy, cost (of all), worst_group, worst_cost, gap, gap_low, gap_high, verdict.
     """
     costs, settings = comparison.costs(), comparison.settings
     verdicts = equal_cost(costs, settings["tau"], settings["level"]).set_index(["method", "setting"])
@@ -179,7 +179,7 @@ def overview(comparison: Comparison) -> pd.DataFrame:
         reference = method == settings["baseline"]
         rows.append(
             {
-                "name": label(method, setting),
+                "method": method,
                 "epsilon": part["epsilon"].max(),
                 "accuracy": means.loc[ALL, "accuracy"],
                 "cost": np.nan if reference else means.loc[ALL, "privacy_cost"],
