@@ -21,6 +21,7 @@ from equidp.ledger_text import read_ledger
 
 PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
+INDIVIDUAL = ("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--delta", "1e-4", "--individual")
 
 
 @pytest.fixture
@@ -254,6 +255,9 @@ def test_every_option_can_come_from_a_file(run):
         ),
         (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
         (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
+        (("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "3", "--out", "run"), "leaves nothing"),
+        (("train", *TABLE, *PLAN, "--release-epsilon", "1", "--out", "run"), "give --individual too"),
+        (("train", "digits", "--method", "sgd", "--individual", "--out", "run"), "sgd takes no noise"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
@@ -314,6 +318,65 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
             err.split()
         )
     assert "training data did not" not in run("predict", "run", "people.csv")[2]
+
+
+def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(run, people):
+    planned = run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--dry-run")[1]
+    assert re.search(r"costs 0.5 besides: epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
+    assert run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--out", "run")[0] == 0
+    entries = read_ledger(people / "run" / "ledger").entries
+    assert [count for _, count in entries] == [1, 16]
+    assert 0.499 < equidp.accounting.epsilon(entries[:1], 1e-4) <= 0.5
+    assert 2.999 < equidp.accounting.epsilon(entries, 1e-4) <= 3
+    rows = json.loads((people / "run" / "released.json").read_text())
+    assert [row["group"] for row in rows] == ["F", "M"]
+    assert all(0 < row["mean"] < 3 and 0 < row["standard_error"] < 1 for row in rows)
+    assert "estimated mean epsilon of the training examples of F" in (people / "run" / "card.md").read_text()
+    code, out, _ = run("audit", "run", "--json", "audit.json")
+    assert code == 0
+    assert f"as released with noise: F {rows[0]['mean']:.3g} ± " in out
+    assert json.loads((people / "audit.json").read_text())["released"] == rows
+    assert run("train", "--resume", "run")[0] == 0  # nothing is left to do: nothing is released again
+    assert json.loads((people / "run" / "released.json").read_text()) == rows
+    assert read_ledger(people / "run" / "ledger").entries == entries
+
+
+def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
+    run("train", *TABLE, *INDIVIDUAL, "--out", "whole")
+    steps = iter(range(100))
+
+    def stop_now_and_then(self, *batch, own=equidp.PrivateStep.__call__):
+        if next(steps) % 6 == 5:
+            raise KeyboardInterrupt
+        own(self, *batch)
+
+    monkeypatch.setattr(equidp.PrivateStep, "__call__", stop_now_and_then)
+    assert run("train", *TABLE, *INDIVIDUAL, "--out", "run")[0] == 130
+    assert run("train", "--resume", "run")[0] == 130
+    assert not (people / "run" / "released.json").exists()
+    while run("train", "--resume", "run")[0] == 130:
+        pass
+    assert read_ledger(people / "run" / "ledger").entries == read_ledger(people / "whole" / "ledger").entries
+    resumed, whole = (json.loads((people / name / "released.json").read_text()) for name in ("run", "whole"))
+    for one, other in zip(resumed, whole, strict=True):  # what was not watched counts at its worst
+        assert one["mean"] > other["mean"] - 5 * other["standard_error"]
+
+
+@pytest.mark.parametrize("beyond", ["refuse", "stop"])
+def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
+    """The release alone would fit, and the steps alone."""
+    command = ("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "2.5", "--out", "run")
+    budget = ("--budget", "b", "--budget-epsilon", "2.9", "--budget-delta", "1e-4", "--beyond-budget", beyond)
+    code, out, err = run(*command, *budget)
+    if beyond == "refuse":
+        assert (code, out) == (2, "")
+        assert "does not fit into the budget" in err
+        assert files(people) == ["people.csv"]
+    else:
+        assert code == 0
+        with equidp.PrivacyBudget(people / "b") as account:
+            assert 2.5 < account.spent() <= 2.9
+        assert (people / "run" / "released.json").exists()
 
 
 def test_a_setting_that_a_method_does_not_have_is_said(run, people):

@@ -140,6 +140,14 @@ class PrivacyBudget:
         """A run's ledger `own`, whose steps are charged to the budget first."""
         return _ChargedLedger(own, self)
 
+    def rehearsal(self) -> PrivacyBudget:
+        """The same budget in memory: what is charged to it, nobody pays."""
+        copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
+        for event, steps in self.entries:
+            for _ in range(steps):
+                copied._ledger.spend(event)
+        return copied
+
     def close(self) -> None:
         """Lets other processes have the file."""
         if isinstance(self._ledger, LedgerFile):

@@ -13,6 +13,7 @@ from equidp.data import DataSource, DataSplit, TableSource, open_source, parse_b
 from equidp.data.encoding import TableEncoder
 from equidp.data.tabular import TEST_SHARE
 from equidp.errors import SettingError
+from equidp.ledger import StepEvent
 from equidp.plans import METHODS, Plan, default_delta
 from equidp.settings import check_number, unknown_name
 from equidp.training import BEYOND_BUDGET, checked_schedule
@@ -32,6 +33,8 @@ class TrainConfig:
         budget: ledger file of a `PrivacyBudget`; budget_epsilon and budget_delta make a new one.
         beyond_budget: see `Trainer`.
         checkpoint_seconds: see `Checkpoints`.
+        release_epsilon: account for each training example, its norm taken once an epoch, and release each group's mean epsilon at
+            this epsilon, which the run's epsilon includes; None: neither.
     """
 
     data: str
@@ -52,6 +55,7 @@ class TrainConfig:
     budget_delta: float | None = None
     beyond_budget: str = "refuse"
     checkpoint_seconds: float = 30.0
+    release_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         for kind, given, known in (
@@ -96,18 +100,32 @@ class TrainConfig:
         rate, steps = checked_schedule(num_examples, plan.batch_size, epochs=plan.epochs)
         noise = plan.noise_multiplier
         if self.method == "sgd":
-            if self.epsilon is not None:
+            if self.epsilon is not None or self.release_epsilon is not None:
                 raise SettingError(
                     "sgd takes no noise and has no epsilon; choose a private method, such as dpsgd."
                 )
             noise = 0.0
         elif self.epsilon is not None:
+            if self.release_epsilon is not None and self.release_epsilon >= self.epsilon:
+                raise SettingError(
+                    f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to train with."
+                )
             ratio = METHODS[self.method].make(plan, 2).statistics_ratio
-            noise = calibrate_noise(self.epsilon, delta, rate, steps, ratio, self.accountant)
+            release = self.release_event(delta)
+            spent = () if release is None else ((release, 1),)
+            noise = calibrate_noise(self.epsilon, delta, rate, steps, ratio, self.accountant, spent)
         learning_rate = steps**-0.5 if plan.learning_rate is None else plan.learning_rate
         return replace(
             self, plan=replace(plan, delta=delta, noise_multiplier=noise, learning_rate=learning_rate)
         )
+
+    def release_event(self, delta: float | None = None) -> StepEvent | None:
+        """What the release of individual privacy costs, at the run's delta; None where there is none."""
+        if self.release_epsilon is None:
+            return None
+        delta = self.plan.delta if delta is None else delta
+        assert delta is not None
+        return StepEvent(1.0, calibrate_noise(self.release_epsilon, delta, 1.0, 1))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

@@ -23,7 +23,7 @@ from equidp.ledger_text import read_ledger
 from equidp.models import MODELS
 from equidp.run import Run
 
-CONFIG, ENCODER, MODEL = "config.json", "preprocessing.json", "model.pt"
+CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class KeptRun:
         facts: what followed, as plain values.
         encoder: of a table's columns; None for a named dataset.
         run: the trained model and what it cost.
+        released: each group's mean epsilon as it was released (group, mean, standard_error); empty where it was not.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class KeptRun:
     facts: dict[str, Any]
     encoder: TableEncoder | None
     run: Run
+    released: list[dict[str, Any]]
 
     def test(self) -> GroupedDataset:
         """The examples that the run was tested on.
@@ -133,7 +135,20 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")
     run = Run(model.eval(), entries, config.plan.delta, loss, config.accountant)
-    return KeptRun(place, config, facts, encoder, run)
+    return KeptRun(place, config, facts, encoder, run, read_released(place))
+
+
+def read_released(place: Path) -> list[dict[str, Any]]:
+    """What the run in `place` released of individual privacy; nothing where it did not."""
+    try:
+        rows: list[dict[str, Any]] = json.loads((place / RELEASED).read_text())
+        return rows
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise DataError(
+            f"{RELEASED} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
+        ) from error
 
 
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:

@@ -69,14 +69,23 @@ def prepare(config: TrainConfig) -> Prepared:
         if config.budget is not None:
             check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
-            budget = stack.enter_context(open_budget(config, path))
-        return Prepared(config, split, encoder, make_run_trainer(config, split, Ledger(), budget))
+            budget = stack.enter_context(open_budget(config, path)).rehearsal()
+        ledger = Ledger()
+        charge_release(config, ledger, budget)
+        return Prepared(config, split, encoder, make_run_trainer(config, split, ledger, budget))
 
 
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
     """The configuration's budget, from its file or in memory."""
     run = f"train {config.method} on {config.source().name}"
     return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta, run=run)
+
+
+def charge_release(config: TrainConfig, ledger: Ledger, budget: PrivacyBudget | None) -> None:
+    """Pays for the release of individual privacy before a run's first step, so that what is planned fits beside it."""
+    release = config.release_event()
+    if release is not None and all(event != release for event, _ in ledger.entries):
+        (ledger if budget is None else budget.ledger(ledger)).spend(release)
 
 
 def make_run_trainer(

@@ -6,6 +6,7 @@ ledger, ledger.seal  what was spent
 checkpoint-*.pt      the last two states
 record.parquet       figures of the test set by epoch and group
 model.pt             the trained weights
+released.json        what was released of individual privacy, where that was asked for
 card.html, card.md   the model card
 """
 
@@ -17,6 +18,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,16 @@ from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, sync_folder, write_whole
-from equidp.keptrun import CONFIG, ENCODER, MODEL, check_same, read_config
+from equidp.individual import IndividualAccountant
+from equidp.keptrun import CONFIG, ENCODER, MODEL, RELEASED, check_same, read_config, read_released
+from equidp.ledger import Ledger
 from equidp.ledger_file import LedgerFile
 from equidp.plans import METHODS
-from equidp.preparing import Prepared, make_run_trainer, open_budget
+from equidp.preparing import Prepared, charge_release, make_run_trainer, open_budget
 from equidp.record import RunRecord
 from equidp.report.card import write_cards
 from equidp.run import Run, diverged
+from equidp.training import Trainer
 
 DIVERGED = (
     "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
@@ -121,16 +126,24 @@ def train(
             how_to_resume=f"equidp train --resume {place}",
             after_saving=lambda _: record.save(place / "record.parquet"),
         )
-        resumed = ledger.steps > 0
+        release = config.release_event()
+        resumed = any(event != release for event, _ in ledger.entries)
         record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
-        recorder = EpochRecorder(record, split.test)
-        trainer = make_run_trainer(config, split, ledger, budget, (recorder, *callbacks, checkpoints))
+        # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
+        accountant = IndividualAccountant(per_epoch=1, missed_at_worst=True)
+        watchers = [EpochRecorder(record, split.test), *callbacks, checkpoints]
+        if release is not None:
+            watchers.insert(0, accountant)
+        charge_release(config, ledger, budget)
+        trainer = make_run_trainer(config, split, ledger, budget, watchers)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
         run = trainer.fit()
         record.save(place / "record.parquet")
+        if release is not None:
+            _release(place, accountant, trainer, config)
         _save_model(place, run.model)
         _write_cards(place, run, split, config, facts, ledger.check)
     return run, split.test
@@ -144,6 +157,16 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
     record = RunRecord.load(path)
     rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
     return RunRecord(record.settings, rows)
+
+
+def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, config: TrainConfig) -> None:
+    """Each group's mean epsilon with noise, once: it was paid for before the first step."""
+    path = place / RELEASED
+    if path.exists() or config.release_epsilon is None:
+        return
+    report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
+    means = replace(report, ledger=Ledger()).release_by_group(config.release_epsilon, trainer.delta)
+    write_whole(path, means.to_json(orient="records", indent=2).encode())
 
 
 def _save_model(place: Path, model: nn.Module) -> None:
@@ -168,4 +191,10 @@ def _write_cards(
         details["budget"] = Path(config.budget).name
     paths = [place / "card.html", place / "card.md"]
     notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
-    write_cards(run, paths, split.test, facts["name"], notes, {}, details)
+    released = {
+        f"estimated mean epsilon of the training examples of {row['group']} (± {row['standard_error']:.2g})": row[
+            "mean"
+        ]
+        for row in read_released(place)
+    }
+    write_cards(run, paths, split.test, facts["name"], notes, released, details)

@@ -53,6 +53,7 @@ def audit_command(
         "delta": kept.run.delta,
         "metrics": json.loads(metrics.to_json(orient="records")),
         "gaps": gaps,
+        "released": kept.released,
     }
     costs = None
     if reference is not None:
@@ -64,6 +65,13 @@ def audit_command(
     for sentence in guarantee_in_words(kept.run.epsilon(), kept.run.delta):
         typer.echo(sentence)
     print_groups(metrics)
+    if kept.released:
+        listed = ", ".join(
+            f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released
+        )
+        typer.echo(
+            f"Estimated mean epsilon of each group's training examples, as released with noise: {listed}."
+        )
     for name, value in gaps.items():
         typer.echo(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
     if costs is not None:

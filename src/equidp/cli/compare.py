@@ -19,16 +19,19 @@ from equidp.cli.options import (
     Engine,
     Epochs,
     Group,
+    Individual,
     Jobs,
     JsonFile,
     Missing,
     Model,
+    ReleaseEpsilon,
     Smoothing,
     Target,
     TestShare,
     plan_changes,
+    release_cost,
 )
-from equidp.compare import DEFAULT_METHODS, RELEASE_EPSILON, Comparison, compare, default_plan
+from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
 from equidp.data import open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
@@ -72,16 +75,8 @@ def compare_command(
     directory: Annotated[Path, typer.Option(help="Where finished runs are kept.")] = Path("equidp-runs"),
     jobs: Jobs = None,
     engine: Engine = "ghost",
-    individual: Annotated[
-        bool,
-        typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
-    ] = False,
-    release_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help=f"What that release may cost each run, with --individual; default {RELEASE_EPSILON}."
-        ),
-    ] = None,
+    individual: Individual = False,
+    release_epsilon: ReleaseEpsilon = None,
     include_sensitive: Annotated[
         bool, typer.Option("--include-sensitive", help="Add the groups' true epsilons to the report.")
     ] = False,
@@ -112,10 +107,7 @@ def compare_command(
         raise SettingError(
             "--include-sensitive adds to a report with individual privacy; give --individual and --report too."
         )
-    if release_epsilon is not None and not individual:
-        raise SettingError(
-            f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
-        )
+    release_epsilon = release_cost(individual, release_epsilon)
     for path in (report, json_file):
         if path is not None:
             check_writable(path, data)
@@ -149,9 +141,7 @@ def compare_command(
             jobs=jobs,
             on_progress=on_progress,
             command=shlex.join(["equidp", *sys.argv[1:]]),
-            release_epsilon=(RELEASE_EPSILON if release_epsilon is None else release_epsilon)
-            if individual
-            else None,
+            release_epsilon=release_epsilon,
             diagnosis=DiagnosisPlan(
                 DiagnosisPlan.every if diagnose_every is None else diagnose_every,
                 tuple(names(diagnose_groups)) or None,

@@ -76,8 +76,8 @@ def _session(run: str, blocks: list[Spent]) -> list[str]:
             "" if event.statistics_noise is None else f", {event.statistics_noise:.6g} for statistics"
         )
         lines.append(
-            f"  {count:,} steps, each example drawn with probability {event.sample_rate:.6g}, noise multiplier "
-            f"{event.noise_multiplier:.6g}{statistics}."
+            f"  {count:,} {'steps' if count > 1 else 'step'}, each example drawn with probability {event.sample_rate:.6g}, noise "
+            f"multiplier {event.noise_multiplier:.6g}{statistics}."
         )
     open_steps = sum(block.steps for block in blocks if not block.settled)
     if open_steps:

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from equidp.cli.app import say
+from equidp.compare import RELEASE_EPSILON
 from equidp.data import SOURCES
 from equidp.engines import ENGINES
+from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.plans import Plan
 
@@ -43,11 +45,28 @@ Budget = Annotated[Path | None, typer.Option(help="Ledger of a budget that all r
 BudgetEpsilon = Annotated[float | None, typer.Option(help="Of a new budget.")]
 BudgetDelta = Annotated[float | None, typer.Option(help="Of a new budget.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")]
+Individual = Annotated[
+    bool,
+    typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
+]
+ReleaseEpsilon = Annotated[
+    float | None,
+    typer.Option(help=f"What that release may cost a run, with --individual; default {RELEASE_EPSILON}."),
+]
 RunFolder = Annotated[Path, typer.Argument(help="Folder that equidp train made.")]
 Rows = Annotated[
     Path | None,
     typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
 ]
+
+
+def release_cost(individual: bool, release_epsilon: float | None) -> float | None:
+    """Epsilon of a release of individual privacy; None where none is asked for."""
+    if release_epsilon is not None and not individual:
+        raise SettingError(
+            f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
+        )
+    return (RELEASE_EPSILON if release_epsilon is None else release_epsilon) if individual else None
 
 
 def plan_changes(context: typer.Context, methods: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from equidp.account import PlannedRun
 from equidp.accounting import ACCOUNTANTS
+from equidp.accounting import epsilon as epsilon_of
 from equidp.audit import group_intervals
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, names, say, stoppable
@@ -25,12 +26,15 @@ from equidp.cli.options import (
     Engine,
     Epochs,
     Group,
+    Individual,
     LearningRate,
     Missing,
+    ReleaseEpsilon,
     Smoothing,
     Target,
     TestShare,
     plan_changes,
+    release_cost,
 )
 from equidp.cli.tables import print_groups
 from equidp.cli.toml import read_config
@@ -102,6 +106,8 @@ def train_command(
     beyond_budget: Annotated[
         str, typer.Option(help=f"Where the plan does not fit: {' or '.join(BEYOND_BUDGET)}.")
     ] = "refuse",
+    individual: Individual = False,
+    release_epsilon: ReleaseEpsilon = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Between two checkpoints.")] = 30.0,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     previous: Annotated[
@@ -170,6 +176,7 @@ def train_command(
         budget_delta=budget_delta,
         beyond_budget=beyond_budget,
         checkpoint_seconds=checkpoint_seconds,
+        release_epsilon=release_cost(individual, release_epsilon),
     )
     prepared = prepare(wanted)
     if dry_run or out is None:
@@ -206,6 +213,13 @@ def _say_plan(prepared: Prepared) -> None:
     else:
         for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
             typer.echo(line)
+        if config.release_epsilon is not None:
+            entries = (*trainer.run().entries, (trainer.event, trainer.steps))
+            total = epsilon_of(entries, trainer.delta, config.accountant)
+            typer.echo(
+                f"Releasing each group's mean epsilon costs {config.release_epsilon:g} besides: epsilon {total:.4f} in all "
+                f"({config.accountant})."
+            )
     seconds = seconds_per_step(prepared)
     typer.echo(
         f"Training would take about {_duration(seconds * trainer.steps)} on this machine, {1000 * seconds:.3g} ms a step. "
