@@ -13,6 +13,7 @@ from equidp.accounting import epsilon, run_event
 from equidp.accounting.epsilon import checked_delta
 from equidp.cli.app import app
 from equidp.ledger_text import LedgerContent, Spent, read_ledger
+from equidp.report.words import counted_steps
 
 ledger = typer.Typer(no_args_is_help=True, help="What was spent.")
 app.add_typer(ledger, name="ledger")
@@ -76,7 +77,7 @@ def _session(run: str, blocks: list[Spent]) -> list[str]:
             "" if event.statistics_noise is None else f", {event.statistics_noise:.6g} for statistics"
         )
         lines.append(
-            f"  {count:,} {'steps' if count > 1 else 'step'}, each example drawn with probability {event.sample_rate:.6g}, noise "
+            f"  {counted_steps(count)}, each example drawn with probability {event.sample_rate:.6g}, noise "
             f"multiplier {event.noise_multiplier:.6g}{statistics}."
         )
     open_steps = sum(block.steps for block in blocks if not block.settled)

@@ -21,7 +21,7 @@ from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.metrics import ALL
 from equidp.report.pages import filled
-from equidp.report.words import number, points
+from equidp.report.words import counted_steps, number, points
 from equidp.run import predict
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         )
         rows.append(
             (
-                f"{steps:,} steps",
+                counted_steps(steps),
                 f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}{statistics}",
             )
         )

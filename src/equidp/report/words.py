@@ -30,6 +30,11 @@ def number(value: float) -> str:
     return "∞" if math.isinf(value) else "–" if math.isnan(value) else f"{value:.3g}"
 
 
+def counted_steps(count: int) -> str:
+    """So many steps, in words."""
+    return "1 step" if count == 1 else f"{count:,} steps"
+
+
 def span(low: float, high: float) -> str:
     """An interval in percentage points; empty where there is none."""
     return "" if math.isnan(low) else f"{points(low)} to {points(high)}"
