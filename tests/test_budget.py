@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 
 import pytest
@@ -126,6 +127,20 @@ def test_a_copy_is_the_same_budget_and_cannot_be_sent_away(budget):
     assert copy.copy(budget) is copy.deepcopy([budget])[0] is budget
     with pytest.raises(BudgetError, match="n_jobs=1"):
         pickle.dumps(budget)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_cannot_spend_it_again(budget):
+    trainer = make_trainer(budget=budget)
+    child = os.fork()
+    if not child:
+        try:
+            trainer.fit()
+        except BudgetError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    trainer.fit()
 
 
 @pytest.mark.parametrize(

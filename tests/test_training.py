@@ -289,3 +289,32 @@ def test_steps_of_the_papers():
         2826,
         3776,
     ]
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_parameters_that_were_added_later_are_refused(engine):
+    """The noise would not cover their gradients."""
+    trainer = make_trainer(engine=engine)
+    batch = next(trainer.batches())
+    trainer.model.add_module("late", nn.Linear(2, 2))
+    with pytest.raises(SettingError, match="parameters were added"):
+        trainer.step(batch)
+    assert trainer.steps_done == 0
+
+
+def test_a_model_is_tried_on_examples_from_all_over_the_data():
+    """The first rows of a sorted file may be alike in what makes examples change places."""
+
+    class SortedByLength(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(5, 5), nn.Linear(5, 2)
+
+        def forward(self, values):
+            order = values[:, 0].argsort(stable=True)
+            return self.last(torch.tanh(self.first(values[order]))[order.argsort()])
+
+    data = toy()
+    data.inputs[: len(data) // 2, 0] = 1.0
+    with pytest.raises(ModelError, match="examples may change places"):
+        make_trainer(train=data, model=SortedByLength())

@@ -61,7 +61,7 @@ class PrivacyBudget:
             )
         self.path = path
         self._ledger = Ledger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
-        self._lock = threading.RLock()
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
         facts = self._agreed(facts, known)
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
@@ -187,6 +187,7 @@ class PrivacyBudget:
 
     def _plan(self, run: Ledger, event: StepEvent, steps: int) -> None:
         """Sets so many steps aside for a run that begins, so that no other can be promised them."""
+        self._check_process()
         with self._lock:
             self._planned.pop(run, None)
             self.check(event, steps)
@@ -194,6 +195,7 @@ class PrivacyBudget:
             self._ledger.expect(event, steps)
 
     def _charge(self, run: Ledger, event: StepEvent) -> None:
+        self._check_process()
         with self._lock:
             planned, steps = self._planned.get(run, (None, 0))
             if planned == event and steps:
@@ -201,6 +203,12 @@ class PrivacyBudget:
             else:
                 self.check(event, 1)
             self._ledger.spend(event)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise BudgetError(
+                "this budget belongs to the process that made it: each copy would spend it whole. Train in one process (n_jobs=1)."
+            )
 
     def _settle(self, run: Ledger) -> None:
         with self._lock:

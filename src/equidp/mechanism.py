@@ -10,7 +10,7 @@ it remembers from raw data is thrown away. A wrong policy therefore costs accura
 - Both are computed by a copy of the policy that is dropped at once: state changes through `observe` alone, which sees noisy sums.
 - The sensitivity is read before the weights, from the policy that has seen releases only.
 - An example whose gradient is not finite contributes nothing. An empty sample releases noise as any other.
-- The ledger is charged before the first noisy number exists. Whatever fails later is a step spent, never a step forgotten.
+- The ledger is charged before a sample is looked at. Whatever fails later is a step spent, never a step forgotten or tried again.
 
 What the guarantee rests on besides: the engine's norms (tests hold them to single-example backward passes), the sampler, the
 ledger, the source of randomness, and, where individual clipping is used, that its limits do not mix examples.
@@ -109,6 +109,12 @@ def _vmapped(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Te
         return _remove_batch_dim(rows, level, len(norms), 0)
 
 
+def _shape(values: Tensor, norms: Tensor) -> str:
+    """A shape in words that do not tell how many examples were drawn."""
+    first = ["batch" if len(values) == len(norms) else "?"] if values.dim() else []
+    return f"[{', '.join([*first, *map(str, values.shape[1:])])}]"
+
+
 def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
     """Norms and groups of all parts; of none, nothing, on the device of `groups`."""
     if not measured:
@@ -189,9 +195,9 @@ class PrivateStep:
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             parts = self._parts(inputs, targets, groups, indices)
+            self.ledger.spend(self.event)  # before the data is looked at: a step that fails is no second try
             if self.event.statistics_noise is not None:
                 measured = [self._finite_norms(*part) for part in parts]
-                self.ledger.spend(self.event)
                 self._release_statistics(*_joined(measured, groups))
                 sensitivity = self._sensitivity()
                 if len(parts) == 1:
@@ -201,7 +207,6 @@ class PrivateStep:
             else:
                 sensitivity = self._sensitivity()
                 self._add_parts(parts, sensitivity)
-                self.ledger.spend(self.event)
             self._add_noise(sensitivity)
         except BaseException:
             self._clear()  # Sums without their noise are nobody's to see.
@@ -230,7 +235,7 @@ class PrivateStep:
         weights = self._rows(lambda policy: policy.weights, norms, groups)
         if weights.shape != norms.shape:
             raise PolicyError(
-                f"weights have shape {tuple(weights.shape)}; expected one per example, {tuple(norms.shape)}."
+                f"weights have shape {_shape(weights, norms)}; expected one per example, [batch]."
             )
         limits = self._limits(indices, norms)
         self.engine.weighted_sum(
@@ -243,7 +248,7 @@ class PrivateStep:
             return None
         if limits.shape != norms.shape:
             raise PolicyError(
-                f"share limits have shape {tuple(limits.shape)}; expected one per example, {tuple(norms.shape)}."
+                f"share limits have shape {_shape(limits, norms)}; expected one per example, [batch]."
             )
         return limits.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
@@ -275,7 +280,7 @@ class PrivateStep:
         ]
         if rows.dim() != 2:
             raise PolicyError(
-                f"statistics have shape {tuple(rows.shape)}; expected one row per example, [batch, cells]."
+                f"statistics have shape {_shape(rows, rows)}; expected one row per example, [batch, cells]."
             )
         released = private_sum(
             rows, bound=1.0, noise_multiplier=self.event.statistics_noise, randomness=self.randomness

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equidp.accounting import epsilon
 from equidp.data.base import GroupedDataset
 from equidp.engines.base import LossFunction
+from equidp.errors import SettingError
 from equidp.ledger import StepEvent
 from equidp.metrics import group_metrics
 from equidp.noise import SeededRandomness
@@ -70,14 +71,19 @@ class Run:
             test: what metrics by group are of.
             data: what the data is called.
             notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
-            released: individual privacy that was released, by name, such as the mean of `IndividualReport.release_mean`.
+            released: individual privacy that was released, by name, such as the mean of `IndividualReport.release_mean`. It cost
+                privacy, so the run must have been taken after it: `trainer.run()`.
             details: further plain values, listed with the settings.
 
         Raises:
-            SettingError: another ending, or a place that cannot be written.
+            SettingError: another ending, a place that cannot be written, or releases that the run does not count.
         """
         from equidp.report.card import write_cards  # reports need runs, not the other way round
 
+        if released and len({event for event, _ in self.entries}) < 2:
+            raise SettingError(
+                f"released={dict(released)}, but this run was taken before it was paid for; write the card of trainer.run()."
+            )
         write_cards(self, [path], test, data, notes, released or {}, details or {})
 
 

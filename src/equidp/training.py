@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from equidp.run import Run, settings_of
 from equidp.sampling import PoissonSampler
 from equidp.settings import check_number, check_whole, unknown_name
 
+_TRIED = 16
 BEYOND_BUDGET = ("refuse", "stop")
 
 
@@ -161,7 +163,7 @@ class Trainer:
 
     def _checked_engine(self, name: str) -> GradientEngine:
         """The engine, after model, loss and engine were tried on a few examples."""
-        inputs, targets, *_ = self._on_device(next(self._load([torch.arange(min(4, self.num_examples))])))
+        inputs, targets, *_ = self._on_device(next(self._load([_spread(self.num_examples)])))
         check_model(self.model, self.loss, inputs, targets)
         engine = make_engine(name, self.model, self.loss)
         check_engine(engine, self.model, self.loss, inputs, targets)
@@ -210,6 +212,12 @@ class Trainer:
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were trained then; "
                 "make a new Trainer."
             )
+        now = list(self.model.parameters())
+        if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
+            raise SettingError(
+                "parameters were added, taken away or replaced after the Trainer was made, and the noise covers those that were "
+                "there then; make a new Trainer."
+            )
         batch = self._on_device(batch)
         self._private_step(*batch)
         self.optimizer.step()
@@ -253,10 +261,15 @@ class Trainer:
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
         """Lets `limits` watch each batch's norms, and bound what share of the sensitivity each example may use; None: nobody."""
-        taken = self._private_step.share_limits
+        taken = self.share_limits
         if limits is not None and taken is not None and limits != taken:
             raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
         self._private_step.share_limits = limits
+
+    @property
+    def share_limits(self) -> ShareLimits | None:
+        """What `limit_shares` was given last."""
+        return self._private_step.share_limits
 
     def run(self) -> Run:
         """What has been trained and spent so far."""
@@ -285,6 +298,12 @@ def checked_schedule(
     check_whole(1, steps=steps)
     assert steps is not None
     return batch_size / num_examples, steps
+
+
+def _spread(num_examples: int) -> torch.Tensor:
+    """Up to 16 examples from all over the data, in no order, to try a model on: neighbours in a file are often alike."""
+    rows = torch.linspace(0, num_examples - 1, min(_TRIED, num_examples)).long()
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 
 def _randomness(secure: bool, seed: int | None, spent: int) -> Randomness:

@@ -286,7 +286,7 @@ def test_an_output_that_does_not_lead_with_the_batch_is_refused():
 
 def test_a_layer_that_reads_examples_in_another_dimension_is_refused():
     engine = make_engine("ghost", Sideways(nn.Linear(3, 2)), loss)
-    with pytest.raises(ModelError, match="Linear reads a tensor whose first dimension is 5, in a batch of 4"):
+    with pytest.raises(ModelError, match="Linear reads a tensor whose first dimension is not the batch"):
         engine.norms(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
 
 
@@ -365,3 +365,39 @@ def test_weights_cast_once_are_not_used_again_after_they_changed(engine):
         again = made.norms(inputs, targets)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(again, make_engine(engine, model, loss).norms(inputs, targets))
+
+
+@pytest.mark.parametrize(
+    "change", [Tensor.relu_, lambda values: values.mul_(3.0), lambda values: values.add_(values.detach())]
+)
+def test_outputs_at_several_positions_may_be_changed_in_place(change):
+    """A Linear layer's output there is a view, whose history a change in place rewrites."""
+
+    class Changed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.second(change(self.first(values))).mean(dim=1)
+
+    assert_exact(Changed().double(), drawn(5, 6, 3))
+
+
+def test_a_module_that_does_not_run_alike_twice_adds_no_more_than_its_norms():
+    """Random numbers of Python's own differ between the run for norms and the run for the sum."""
+
+    class Fickle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.runs = nn.Parameter(torch.ones(4)), 0
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.runs += 1
+            return values * self.scale * (1.0 if self.runs < 3 else 50.0)
+
+    model = nn.Sequential(Fickle(), SumOfSquares())
+    engine = make_engine("ghost", model, loss)
+    norms = engine.norms(torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    engine.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
+    assert model[0].scale.grad.norm() <= norms[0] * (1 + 1e-5)

@@ -51,6 +51,51 @@ class Counting(nn.Module):
         return self.layer(values)
 
 
+class SortedByLength(nn.Module):
+    """Examples stand in another order before the last layer than in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        order = values[:, 0].argsort()
+        return self.last(torch.tanh(self.first(values[order]))[order.argsort()])
+
+
+class FromItsFirstBatch(nn.Module):
+    """ActNorm: a parameter that is set from data when the model first runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.layer, self.done = nn.Parameter(torch.zeros(4)), nn.Linear(4, 2), False
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not self.done:
+            self.shift.data.copy_(-values.mean(dim=0))
+            self.done = True
+        return self.layer(values + self.shift)
+
+
+class WithTable(nn.Module):
+    """Hands a table of five rows, the same for all examples, to a module with a parameter of its own."""
+
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, values: Tensor, table: Tensor) -> Tensor:
+            return values * self.scale + (table * self.scale).sum(dim=0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adding, self.out = self.Adding(), nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(self.adding(values, torch.arange(20.0).view(5, 4) / 10))
+
+
 def frozen() -> nn.Module:
     return nn.Linear(4, 2).requires_grad_(False)
 
@@ -185,3 +230,28 @@ def test_trying_an_engine_leaves_the_model_as_it_was():
     assert torch.equal(model[0].weight.grad, torch.ones(3, 4))
     assert model[0].bias.grad is None
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_examples_that_change_places_are_found_out():
+    """The norms are of rows of several examples then, and bound none of them."""
+    model, inputs = SortedByLength(), torch.randn(16, 4)
+    targets = torch.zeros(16, dtype=torch.int64)
+    with pytest.raises(ModelError, match="examples may change places"):
+        check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+
+
+def test_a_parameter_that_the_model_writes_to_is_refused_and_set_back():
+    model = FromItsFirstBatch()
+    with pytest.raises(ModelError, match="parameter shift is written to when the model runs"):
+        check_model(model, LOSS, torch.randn(4, 4), torch.zeros(4, dtype=torch.int64))
+    assert torch.equal(model.shift, torch.zeros(4))
+
+
+@pytest.mark.parametrize("tried", [5, 6, 9])
+def test_a_table_of_as_many_rows_as_there_are_examples_is_not_taken_apart(tried):
+    model = WithTable()
+    engine = make_engine("ghost", model, LOSS)
+    check_engine(engine, model, LOSS, torch.randn(tried, 4), torch.zeros(tried, dtype=torch.int64))
+    inputs, targets = torch.randn(5, 4), torch.zeros(5, dtype=torch.int64)
+    expected = make_engine("functional", model, LOSS).norms(inputs, targets)
+    torch.testing.assert_close(engine.norms(inputs, targets), expected)

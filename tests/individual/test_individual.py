@@ -408,6 +408,17 @@ def test_two_that_would_limit_shares_are_refused():
     assert trainer.steps_done == 0
 
 
+def test_steps_after_fit_without_its_limits_are_refused():
+    """They end with fit, and what is counted would no longer bound what is used."""
+    trainer, accountant = watched(accountant=equidp.IndividualClipping(interval=100))
+    batch = next(trainer.batches())
+    accountant.before_training(trainer)
+    trainer.step(batch)
+    trainer.limit_shares(None)
+    with pytest.raises(SettingError, match="without the limits of IndividualClipping"):
+        trainer.step(batch)
+
+
 def test_a_loop_of_ones_own_says_how_to_begin():
     trainer, accountant = watched()
     with pytest.raises(SettingError, match=r"accountant\.before_training"):

@@ -105,6 +105,13 @@ class Unbounded(_Broken):
         return math.nan
 
 
+class NamesAnotherBound(_Broken):
+    """Says that the first group is held to half of what weights allow it."""
+
+    def released_state(self) -> dict[str, Tensor | float]:
+        return {"clipping_bound": self.clipping_bound * torch.tensor([0.5, 1.0, 1.0])}
+
+
 class BatchSensitivity(DPSGDF):
     """The published leak: noise scaled by the groups in the batch, here by all groups but the last."""
 
@@ -124,6 +131,7 @@ class BatchSensitivity(DPSGDF):
         (ForgetsState(1.0), "goes on differently"),
         (Unbounded(1.0), "sensitivity nan"),
         (BatchSensitivity(1.0, K), "above its sensitivity"),
+        (NamesAnotherBound(1.0), "group 0 has clipping_bound 0.5, and lets a contribution be"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Policy) else "",
 )

@@ -12,13 +12,17 @@ import pytest
 
 import equidp
 from equidp.errors import SettingError
+from equidp.ledger import StepEvent
 from equidp.report.card import _summary
 from toy import make_trainer, toy
 
 
 @pytest.fixture(scope="module")
 def run():
-    return make_trainer(policy=equidp.DPSGDF(1.0, 2), epochs=3).fit()
+    trainer = make_trainer(policy=equidp.DPSGDF(1.0, 2), epochs=3)
+    trainer.fit()
+    trainer.ledger.spend(StepEvent(1.0, 30.0))  # what a release costs
+    return trainer.run()
 
 
 @pytest.fixture(params=["card.html", "card.md"])
@@ -33,6 +37,13 @@ def card(request, run, tmp_path):
         details={"weights": "a|b"},
     )
     return path.read_text()
+
+
+def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
+    run = make_trainer(epochs=1).fit()
+    with pytest.raises(SettingError, match=r"trainer\.run\(\)"):
+        run.card(tmp_path / "card.md", released={"mean individual epsilon": 0.25})
+    assert not (tmp_path / "card.md").exists()
 
 
 def code(card: str) -> str:

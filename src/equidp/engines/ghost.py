@@ -63,8 +63,8 @@ class GhostEngine:
                 losses = self.loss(self.model(inputs.detach()), targets)
             if losses.shape != (len(inputs),):
                 raise ModelError(
-                    f"the loss has shape {list(losses.shape)}; expected one per example, [{len(inputs)}]. "
-                    "Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+                    "the loss is not of shape [batch]; expected one per example. Pass one that does not average, such as "
+                    "CrossEntropyLoss(reduction='none')."
                 )
             with _full_precision(losses.device):
                 _mark_shared(tape.calls)
@@ -125,6 +125,7 @@ class _Site:
         self._own = module.forward
         self._opened = forward_for(module)
         self._rule = rule_for(module)
+        self._whole: set[tuple[int, int]] = set()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """The module's forward, noted on the tape."""
@@ -137,7 +138,7 @@ class _Site:
             tape.note(call)
             return call.run(self._own, arguments[0], tape)
         output = self._own(*arguments, **keywords)
-        unknown = FallbackCall(self.module, self.parameters, arguments, keywords)
+        unknown = FallbackCall(self.module, self.parameters, arguments, keywords, self._whole)
         for position, each in enumerate(tree_flatten(output)[0]):
             if isinstance(each, Tensor):
                 tape.watch(self.module, unknown.inputs, each, partial(unknown.receive_at, position))
@@ -198,8 +199,8 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
     """Refuses what a layer says of other rows than the batch's."""
     if len(rows) != batch:
         raise ModelError(
-            f"{type(module).__name__} reads a tensor whose first dimension is {len(rows)}, in a batch of {batch}: examples must "
-            "come first in every layer (batch_first=True?). Or use engine='functional'."
+            f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must come first in every "
+            "layer (batch_first=True?). Or use engine='functional'."
         )
     return rows
 

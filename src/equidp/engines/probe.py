@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,9 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
         inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
 
     Raises:
-        ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers that training changes; no
-            trainable parameter, or one in less than single precision; a loss that is not one number per example.
+        ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers or parameters that running
+            the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number per
+            example.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -52,7 +53,7 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
     with _undisturbed(model) as buffers:
         outputs = _forward(model, inputs)
         for name, buffer in model.named_buffers():
-            if not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(buffers[name])):
+            if not _same(buffer, buffers[name]):
                 raise ModelError(
                     f"buffer {name} changes in training: it carries statistics of the data past the noise. "
                     "Turn its tracking off (track_running_stats=False)."
@@ -133,8 +134,14 @@ def check_engine(
         try:
             for parameter in trained:
                 parameter.grad = None
+            with suppress(RuntimeError, ValueError, TypeError, IndexError):
+                # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
+                engine.norms(inputs[1:], targets[1:])
+                engine.norms(inputs, targets)
             norms = engine.norms(inputs, targets)
-            engine.weighted_sum(torch.ones_like(norms))
+            # Weights of their own tell whether each goes to the example that it is for.
+            weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
+            engine.weighted_sum(weights)
             total = torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ModelError(
@@ -148,14 +155,14 @@ def check_engine(
     coarse = torch.is_autocast_enabled(inputs.device.type)
     allowed = (_AUTOCAST_TOLERANCE if coarse else _TOLERANCE) * size
     same_norms = ((norms - true_norms).abs() <= allowed).all()
-    same_sum = torch.linalg.vector_norm(total - torch.stack(single).sum(dim=0)) <= _TOLERANCE * size * len(
-        inputs
-    )
+    true_sum = torch.tensordot(weights.to(total.dtype), torch.stack(single).to(total.dtype), dims=1)
+    same_sum = torch.linalg.vector_norm(total - true_sum) <= _TOLERANCE * size * len(inputs)
     if torch.isfinite(size) and not (same_norms and same_sum):
         raise ModelError(
             f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one backward pass each. "
-            "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight)). Call the layer, "
-            "or use engine='functional'."
+            "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight); call the layer), "
+            "or examples may change places on their way (sorted by length: enforce_sorted=False does without). Or use "
+            "engine='functional'."
         )
 
 
@@ -170,17 +177,35 @@ def _flat(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Training mode without gradients inside; modes, buffers and random state as before outside. Gives copies of the buffers."""
+    """Training mode without gradients inside; parameters, buffers, modes and random state as before outside.
+
+    Gives copies of the buffers. Refuses a model that wrote to its parameters.
+    """
     modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rewritten: list[str] = []
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
             model.train()
             yield buffers
+        now = dict(model.named_parameters())
+        rewritten = [name for name, kept in parameters.items() if not _same(now[name].detach(), kept)]
     finally:
         for module, mode in modes.items():
             module.training = mode
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
+            for name, parameter in model.named_parameters():
+                parameter.data.copy_(parameters[name])
+    if rewritten:
+        raise ModelError(
+            f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. Initialise it without "
+            "data, and let nothing but the optimizer change it."
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))

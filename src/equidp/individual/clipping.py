@@ -32,6 +32,14 @@ class IndividualClipping(IndividualAccountant):
         self._trainer = trainer
         trainer.limit_shares(self._limits)
 
+    def after_step(self, trainer: Trainer) -> None:
+        if trainer.share_limits != self._limits:
+            raise SettingError(
+                "a step was taken without the limits of IndividualClipping, which end with fit(); call before_training(trainer) "
+                "before the first step of a loop of your own."
+            )
+        super().after_step(trainer)
+
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:
         return self._counted.shares(self._trainer.policy, indices).to(norms.device)
 

@@ -22,8 +22,9 @@ _SLACK = 1 + 1e-5  # float32 rounding
 def check_policy(policy: Policy, num_groups: int | None = None, *, noise_multiplier: float = 1.0) -> None:
     """Tries a policy on random and extreme norms, groups and releases.
 
-    Checked: rows and weights are bounded for every group, present or not; an example's row and weight do not depend on other
-    examples; state changes by `observe` alone; saving and loading gives the same policy again. The policy itself is not changed.
+    Checked: rows and weights are bounded for every group, present or not, and by each group's own bound where one is named; an
+    example's row and weight do not depend on other examples; state changes by `observe` alone; saving and loading gives the same
+    policy again. The policy itself is not changed.
 
     Args:
         policy: ours or a user's.
@@ -81,6 +82,7 @@ def _check_once(policy: Policy, norms: Tensor, groups: Tensor) -> None:
     if "statistics" in whole:
         _check_rows(name, whole["statistics"], norms)
     _check_weights(name, whole["weights"], norms, groups, sensitivity)
+    _check_group_bounds(policy, whole["weights"], norms, groups)
     kept = torch.arange(2, len(norms), 3)
     for rule, compute in rules.items():
         alone, among_others = compute(norms[kept], groups[kept]), whole[rule][kept]
@@ -109,6 +111,20 @@ def _check_weights(name: str, weights: Tensor, norms: Tensor, groups: Tensor, se
         raise PolicyError(
             f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group {int(groups[worst])}, "
             f"a contribution above its sensitivity {sensitivity}."
+        )
+
+
+def _check_group_bounds(policy: Policy, weights: Tensor, norms: Tensor, groups: Tensor) -> None:
+    """Where a policy names a bound for each group, individual accounting tells its members that they gave no more."""
+    bounds = policy.released_state().get("clipping_bound")
+    if not isinstance(bounds, Tensor) or bounds.dim() != 1:
+        return
+    given, allowed = weights.double() * norms.double(), bounds.double().cpu()[groups] * _SLACK
+    if (given > allowed).any():
+        worst = int((given - allowed).argmax())
+        raise PolicyError(
+            f"{type(policy).__name__} says in released_state() that group {int(groups[worst])} has clipping_bound "
+            f"{float(bounds[groups[worst]])}, and lets a contribution be {float(given[worst])}."
         )
 
 

@@ -114,6 +114,8 @@ class LayerCall(RuledCall):
     def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
         self.inputs = inputs.detach()
         outputs = forward(inputs)
+        if outputs._is_view():  # a change in place would go past the hook
+            outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
         tape.watch(self.module, inputs, outputs, self.receive)
         return outputs
 

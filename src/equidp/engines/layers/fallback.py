@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.base import LayerCall, precise
+from equidp.engines.layers.base import LayerCall, precise, squared_lengths, weighted_sums
 from equidp.engines.layers.opened import unrolled
 from equidp.errors import ModelError
 
@@ -17,8 +17,11 @@ from equidp.errors import ModelError
 class FallbackCall(LayerCall):
     """Any module that computes each example's output from that example's inputs, called again under `vmap(vjp)`.
 
-    Tensors among the arguments whose first dimension is the batch are taken apart; all else is passed to every example as it is. Of
-    several outputs, those that the loss depends on count.
+    Tensors among the arguments whose first dimension is the batch, whatever size that was in earlier calls, are taken apart; all
+    else is passed to every example as it is. Of several outputs, those that the loss depends on count.
+
+    Args:
+        whole: which arguments are known not to follow the batch; told of those that this call shows.
 
     Attributes:
         grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set by the backward pass.
@@ -30,16 +33,25 @@ class FallbackCall(LayerCall):
         parameters: dict[str, nn.Parameter],
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
+        whole: set[tuple[int, int]],
     ) -> None:
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
         super().__init__(module, parameters)
         self.inputs = next(each for each in self._flat if isinstance(each, Tensor))
+        places = [(len(self._flat), position) for position in range(len(self._flat))]
+        whole.update(
+            place for place, each in zip(places, self._flat, strict=True) if not self._looks_like_batch(each)
+        )
+        self._split = [place not in whole for place in places]
         self.grad_outputs: dict[int, Tensor] = {}
         device = self.inputs.device.type
         self._autocast = torch.autocast(
             device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
         )
+
+    def _looks_like_batch(self, argument: object) -> bool:
+        return isinstance(argument, Tensor) and argument.shape[:1] == self.inputs.shape[:1]
 
     def receive_at(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
@@ -49,6 +61,16 @@ class FallbackCall(LayerCall):
     def drop(self) -> None:
         super().drop()
         self._flat, self.grad_outputs = [], {}
+
+    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
+        """As ever, but no gradient is longer than its norm was said to be, should the module not run alike twice."""
+        gradients = self.example_gradients()
+        if self.squares is not None:
+            now = squared_lengths(gradients)
+            weights = weights * (self.squares / now.clamp_min(torch.finfo(now.dtype).tiny)).sqrt().clamp(
+                max=1.0
+            )
+        return weighted_sums(weights, gradients)
 
     def example_gradients(self) -> dict[str, Tensor]:
         batch = len(self.inputs)
@@ -62,13 +84,12 @@ class FallbackCall(LayerCall):
         trained = {name: every[name].detach() for name in self.parameters}
         fixed = {name: value.detach() for name, value in every.items() if name not in trained}
         fixed |= dict(self.module.named_buffers())
-        split = [isinstance(each, Tensor) and each.shape[:1] == (batch,) for each in self._flat]
 
         def one(gradients: tuple[Tensor, ...], *own: Tensor) -> dict[str, Tensor]:
             parts = iter(own)
             flat = [
                 next(parts).unsqueeze(0) if apart else each
-                for each, apart in zip(self._flat, split, strict=True)
+                for each, apart in zip(self._flat, self._split, strict=True)
             ]
             arguments, keywords = tree_unflatten(flat, self._structure)
 
@@ -82,7 +103,7 @@ class FallbackCall(LayerCall):
             pulled: dict[str, Tensor] = pullback(tuple(each.unsqueeze(0) for each in gradients))[0]
             return pulled
 
-        own = [each for each, apart in zip(self._flat, split, strict=True) if apart]
+        own = [each for each, apart in zip(self._flat, self._split, strict=True) if apart]
         try:
             with unrolled(self.module), self._autocast:
                 gradients_by_name: dict[str, Tensor] = vmap(one)(gradients, *own)
