@@ -107,6 +107,7 @@ class Unused(nn.Module):
             drawn(4, 2, 6),
         ),
         (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.Linear(3, 2)), drawn(4, 4)),
+        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2, bias=False))), drawn(4, 4)),
         (nn.Sequential(nn.PReLU(), nn.Linear(4, 2)), drawn(4, 4)),
         (
             nn.Sequential(
@@ -124,6 +125,7 @@ class Unused(nn.Module):
         "in place",
         "transposed",
         "weight norm",
+        "weight norm alone",
         "prelu",
         "transformer",
     ],

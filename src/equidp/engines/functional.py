@@ -36,12 +36,12 @@ class FunctionalEngine:
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
         self._batch: tuple[Tensor, Tensor] | None = None
         self._kept: list[dict[str, Tensor]] = []
-        self._random_state: Tensor | None = None
+        self._random_states: list[Tensor] = []
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
         self._batch, self._kept = (inputs, targets), []
-        self._random_state = torch.get_rng_state()
+        self._random_states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _cuda(inputs))]
         norms = []
         for gradients in self._chunks():
             rows = [gradient.flatten(1) for gradient in gradients.values()]
@@ -53,11 +53,13 @@ class FunctionalEngine:
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
         assert self._batch is not None, "norms() comes first"
-        assert self._random_state is not None
         parameters = dict(self.model.named_parameters())
-        with torch.random.fork_rng(devices=[], enabled=not self._kept):
+        devices = _cuda(self._batch[0])
+        with torch.random.fork_rng(devices=devices, enabled=not self._kept):
             if not self._kept:
-                torch.set_rng_state(self._random_state)
+                torch.set_rng_state(self._random_states[0])
+                for device, state in zip(devices, self._random_states[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
             chunks = torch.split(weights, self.chunk_size)
             for gradients, part in zip(self._kept or self._chunks(), chunks, strict=True):
                 for name, gradient in gradients.items():
@@ -87,6 +89,10 @@ class FunctionalEngine:
             with unrolled(self.model):
                 gradients = gradient(trained, x, y)
             yield gradients
+
+
+def _cuda(inputs: Tensor) -> list[torch.device]:
+    return [inputs.device] if inputs.device.type == "cuda" else []
 
 
 def _lengths(rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten
 
 from equidp.engines.base import LossFunction
@@ -155,7 +156,9 @@ def _sites(module: nn.Module) -> Iterator[_Site]:
             return
         seen.add(module)
         site = _Site(module)
-        own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+        own = is_parametrized(module) or any(
+            parameter.requires_grad for parameter in module.parameters(recurse=False)
+        )
         if rule_for(module) is not None or forward_for(module) is not None or own:
             if site.parameters:
                 yield site
