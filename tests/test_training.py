@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.engines import ENGINES
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError, PolicyError, SettingError
 from equidp.ledger import StepEvent
 from equidp.training import checked_schedule
 from toy import make_trainer, toy
@@ -318,3 +318,24 @@ def test_a_model_is_tried_on_examples_from_all_over_the_data():
     data.inputs[: len(data) // 2, 0] = 1.0
     with pytest.raises(ModelError, match="examples may change places"):
         make_trainer(train=data, model=SortedByLength())
+
+
+def flat_weights(self, norms, groups):
+    return (1.0 / norms).unsqueeze(1)
+
+
+def branching_weights(self, norms, groups):
+    return torch.ones_like(norms) if norms > 1 else norms
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (flat_weights, r"weights have shape \[batch, 1\]"),
+        (branching_weights, "cannot be applied to one example"),
+    ],
+)
+def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weights, message):
+    policy = type("Own", (equidp.DPSGD,), {"weights": weights})(1.0)
+    with pytest.raises(PolicyError, match=message):
+        make_trainer(policy=policy)

@@ -232,15 +232,35 @@ class PrivateStep:
         """Adds to `p.grad` the weighted gradients of the examples that the engine measured last; these are their norms."""
         if not len(norms):
             return
+        weights = self._weights(norms, groups)
+        limits = self._limits(indices, norms)
+        self.engine.weighted_sum(
+            capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
+        )
+
+    def rehearse(self, device: torch.device) -> None:
+        """Refuses a policy whose rules cannot be applied at all, while nothing is spent."""
+        made_up = torch.ones(2, device=device), torch.zeros(2, dtype=torch.int64, device=device)
+        self._sensitivity()
+        self._weights(*made_up)
+        if self.event.statistics_noise is not None:
+            self._statistics(*made_up)
+
+    def _weights(self, norms: Tensor, groups: Tensor) -> Tensor:
         weights = self._rows(lambda policy: policy.weights, norms, groups)
         if weights.shape != norms.shape:
             raise PolicyError(
                 f"weights have shape {_shape(weights, norms)}; expected one per example, [batch]."
             )
-        limits = self._limits(indices, norms)
-        self.engine.weighted_sum(
-            capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
-        )
+        return weights
+
+    def _statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
+        rows = self._rows(lambda policy: policy.statistics, norms, groups)
+        if rows.dim() != 2:
+            raise PolicyError(
+                f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."
+            )
+        return rows
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor | None:
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
@@ -275,13 +295,7 @@ class PrivateStep:
         assert self.event.statistics_noise is not None
         # An empty batch has no row to show how many cells there are, so one made-up example does, and is dropped.
         probe = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
-        rows = self._rows(lambda policy: policy.statistics, *((norms, groups) if len(norms) else probe))[
-            : len(norms)
-        ]
-        if rows.dim() != 2:
-            raise PolicyError(
-                f"statistics have shape {_shape(rows, rows)}; expected one row per example, [batch, cells]."
-            )
+        rows = self._statistics(*((norms, groups) if len(norms) else probe))[: len(norms)]
         released = private_sum(
             rows, bound=1.0, noise_multiplier=self.event.statistics_noise, randomness=self.randomness
         )

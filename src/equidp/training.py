@@ -125,6 +125,7 @@ class Trainer:
             randomness=self.randomness,
             physical_batch_size=physical_batch_size,
         )
+        self._private_step.rehearse(next(iter(self._parameters)).device)
 
     def _noise_multiplier(self, noise_multiplier: float | None, target_epsilon: float | None) -> float:
         if isinstance(self.policy, SGD):
