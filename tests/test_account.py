@@ -61,3 +61,8 @@ def test_numbers_that_make_no_plan_are_refused(changes, message):
     given = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier": 1.0, **changes}
     with pytest.raises(SettingError, match=message):
         account(**given)
+
+
+def test_a_small_epsilon_is_not_shown_as_none():
+    words = " ".join(account(1000, 10, steps=1, noise_multiplier=1e4, delta=1e-9).in_words())
+    assert "epsilon 0.0000 " not in words

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from equidp.audit import group_intervals, paired_costs, wilson
+from equidp.audit import blind_spots, group_intervals, paired_costs, paired_interval, wilson
 from equidp.errors import SettingError
 from equidp.metrics import group_metrics
 
@@ -71,3 +71,33 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
 def test_a_level_that_is_none_is_refused():
     with pytest.raises(SettingError, match=r"level=1\.0"):
         group_intervals(*outputs(), NAMES, level=1.0)
+
+
+def test_few_examples_on_which_two_models_agree_are_not_certain():
+    mean, low, high = paired_interval(np.zeros(3), 0.95)
+    assert mean == 0.0
+    assert low < -0.3
+    assert high > 0.3
+    assert paired_interval(np.ones(3), 0.95)[2] <= 1.0
+    many = paired_interval(np.zeros(3000), 0.95)
+    assert -0.001 < many[1] < 0 < many[2] < 0.001
+
+
+def test_paired_intervals_cover_the_truth_about_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    shares = [0.05, 0.85, 0.10]  # worse, alike, better
+    hits = 0
+    for _ in range(1000):
+        differences = generator.choice([-1.0, 0.0, 1.0], size=25, p=shares)
+        _, low, high = paired_interval(differences, 0.95)
+        hits += low <= 0.05 <= high
+    assert 930 <= hits <= 990
+
+
+def test_what_accuracy_hides_is_said():
+    outputs = torch.tensor([[2.0, 1.0, 0.0]] * 4)
+    targets = torch.tensor([0, 0, 0, 2])
+    share, never = blind_spots(outputs, targets, ["well", "ill", "dead"])
+    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
+    assert never == "The model answers 'ill', 'dead' for none of them."
+    assert len(blind_spots(torch.eye(3), torch.tensor([0, 1, 2]), ["a", "b", "c"])) == 1

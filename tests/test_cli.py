@@ -130,6 +130,8 @@ def test_a_plan_is_accounted_for_without_data(people):
         ),
         (("--epsilon", "0"), "target_epsilon=0"),
         (("--epsilon", "two"), "--epsilon 'two'"),
+        (("--epsilon", ""), "--epsilon ''"),
+        (("--tau", "5"), "tau=5.0; expected a number in (0, 1]"),
         (("--epsilon", "1", "--noise-multiplier", "1"), "give one of the two"),
         (("--delta", "1"), "delta=1"),
         (("--batch-size", "5000"), "batch_size=5000 is more than"),

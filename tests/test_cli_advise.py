@@ -8,7 +8,9 @@ import shlex
 import pytest
 
 from equidp import PrivacyBudget
+from equidp.advise import Advice
 from equidp.cli import app
+from equidp.cli.advise import _train_command
 from equidp.errors import EquidpError
 from test_cli import equidp, people
 
@@ -64,3 +66,10 @@ def test_advice_that_cannot_be_given_is_refused(people, monkeypatch, capsys, arg
             standalone_mode=False,
         )
     assert capsys.readouterr().out == ""
+
+
+def test_the_command_carries_all_of_the_advice():
+    settings = {"clipping_bound": 2.0, "initial_bound": 3.5}
+    advice = Advice("global-adapt", settings, 10, 1.0, 3.0, 1e-5, (), 0.1, ())
+    command = _train_command(advice, "people.csv", "logistic", [])
+    assert "--clipping-bound=2 --initial-bound=3.5" in command

@@ -438,3 +438,21 @@ def test_completion_is_offered(people):
         text=True,
     )  # fmt: skip
     assert "dpsgd-f" in done.stdout
+
+
+def test_training_that_a_budget_stops_says_so(run, people):
+    budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
+    code, _, err = run("train", *TABLE, *PLAN, "--epochs", "40", "--delta", "1e-4", *budget, "--out", "run")
+    assert code == 0
+    assert re.search(r"the budget held \d+ steps of the plan's 160; training stopped there", err)
+    assert "steps of the whole plan | 160" in (people / "run" / "card.md").read_text()
+
+
+def test_columns_with_a_comma_in_their_name(run, people):
+    table = pd.read_csv(people / "people.csv").assign(**{"Hb, g/dL": range(200)})
+    table.to_csv(people / "people.csv", index=False)
+    options = ("--drop", 'job,"Hb, g/dL"', "--dry-run")
+    assert run("train", *TABLE, *PLAN, *options)[0] == 0
+    (people / "t.toml").write_text('drop = ["job", "Hb, g/dL"]\n')
+    assert run("train", *TABLE, *PLAN, "--config", "t.toml", "--dry-run")[0] == 0
+    assert run("train", *TABLE, *PLAN, "--bounds", '"Hb, g/dL=0:300"', "--dry-run")[0] == 0

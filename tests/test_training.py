@@ -339,3 +339,20 @@ def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weigh
     policy = type("Own", (equidp.DPSGD,), {"weights": weights})(1.0)
     with pytest.raises(PolicyError, match=message):
         make_trainer(policy=policy)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    """As after make_compatible, which gives another model: nothing would be trained, and all spent."""
+    model, other = nn.Linear(5, 2), nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
+    with pytest.raises(SettingError, match="holds no parameter of the model"):
+        equidp.Trainer(
+            model,
+            optimizer,
+            toy(),
+            policy=equidp.DPSGD(1.0),
+            batch_size=30,
+            epochs=1,
+            noise_multiplier=1.0,
+            delta=1e-5,
+        )

@@ -47,9 +47,17 @@ class PlannedRun:
             noise += f" for gradients and {event.statistics_noise:.6g} for statistics, together {joint:.6g}"
         return [
             f"{self.steps:,} steps, each on a Poisson sample at rate {event.sample_rate:.6g}; {noise}.",
-            *(f"epsilon {self.epsilon(name):.4f} at delta {self.delta:g} ({name})" for name in ACCOUNTANTS),
+            *(
+                f"epsilon {_shown(self.epsilon(name))} at delta {self.delta:g} ({name})"
+                for name in ACCOUNTANTS
+            ),
             f"To check with dp_accounting: {self.dp_event()}",
         ]
+
+
+def _shown(epsilon: float) -> str:
+    """Four decimals, or four digits where it is small."""
+    return f"{epsilon:.4f}" if epsilon >= 0.1 else f"{epsilon:.4g}"
 
 
 def account(

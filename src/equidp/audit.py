@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from equidp.metrics import ALL, check_level, interval, within_model_gaps
+from equidp.metrics import ALL, METRICS, check_level, interval, within_model_gaps
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def group_intervals(
         count = int(members.sum())
         row = {"group": name, "count": count}
         accuracy = wilson(int(correct[members].sum()), count, level)
-        loss = mean_interval(losses[members], level)
+        loss = mean_interval(losses[members], level, METRICS["loss"])
         for metric, values in (("accuracy", accuracy), ("loss", loss)):
             row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), values, strict=True))
         rows.append(row)
@@ -61,7 +61,8 @@ def paired_costs(
 
     Returns:
         Rows as `group_intervals`: group, count, privacy_cost (accuracy lost, Xu et al.) and excessive_risk (loss gained, Tran et
-        al.), each with _low and _high: intervals of the mean of the differences, example by example.
+        al.), each with _low and _high: intervals of the mean of the differences, example by example; of privacy_cost by Agresti
+        and Min (2005), which hold for few examples too.
     """
     check_level(level)
     costs = {
@@ -71,8 +72,8 @@ def paired_costs(
     rows = []
     for name, members in _members(groups, group_names):
         row = {"group": name, "count": int(members.sum())}
-        for metric, values in costs.items():
-            ends = mean_interval(values[members], level)
+        for metric, interval_of in (("privacy_cost", paired_interval), ("excessive_risk", mean_interval)):
+            ends = interval_of(costs[metric][members], level)
             row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), ends, strict=True))
         rows.append(row)
     return pd.DataFrame(rows)
@@ -83,6 +84,27 @@ def fairness_gaps(outputs: Tensor, targets: Tensor, groups: Tensor, num_classes:
     return within_model_gaps(outputs.argmax(dim=1), targets, groups) if num_classes == 2 else {}
 
 
+def blind_spots(outputs: Tensor, targets: Tensor, class_names: Sequence[str]) -> list[str]:
+    """What accuracy hides: what always giving one answer would reach, and classes that the model never gives.
+
+    Args:
+        outputs: [n, classes], logits.
+        targets: [n].
+        class_names: one per class.
+    """
+    counts = torch.bincount(targets, minlength=len(class_names))
+    largest = int(counts.argmax())
+    sentences = [
+        f"Always answering {class_names[largest]!r} would be right for {100 * float(counts[largest]) / len(targets):.1f}% of the "
+        "test examples."
+    ]
+    given = set(outputs.argmax(dim=1).tolist())
+    never = [repr(name) for at, name in enumerate(class_names) if at not in given]
+    if never:
+        sentences.append(f"The model answers {', '.join(never)} for none of them.")
+    return sentences
+
+
 def wilson(successes: int, count: int, level: float) -> tuple[float, float, float]:
     """A share and Wilson's interval (1927), which holds for few examples too; NaN of none."""
     if not count:
@@ -91,9 +113,27 @@ def wilson(successes: int, count: int, level: float) -> tuple[float, float, floa
     return successes / count, float(ends.low), float(ends.high)
 
 
-def mean_interval(values: Floats, level: float) -> tuple[float, float, float]:
-    """A mean and Student's interval; NaN of none."""
-    return interval(values.tolist(), level) if len(values) else (np.nan, np.nan, np.nan)
+def mean_interval(
+    values: Floats, level: float, within: tuple[float, float] = (-np.inf, np.inf)
+) -> tuple[float, float, float]:
+    """A mean and Student's interval, within what can be; NaN of none."""
+    return interval(values.tolist(), level, within) if len(values) else (np.nan, np.nan, np.nan)
+
+
+def paired_interval(differences: Floats, level: float) -> tuple[float, float, float]:
+    """A mean of differences of -1, 0 and 1 between two models, and Agresti and Min's interval (2005); NaN of none.
+
+    It adds half an example to each of the four ways in which two models can be right or wrong, so that few examples on which
+    they agree do not look certain.
+    """
+    count = len(differences)
+    if not count:
+        return np.nan, np.nan, np.nan
+    better, worse = ((differences == sign).sum() + 0.5 for sign in (1, -1))
+    centre = (better - worse) / (count + 2)
+    deviation = np.sqrt((better + worse) / (count + 2) - centre**2) / np.sqrt(count + 2)
+    half = float(stats.norm.ppf((1 + level) / 2) * deviation)
+    return float(differences.mean()), max(centre - half, -1.0), min(centre + half, 1.0)
 
 
 def _members(groups: Tensor, names: Sequence[str]) -> list[tuple[str, npt.NDArray[np.bool_]]]:

@@ -133,7 +133,7 @@ def compare(
         SettingError, DataError, ModelError: before anything is trained.
     """
     source = open_source(data) if isinstance(data, str) else data
-    seeds = checked_seeds(seeds)
+    seeds, epsilons = checked_seeds(seeds), list(dict.fromkeys(epsilons))
     check_level(level)
     check_tau(tau)
     methods = _checked_methods(methods)

@@ -165,7 +165,7 @@ def check_level(level: float) -> None:
 
 
 def check_tau(tau: float) -> None:
-    check_number("(0, inf]", ", such as 0.05", tau=tau)
+    check_number("(0, 1]", ", a share such as 0.05 for 5 points", tau=tau)
 
 
 def summary(costs: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:

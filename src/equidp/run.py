@@ -102,6 +102,7 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
         "training examples": trainer.num_examples,
         "expected batch size": trainer.expected_batch_size,
         "planned steps": trainer.steps,
+        "steps of the whole plan": trainer.planned_steps,
         "optimizer": type(trainer.optimizer).__name__,
         "learning rate": trainer.optimizer.param_groups[0]["lr"],
         "gradient engine": type(trainer.engine).__name__,

@@ -181,6 +181,7 @@ def _write_cards(
     details = {
         "method's name": f"{config.method}: {METHODS[config.method].summary}",
         "model": config.plan.model,
+        "input shape": tuple(facts["input_shape"]),
         "epochs": config.plan.epochs,
         "momentum": config.plan.momentum,
         "weight decay": config.plan.weight_decay,

@@ -99,6 +99,7 @@ class Trainer:
         self.sample_rate, self.steps = checked_schedule(
             self.num_examples, batch_size, epochs=epochs, steps=steps
         )
+        self.planned_steps = self.steps  # whatever a budget leaves of them
         self.expected_batch_size = float(batch_size)
         self.delta, self.accountant = delta, accountant
         check_delta(delta, self.num_examples)
@@ -113,6 +114,12 @@ class Trainer:
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self._parameters = list(model.parameters())
         self.engine = self._checked_engine(engine)
+        optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not optimized & set(map(id, self._parameters)):
+            raise SettingError(
+                "the optimizer holds no parameter of the model; make it from model.parameters(), after make_compatible or any "
+                "other call that gives another model."
+            )
         self._stopped: BaseException | None = None
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import equidp
 from equidp.data import open_source, parse_bounds
+from equidp.data.tables import read_table
 from equidp.errors import DataError, EquidpError, SettingError
 
 
@@ -348,6 +350,7 @@ def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content
         open_source(str(path), target="income", group=["sex"]).split(0)
 
 
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 @given(data=st.data())
 @settings(max_examples=150)
 def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
@@ -365,3 +368,15 @@ def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
         return
     assert torch.isfinite(split.train.inputs).all()
     assert torch.isfinite(split.test.inputs).all()
+
+
+def test_a_few_values_that_are_no_numbers_are_said(tmp_path):
+    """Such as a decimal comma, which would make a category of each measurement."""
+    values = [f"{i / 7:.2f}" for i in range(60)]
+    values[3] = "1,87"
+    pd.DataFrame({"lab": values, "job": ["a", "b"] * 30}).to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.warns(
+        equidp.DataWarning, match=r"column 'lab' .* 1 of its 60 values are none, such as '1,87'"
+    ):
+        table = read_table(tmp_path / "lab.csv")
+    assert table["lab"].dtype == object

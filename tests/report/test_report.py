@@ -150,3 +150,18 @@ def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
     html.write_report(made_up(CLEAR), path)
     assert path.read_text().startswith("<!DOCTYPE html>")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_groups_with_few_test_examples_are_named():
+    comparison = made_up(CLEAR, spread=0.001)
+    sizes = comparison.settings["test_group_sizes"]
+    comparison.settings["test_group_sizes"] = [4, *[200 for _ in sizes[1:]]]
+    *_, caution = words.finding(comparison)
+    assert caution.startswith(f"Few test examples: {comparison.settings['group_names'][0]} 4. One of them")
+
+
+def test_a_number_rounded_up_is_never_below_the_truth():
+    for value in (3.00331, 2.9999999, 0.25, 1e-6, 9.9983e-7):
+        assert value * (1 - 1e-9) <= float(words.upper(value)) <= value * 1.01
+    assert words.upper(3.00331) == "3.004"
+    assert words.upper(float("inf")) == "∞"

@@ -25,7 +25,6 @@ from equidp.runs import build_model
 from equidp.settings import unknown_name
 
 _PROFILE_SHARE = 0.1
-_OF_TRAIN = ("clipping_bound", "batch_size", "epochs", "learning_rate", "smoothing")
 
 
 @app.command("advise")
@@ -156,9 +155,8 @@ def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> G
 
 def _train_command(advice: Advice, data: str, model: str, options: list[str]) -> str:
     """The command that trains as advised. Without a budget, its own epsilon leaves out what the advice cost."""
-    known = {name: value for name, value in advice.settings.items() if name in _OF_TRAIN}
     parts = ["equidp", "train", data, *options, f"--method={advice.method}", f"--model={model}"]
-    parts += [f"--{name.replace('_', '-')}={value:.6g}" for name, value in known.items()]
+    parts += [f"--{name.replace('_', '-')}={value:.6g}" for name, value in advice.settings.items()]
     noise = float(f"{advice.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
     parts += ["--weight-decay=0", f"--noise-multiplier={noise:g}", f"--delta={advice.delta:g}", "--out=run"]
     return shlex.join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 import warnings
@@ -76,13 +77,16 @@ def say(text: str) -> None:
 
 
 def names(text: str) -> list[str]:
-    """What stands between commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """What stands between commas; a name with a comma of its own in double quotes, as in a CSV file."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
 def numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(number) for number in names(text)]
+        given = [float(number) for number in names(text)]
+        if not given:
+            raise ValueError
+        return given
     except ValueError:
         raise SettingError(
             f"{option} {text!r}; expected a number, or several with commas between them."

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equidp.audit import fairness_gaps, group_intervals, paired_costs
+from equidp.audit import blind_spots, fairness_gaps, group_intervals, paired_costs
 from equidp.cli.app import app
 from equidp.cli.options import JsonFile, Rows, RunFolder
 from equidp.cli.tables import print_groups
@@ -72,6 +72,8 @@ def audit_command(
         typer.echo(
             f"Estimated mean epsilon of each group's training examples, as released with noise: {listed}."
         )
+    for sentence in blind_spots(outputs, data.targets, data.class_names):
+        typer.echo(sentence)
     for name, value in gaps.items():
         typer.echo(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
     if costs is not None:

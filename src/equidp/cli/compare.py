@@ -20,6 +20,7 @@ from equidp.cli.options import (
     Epochs,
     Group,
     Individual,
+    InitialBound,
     Jobs,
     JsonFile,
     Missing,
@@ -69,6 +70,7 @@ def compare_command(
     ] = None,
     test_share: TestShare = TEST_SHARE,
     smoothing: Smoothing = None,
+    initial_bound: InitialBound = None,
     tau: Annotated[float, typer.Option(help="Largest gap in privacy cost that counts as equal.")] = 0.05,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     json_file: JsonFile = None,
@@ -117,6 +119,7 @@ def compare_command(
         )
     if not diagnose and (diagnose_groups or diagnose_every is not None):
         raise SettingError("--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too.")
+    epsilons = [] if epsilon is None else numbers("--epsilon", epsilon)
     source = open_source(
         data,
         target=target,
@@ -134,7 +137,7 @@ def compare_command(
             methods=chosen,
             seeds=seeds,
             plan=default_plan(source).with_changes(plan_changes(context, chosen)),
-            epsilons=numbers("--epsilon", epsilon or ""),
+            epsilons=epsilons,
             tau=tau,
             engine=engine,
             directory=directory,

@@ -39,6 +39,9 @@ LearningRate = Annotated[float | None, typer.Option(help="Of SGD.")]
 ClippingBound = Annotated[float | None, typer.Option(help="C, or the base bound.")]
 Delta = Annotated[float | None, typer.Option(help="Delta of the whole run.")]
 Smoothing = Annotated[float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")]
+InitialBound = Annotated[
+    float | None, typer.Option(help="Global-Adapt's Z before it learns: at least the clipping bound.")
+]
 Engine = Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")]
 Jobs = Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)]
 Budget = Annotated[Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")]
@@ -60,6 +63,9 @@ Rows = Annotated[
 ]
 
 
+_OF_METHODS = {"smoothing": ("dpsgd-f", "dpsgd-f-code"), "initial_bound": ("global-adapt",)}
+
+
 def release_cost(individual: bool, release_epsilon: float | None) -> float | None:
     """Epsilon of a release of individual privacy; None where none is asked for."""
     if release_epsilon is not None and not individual:
@@ -75,6 +81,8 @@ def plan_changes(context: typer.Context, methods: Sequence[str]) -> dict[str, An
     changes = {
         name: value for name, value in context.params.items() if name in settings and value is not None
     }
-    if "smoothing" in changes and not any(method.startswith("dpsgd-f") for method in methods):
-        say(f"--smoothing is of dpsgd-f and dpsgd-f-code; {', '.join(methods)} takes no notice of it.")
+    for name, owners in _OF_METHODS.items():
+        if name in changes and not set(owners) & set(methods):
+            option = f"--{name.replace('_', '-')}"
+            say(f"{option} is of {' and '.join(owners)}; {', '.join(methods)} takes no notice of it.")
     return changes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def _plain(path: Path, name: str, value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
-        return ",".join(map(str, value))
+        line = io.StringIO()
+        csv.writer(line).writerow(value)
+        return line.getvalue().strip()
     if isinstance(value, str | int | float):
         return value
     raise SettingError(

@@ -11,7 +11,7 @@ import typer
 from equidp.account import PlannedRun
 from equidp.accounting import ACCOUNTANTS
 from equidp.accounting import epsilon as epsilon_of
-from equidp.audit import group_intervals
+from equidp.audit import blind_spots, group_intervals
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, names, say, stoppable
 from equidp.cli.options import (
@@ -27,6 +27,7 @@ from equidp.cli.options import (
     Epochs,
     Group,
     Individual,
+    InitialBound,
     LearningRate,
     Missing,
     ReleaseEpsilon,
@@ -46,6 +47,7 @@ from equidp.models import MODELS
 from equidp.plans import METHODS
 from equidp.preparing import Prepared, prepare, seconds_per_step
 from equidp.report.card import guarantee_in_words
+from equidp.report.words import counted_steps
 from equidp.run import Run, diverged, predict
 from equidp.runfolder import DIVERGED, begin, check_new, train
 from equidp.training import BEYOND_BUDGET
@@ -95,6 +97,7 @@ def train_command(
     weight_decay: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
     clipping_bound: ClippingBound = None,
     smoothing: Smoothing = None,
+    initial_bound: InitialBound = None,
     seed: Annotated[
         int, typer.Option(help="Of the split and the initial weights; noise never has a seed.")
     ] = 0,
@@ -237,8 +240,15 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
     """What a person wants to know, and where the rest is."""
     for sentence in guarantee_in_words(run.epsilon(), run.delta):
         typer.echo(sentence)
+    taken, planned = run.settings["planned steps"], run.settings["steps of the whole plan"]
+    if taken < planned:
+        say(
+            f"warning: the budget held {counted_steps(taken)} of the plan's {planned:,}; training stopped there."
+        )
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     outputs = predict(run.model, test.inputs)
     print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
+    for sentence in blind_spots(outputs, test.targets, test.class_names):
+        typer.echo(sentence)
     typer.echo(f"Model card: {folder / 'card.html'}")

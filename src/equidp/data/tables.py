@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.settings import unknown_name
 
 PARQUET = (".parquet", ".pq")
@@ -20,6 +20,7 @@ MISSING = "missing"
 _MOST_CATEGORIES = 1000
 LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
+_FEW = 0.1  # of a column's values, which may be slips of the pen
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
 _UNREADABLE = (
     *(OSError, ValueError, OverflowError, MemoryError),
@@ -113,6 +114,14 @@ def _plain(name: str, column: pd.Series) -> pd.Series:
     numbers = pd.to_numeric(known, errors="coerce")
     if numbers.notna().all():
         return numbers.astype(float).reindex(column.index)
+    odd_ones = known[numbers.isna()]
+    if len(odd_ones) <= _FEW * len(known):
+        warnings.warn(
+            f"column {name!r} holds numbers, but {len(odd_ones):,} of its {len(known):,} values are none, such as "
+            f"{odd_ones.iloc[0]!r}: all of them are taken as categories. Write those as numbers, or leave them empty.",
+            DataWarning,
+            stacklevel=4,
+        )
     if known.str.fullmatch(_DATE).all():
         raise _dates(name)
     return text.astype(object).where(text.notna(), None)
@@ -180,7 +189,7 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
         SettingError: says which part is wrong.
     """
     bounds = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, (part.strip() for part in next(csv.reader([text], skipinitialspace=True), []))):
         name, _, span = part.rpartition("=")
         try:
             low, high = (float(end) for end in span.split(":"))

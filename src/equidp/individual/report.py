@@ -121,9 +121,8 @@ class IndividualReport:
         sizes = np.maximum(released[count:], 1.0)
         means = (released[:count] / sizes).clip(0.0, 1.0)
         errors = noise * 2**0.5 * np.sqrt(1 + means**2) / sizes
-        return pd.DataFrame(
-            {"group": self.group_names, "mean": largest * means, "standard_error": largest * errors}
-        )
+        means = np.minimum(largest * means, self.group_epsilons)  # which is known without the data
+        return pd.DataFrame({"group": self.group_names, "mean": means, "standard_error": largest * errors})
 
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
         """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
-from equidp.audit import fairness_gaps, group_intervals
+from equidp.audit import blind_spots, fairness_gaps, group_intervals
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
@@ -87,6 +87,9 @@ def card_facts(
         "event": str(run_event(run.entries)),
         "recompute": _recompute(run),
         "metrics": metrics,
+        "blind_spots": []
+        if test is None or outputs is None
+        else blind_spots(outputs, test.targets, test.class_names),
         "level": f"{LEVEL:.0%}",
         "gaps": {}
         if test is None or outputs is None

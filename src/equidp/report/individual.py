@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from equidp.report import plots
-from equidp.report.words import label, number
+from equidp.report.words import label, number, upper
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
@@ -72,7 +72,7 @@ def _runs(means: pd.DataFrame) -> list[tuple[str, str]]:
 def _sentences(comparison: Comparison, means: pd.DataFrame) -> list[str]:
     first = means.iloc[0]
     spent = ", ".join(
-        f"{label(*key)} {number(part['epsilon'].iloc[0])} (with the release {number(part['epsilon_with_release'].iloc[0])})"
+        f"{label(*key)} {upper(part['epsilon'].iloc[0])} (with the release {upper(part['epsilon_with_release'].iloc[0])})"
         for key, part in means.groupby(["method", "setting"], sort=False)
     )
     return [

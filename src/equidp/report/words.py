@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from equidp.compare import Comparison
 
 STANDARD = "dpsgd"
+_FEW_TESTS = 30
 
 
 def label(method: str, setting: str) -> str:
@@ -33,6 +34,14 @@ def number(value: float) -> str:
 def counted_steps(count: int) -> str:
     """So many steps, in words."""
     return "1 step" if count == 1 else f"{count:,} steps"
+
+
+def upper(value: float) -> str:
+    """A number rounded up to three decimals, or to four digits where it is small: never below the truth."""
+    if not math.isfinite(value) or value <= 0:
+        return number(value)
+    places = 3 if value >= 0.1 else 3 - math.floor(math.log10(value))
+    return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
 def span(low: float, high: float) -> str:
@@ -55,7 +64,19 @@ def finding(comparison: Comparison) -> list[str]:
     if private["method"].nunique() > 1:
         sentences.append(_who_narrows(private, standard, settings["level"]))
     sentences.append(_who_holds(private, settings))
-    return sentences
+    return sentences + _few_to_test_on(settings)
+
+
+def _few_to_test_on(settings: dict[str, Any]) -> list[str]:
+    """Groups whose figures a single test example moves: intervals over seeds, which share them, do not tell."""
+    sizes = zip(settings["group_names"], settings["test_group_sizes"], strict=True)
+    few = [f"{name} {size}" for name, size in sizes if size < _FEW_TESTS]
+    if not few:
+        return []
+    return [
+        f"Few test examples: {', '.join(few)}. One of them more or less right moves such a group's accuracy by "
+        f"{points(1 / _FEW_TESTS)} points or more, which intervals over seeds do not count; do not rest a verdict on it."
+    ]
 
 
 def _who_pays(costs: pd.DataFrame, name: str, level: float) -> str:
