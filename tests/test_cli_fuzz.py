@@ -187,6 +187,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
     return end.value.code or 0, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_odd_tables(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # what a power cut leaves is not the subject here
     seen = {0: 0, 2: 0}

@@ -95,7 +95,7 @@ def test_the_summary_is_of_the_last_epoch_over_seeds():
         ({"method": "sgd"}, "does not clip"),
         ({"method": "dpsg"}, "Did you mean 'dpsgd'"),
         ({"errors": ["length"]}, "unknown error 'length'"),
-        ({"seeds": 0}, "at least one"),
+        ({"seeds": 0}, "expected a number of seeds >= 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, message):
