@@ -100,4 +100,5 @@ def test_what_accuracy_hides_is_said():
     share, never = blind_spots(outputs, targets, ["well", "ill", "dead"])
     assert share == "Always answering 'well' would be right for 75.0% of the test examples."
     assert never == "The model answers 'ill', 'dead' for none of them."
+    assert blind_spots(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), ["a", "b", "c"]) == []
     assert len(blind_spots(torch.eye(3), torch.tensor([0, 1, 2]), ["a", "b", "c"])) == 1

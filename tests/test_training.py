@@ -31,16 +31,7 @@ def test_physical_batches_change_memory_alone(policy):
 def test_a_model_without_parameters_is_refused():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     with pytest.raises(ModelError, match="no trainable parameter"):
-        equidp.Trainer(
-            torch.nn.Identity(),
-            optimizer,
-            toy(),
-            policy=equidp.DPSGD(1.0),
-            batch_size=30,
-            steps=1,
-            noise_multiplier=1.0,
-            delta=1e-5,
-        )
+        make_trainer(model=nn.Identity(), optimizer=optimizer)
 
 
 @pytest.mark.parametrize("change", [lambda model: model.bias, lambda model: model.weight])
@@ -343,16 +334,6 @@ def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weigh
 
 def test_an_optimizer_of_another_model_is_refused():
     """As after make_compatible, which gives another model: nothing would be trained, and all spent."""
-    model, other = nn.Linear(5, 2), nn.Linear(5, 2)
-    optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.5)
     with pytest.raises(SettingError, match="holds no parameter of the model"):
-        equidp.Trainer(
-            model,
-            optimizer,
-            toy(),
-            policy=equidp.DPSGD(1.0),
-            batch_size=30,
-            epochs=1,
-            noise_multiplier=1.0,
-            delta=1e-5,
-        )
+        make_trainer(optimizer=optimizer)

@@ -16,11 +16,11 @@ def toy(n: int = 300, seed: int = 0) -> equidp.GroupedDataset:
     return equidp.GroupedDataset(inputs, targets, torch.arange(n) % 2, ("a", "b"), ("no", "yes"))
 
 
-def make_trainer(train=None, policy=None, model=None, **settings) -> equidp.Trainer:
+def make_trainer(train=None, policy=None, model=None, optimizer=None, **settings) -> equidp.Trainer:
     torch.manual_seed(0)
     model = nn.Linear(5, 2) if model is None else model
     given = {"batch_size": 30, "epochs": 2, "noise_multiplier": 1.0, "delta": 1e-5, **settings}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.5)
     return equidp.Trainer(
         model, optimizer, toy() if train is None else train, policy=policy or equidp.DPSGD(1.0), **given
     )

@@ -92,6 +92,8 @@ def blind_spots(outputs: Tensor, targets: Tensor, class_names: Sequence[str]) ->
         targets: [n].
         class_names: one per class.
     """
+    if not len(targets):
+        return []
     counts = torch.bincount(targets, minlength=len(class_names))
     largest = int(counts.argmax())
     sentences = [

@@ -17,7 +17,7 @@ from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.files import check_writable
-from equidp.ledger import Ledger
+from equidp.ledger import Ledger, StepEvent
 from equidp.plans import METHODS
 from equidp.report.card import versions
 from equidp.runs import build_model, make_optimizer
@@ -71,7 +71,7 @@ def prepare(config: TrainConfig) -> Prepared:
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
         ledger = Ledger()
-        charge_release(config, ledger, budget)
+        charge_release(config.release_event(), ledger, budget)
         return Prepared(config, split, encoder, make_run_trainer(config, split, ledger, budget))
 
 
@@ -81,9 +81,8 @@ def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
     return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta, run=run)
 
 
-def charge_release(config: TrainConfig, ledger: Ledger, budget: PrivacyBudget | None) -> None:
+def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
     """Pays for the release of individual privacy before a run's first step, so that what is planned fits beside it."""
-    release = config.release_event()
     if release is not None and all(event != release for event, _ in ledger.entries):
         (ledger if budget is None else budget.ledger(ledger)).spend(release)
 

@@ -130,11 +130,9 @@ def train(
         resumed = any(event != release for event, _ in ledger.entries)
         record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
         # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
-        accountant = IndividualAccountant(per_epoch=1, missed_at_worst=True)
-        watchers = [EpochRecorder(record, split.test), *callbacks, checkpoints]
-        if release is not None:
-            watchers.insert(0, accountant)
-        charge_release(config, ledger, budget)
+        accountants = [] if release is None else [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
+        watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
+        charge_release(release, ledger, budget)
         trainer = make_run_trainer(config, split, ledger, budget, watchers)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
@@ -142,7 +140,7 @@ def train(
                 on_resume(trainer.steps_done, lost)
         run = trainer.fit()
         record.save(place / "record.parquet")
-        if release is not None:
+        for accountant in accountants:
             _release(place, accountant, trainer, config)
         _save_model(place, run.model)
         _write_cards(place, run, split, config, facts, ledger.check)

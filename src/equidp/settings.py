@@ -1,7 +1,8 @@
-"""What to say where a setting is not what it may be."""
+"""Settings as they are given, and what to say where one is not what it may be."""
 
 from __future__ import annotations
 
+import csv
 import difflib
 from collections.abc import Iterable
 from numbers import Real
@@ -16,6 +17,11 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return SettingError(f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.")
+
+
+def names(text: str) -> list[str]:
+    """What stands between commas; a name with a comma of its own in double quotes, as in a CSV file."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
 def check_number(interval: str, hint: str = "", **given: Any) -> None:

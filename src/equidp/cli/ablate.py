@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from equidp.cli.app import app, names, progress_bar, stoppable
+from equidp.cli.app import app, progress_bar, stoppable
 from equidp.cli.options import (
     BatchSize,
     ClippingBound,
@@ -27,6 +27,7 @@ from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
 from equidp.files import check_writable, write_whole
 from equidp.plans import METHODS
 from equidp.report.table import ablation_table
+from equidp.settings import names
 
 
 @app.command("ablate")

@@ -13,7 +13,7 @@ import typer
 
 from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
-from equidp.cli.app import app, names
+from equidp.cli.app import app
 from equidp.cli.options import Bounds, Budget, BudgetDelta, BudgetEpsilon, Drop, Group, Missing, Model, Target
 from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
 from equidp.errors import DataError, SettingError
@@ -22,7 +22,7 @@ from equidp.models import MODELS
 from equidp.plans import PLANS, Plan, default_delta
 from equidp.profile import NormProfile, private_profile, public_profile
 from equidp.runs import build_model
-from equidp.settings import unknown_name
+from equidp.settings import names, unknown_name
 
 _PROFILE_SHARE = 0.1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import warnings
@@ -32,6 +31,7 @@ from equidp.errors import (
     TrainingStopped,
 )
 from equidp.runs import Progress as ProgressHook
+from equidp.settings import names
 
 app = typer.Typer(
     name="equidp",
@@ -74,11 +74,6 @@ def stoppable(otherwise: str) -> Iterator[None]:
 def say(text: str) -> None:
     """A line for a person, beside the results on standard output."""
     messages.print(escape(text), highlight=False, soft_wrap=True)
-
-
-def names(text: str) -> list[str]:
-    """What stands between commas; a name with a comma of its own in double quotes, as in a CSV file."""
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
 def numbers(option: str, text: str) -> list[float]:

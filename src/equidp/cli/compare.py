@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from equidp.cli.app import app, names, numbers, progress_bar, say, stoppable
+from equidp.cli.app import app, numbers, progress_bar, say, stoppable
 from equidp.cli.options import (
     BatchSize,
     Bounds,
@@ -40,6 +40,7 @@ from equidp.errors import SettingError
 from equidp.files import check_writable
 from equidp.plans import METHODS
 from equidp.report.diagnosis import sensitive_findings
+from equidp.settings import names
 
 
 @app.command("compare")

@@ -13,7 +13,7 @@ from equidp.accounting import ACCOUNTANTS
 from equidp.accounting import epsilon as epsilon_of
 from equidp.audit import blind_spots, group_intervals
 from equidp.callbacks import Callback, ProgressBar
-from equidp.cli.app import app, names, say, stoppable
+from equidp.cli.app import app, say, stoppable
 from equidp.cli.options import (
     BatchSize,
     Bounds,
@@ -50,6 +50,7 @@ from equidp.report.card import guarantee_in_words
 from equidp.report.words import counted_steps
 from equidp.run import Run, diverged, predict
 from equidp.runfolder import DIVERGED, begin, check_new, train
+from equidp.settings import names
 from equidp.training import BEYOND_BUDGET
 
 _NOT_BEGUN = (

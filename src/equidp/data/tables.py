@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from equidp.errors import DataError, DataWarning, SettingError
-from equidp.settings import unknown_name
+from equidp.settings import names, unknown_name
 
 PARQUET = (".parquet", ".pq")
 MISSING = "missing"
@@ -189,7 +189,7 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
         SettingError: says which part is wrong.
     """
     bounds = {}
-    for part in filter(None, (part.strip() for part in next(csv.reader([text], skipinitialspace=True), []))):
+    for part in names(text):
         name, _, span = part.rpartition("=")
         try:
             low, high = (float(end) for end in span.split(":"))

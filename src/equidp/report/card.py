@@ -75,8 +75,14 @@ def card_facts(
     """All that the templates show."""
     spent = run.epsilon()
     settings = dict(run.settings)
-    outputs = None if test is None else predict(run.model, test.inputs)
-    metrics = [] if test is None or outputs is None else _metrics(outputs, test)
+    metrics: list[dict[str, Any]] = []
+    hidden: list[str] = []
+    gaps: dict[str, float] = {}
+    if test is not None:
+        outputs = predict(run.model, test.inputs)
+        metrics = _metrics(outputs, test)
+        hidden = blind_spots(outputs, test.targets, test.class_names)
+        gaps = fairness_gaps(outputs, test.targets, test.groups, test.num_classes)
     return {
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
@@ -87,13 +93,9 @@ def card_facts(
         "event": str(run_event(run.entries)),
         "recompute": _recompute(run),
         "metrics": metrics,
-        "blind_spots": []
-        if test is None or outputs is None
-        else blind_spots(outputs, test.targets, test.class_names),
+        "blind_spots": hidden,
         "level": f"{LEVEL:.0%}",
-        "gaps": {}
-        if test is None or outputs is None
-        else fairness_gaps(outputs, test.targets, test.groups, test.num_classes),
+        "gaps": gaps,
         "groups": settings.pop("groups", () if test is None else test.group_names),
         "classes": settings.pop("classes", () if test is None else test.class_names),
         "notes": list(notes),
