@@ -255,3 +255,23 @@ def test_a_table_of_as_many_rows_as_there_are_examples_is_not_taken_apart(tried)
     inputs, targets = torch.randn(5, 4), torch.zeros(5, dtype=torch.int64)
     expected = make_engine("functional", model, LOSS).norms(inputs, targets)
     torch.testing.assert_close(engine.norms(inputs, targets), expected)
+
+
+class Flipped(nn.Module):
+    """Two examples at a time change places, and change back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(values.flip(0)).flip(0)
+
+
+def test_weights_that_go_to_other_examples_are_found_out_where_all_norms_are_alike():
+    model, inputs = Flipped(), torch.eye(4)
+    with pytest.raises(ModelError, match="examples may change places"):
+        check_engine(
+            make_engine("ghost", model, LOSS), model, LOSS, inputs, torch.zeros(4, dtype=torch.int64)
+        )
