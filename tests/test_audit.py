@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import recall_score
 
-from equidp.audit import blind_spots, group_intervals, paired_costs, paired_interval, wilson
+from equidp.audit import blind_spots, group_intervals, paired_costs, paired_interval, recalls, wilson
 from equidp.errors import SettingError
 from equidp.metrics import group_metrics
 
@@ -32,6 +33,42 @@ def test_figures_are_those_of_group_metrics_inside_their_intervals():
         assert (there[f"{metric}_low"] < there[metric]).all()
         assert (there[metric] < there[f"{metric}_high"]).all()
     assert math.isnan(table.loc["nobody", "accuracy_low"])
+
+
+def test_recalls_are_those_of_scikit_learn_in_each_group():
+    logits, targets, groups = outputs()
+    classes = ("x", "y", "z")
+    table = recalls(logits, targets, groups, NAMES, classes)
+    assert list(table["group"].unique()) == ["a", "b", "all"]
+    answers = logits.argmax(1)
+    for name, members in [("a", groups == 0), ("b", groups == 1), ("all", groups >= 0)]:
+        part = table[table["group"] == name]
+        assert list(part["class"]) == list(classes)
+        np.testing.assert_allclose(
+            part["recall"], recall_score(targets[members], answers[members], average=None)
+        )
+        assert list(part["count"]) == torch.bincount(targets[members], minlength=3).tolist()
+    first = table.iloc[0]
+    found = round(first["recall"] * first["count"])
+    assert tuple(first[["recall", "recall_low", "recall_high"]]) == wilson(found, first["count"], 0.95)
+
+
+def test_recall_lost_is_what_the_reference_found_and_the_model_did_not():
+    logits, targets, groups = outputs()
+    better = logits + 3 * torch.nn.functional.one_hot(targets, 3)
+    table = recalls(logits, targets, groups, NAMES, ("x", "y", "z"), reference=better)
+    other = recalls(better, targets, groups, NAMES, ("x", "y", "z"))
+    np.testing.assert_allclose(table["recall_cost"], other["recall"] - table["recall"])
+    assert (table["recall_cost_low"] > 0).all()
+
+
+def test_recalls_leave_out_classes_without_examples_and_what_accuracy_says_already():
+    logits, targets, groups = outputs()
+    targets[groups == 0] = 2
+    table = recalls(logits, targets, groups, NAMES, ("x", "y", "z"))
+    assert list(table[table["group"] == "a"]["class"]) == ["z"]
+    assert recalls(logits, targets, targets, ("0", "1", "2"), ("x", "y", "z")).empty
+    assert recalls(logits[:0], targets[:0], groups[:0], NAMES, ("x", "y", "z")).empty
 
 
 @pytest.mark.parametrize(("successes", "count"), [(0, 5), (5, 5), (3, 17), (960, 1000)])

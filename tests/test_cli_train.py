@@ -87,6 +87,10 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     content = json.loads((people / "a.json").read_text())
     assert content["epsilon"] < 3
     assert [row["count"] for row in content["metrics"]] == [100, 100, 200]
+    assert [(row["group"], row["class"]) for row in content["recalls"]][:2] == [("F", "high"), ("F", "low")]
+    assert sum(row["count"] for row in content["recalls"]) == 400
+    assert "recall, %" in out
+    assert "recall lost, points" in out
     assert all(
         row["privacy_cost_low"] <= row["privacy_cost"] <= row["privacy_cost_high"] for row in content["costs"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from equidp.metrics import ALL, METRICS, check_level, interval, within_model_gaps
+from equidp.data.base import ALL
+from equidp.metrics import METRICS, check_level, interval, within_model_gaps
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,12 +38,11 @@ def group_intervals(
     rows = []
     for name, members in _members(groups, group_names):
         count = int(members.sum())
-        row = {"group": name, "count": count}
-        accuracy = wilson(int(correct[members].sum()), count, level)
-        loss = mean_interval(losses[members], level, METRICS["loss"])
-        for metric, values in (("accuracy", accuracy), ("loss", loss)):
-            row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), values, strict=True))
-        rows.append(row)
+        figures = {
+            "accuracy": wilson(int(correct[members].sum()), count, level),
+            "loss": mean_interval(losses[members], level, METRICS["loss"]),
+        }
+        rows.append({"group": name, "count": count} | _with_ends(figures))
     return pd.DataFrame(rows)
 
 
@@ -71,17 +72,60 @@ def paired_costs(
     }
     rows = []
     for name, members in _members(groups, group_names):
-        row = {"group": name, "count": int(members.sum())}
-        for metric, interval_of in (("privacy_cost", paired_interval), ("excessive_risk", mean_interval)):
-            ends = interval_of(costs[metric][members], level)
-            row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), ends, strict=True))
-        rows.append(row)
+        figures = {
+            "privacy_cost": paired_interval(costs["privacy_cost"][members], level),
+            "excessive_risk": mean_interval(costs["excessive_risk"][members], level),
+        }
+        rows.append({"group": name, "count": int(members.sum())} | _with_ends(figures))
+    return pd.DataFrame(rows)
+
+
+def recalls(
+    outputs: Tensor,
+    targets: Tensor,
+    groups: Tensor,
+    group_names: Sequence[str],
+    class_names: Sequence[str],
+    level: float = 0.95,
+    reference: Tensor | None = None,
+) -> pd.DataFrame:
+    """Of each class's examples, the share that the model finds, group by group: accuracy can hide that a class is never found.
+
+    Args:
+        outputs, targets, groups, group_names, level: as for `group_intervals`.
+        class_names: one per class.
+        reference: [n, classes], logits of a non-private model, to tell what privacy cost.
+
+    Returns:
+        Rows by group, "all" last, and class, of those that have examples: group, class, count, recall with _low and _high
+        (Wilson's interval), and with a reference recall_cost (recall lost) with _low and _high (Agresti and Min's). No rows where
+        each group has examples of one class only: its accuracy is that class's recall.
+    """
+    check_level(level)
+    correct, classes = _correct(outputs, targets), targets.numpy()
+    lost = None if reference is None else _correct(reference, targets) - correct
+    members = _members(groups, group_names)
+    if _tell_classes(targets, groups):
+        return pd.DataFrame()
+    rows = []
+    for (group, of_group), (index, name) in itertools.product(members, enumerate(class_names)):
+        there = of_group & (classes == index)
+        count = int(there.sum())
+        if not count:
+            continue
+        row = {"group": group, "class": name, "count": count}
+        figures = {"recall": wilson(int(correct[there].sum()), count, level)}
+        if lost is not None:
+            figures["recall_cost"] = paired_interval(lost[there], level)
+        rows.append(row | _with_ends(figures))
     return pd.DataFrame(rows)
 
 
 def fairness_gaps(outputs: Tensor, targets: Tensor, groups: Tensor, num_classes: int) -> dict[str, float]:
-    """`within_model_gaps` of a model with two classes; none of others."""
-    return within_model_gaps(outputs.argmax(dim=1), targets, groups) if num_classes == 2 else {}
+    """`within_model_gaps` of a model with two classes; none of others, or where classes are the groups."""
+    if num_classes != 2 or _tell_classes(targets, groups):
+        return {}
+    return within_model_gaps(outputs.argmax(dim=1), targets, groups)
 
 
 def blind_spots(outputs: Tensor, targets: Tensor, class_names: Sequence[str]) -> list[str]:
@@ -138,9 +182,24 @@ def paired_interval(differences: Floats, level: float) -> tuple[float, float, fl
     return float(differences.mean()), max(centre - half, -1.0), min(centre + half, 1.0)
 
 
+def _with_ends(figures: dict[str, tuple[float, float, float]]) -> dict[str, float]:
+    """Each figure and its interval, as three columns."""
+    return {
+        f"{name}{end}": value
+        for name, values in figures.items()
+        for end, value in zip(("", "_low", "_high"), values, strict=True)
+    }
+
+
 def _members(groups: Tensor, names: Sequence[str]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     codes = groups.numpy()
     return [*((name, codes == index) for index, name in enumerate(names)), (ALL, np.ones(len(codes), bool))]
+
+
+def _tell_classes(targets: Tensor, groups: Tensor) -> bool:
+    """Whether each group has examples of one class only."""
+    pairs = torch.stack([groups, targets]).unique(dim=1)
+    return bool(pairs.shape[1] == len(pairs[0].unique()))
 
 
 def _correct(outputs: Tensor, targets: Tensor) -> Floats:

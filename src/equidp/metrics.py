@@ -25,10 +25,10 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from equidp.data.base import ALL
 from equidp.errors import DataError, SettingError
 from equidp.settings import check_number
 
-ALL = "all"
 COSTS = ("privacy_cost", "excessive_risk")
 METRICS = {
     "accuracy": (0.0, 1.0),

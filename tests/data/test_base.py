@@ -33,6 +33,8 @@ def test_subsets_and_sizes():
         ({"targets": torch.zeros(5, dtype=torch.int64)}, "targets has shape"),
         ({"groups": torch.zeros(6)}, "dtype torch.float32"),
         ({"groups": torch.full((6,), 3)}, "there are 3 group names"),
+        ({"group_names": ("a", "b", "all")}, "'all', which stands for all groups"),
+        ({"group_names": ("a", "b", "a")}, "called 'a', 'b', 'a'; expected names that differ"),
         ({"targets": torch.full((6,), 2)}, "there are 2 class names"),
         ({"inputs": torch.full((6, 3), torch.nan)}, "in 6 of 6 examples"),
         ({"inputs": torch.full((6, 2, 2), torch.inf)}, "in 6 of 6 examples"),

@@ -188,6 +188,16 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
     assert split.train.group_names == ("0", "1")
 
 
+def test_classes_may_be_groups_alone_or_crossed_with_others(save):
+    path = save(people())
+    split = split_of(path, group=["income"])
+    assert split.train.group_names == split.train.class_names
+    assert torch.equal(split.train.groups, split.train.targets)
+    crossed = split_of(path, group=["sex", "income"])
+    assert crossed.train.num_groups == 4
+    assert crossed.train.inputs.shape[1] == split_of(path).train.inputs.shape[1]
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
@@ -195,7 +205,7 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
         (lambda t: t, {"group": ["gender"]}, "unknown column in group 'gender'"),
         (lambda t: t, {"drop": ["agee"]}, "Did you mean 'age'"),
         (lambda t: t, {"bounds": {"height": (0, 1)}}, "unknown column in bounds"),
-        (lambda t: t, {"group": ["income"]}, "named twice"),
+        (lambda t: t, {"drop": ["income"]}, "'income' is named twice"),
         (lambda t: t.assign(income="same"), {}, "one class only, 'same'"),
         (lambda t: t.assign(income=t.index * 1.5, age=1).pipe(lambda d: pd.concat([d] * 3)), {}, None),
         (lambda t: pd.concat([t] * 3).assign(income=lambda d: np.arange(len(d))), {}, "180 distinct values"),

@@ -75,6 +75,7 @@ def test_it_says_all_that_it_should(card, run):
         "the operating system",
         "DPSGDF",
         "Demographic parity difference",
+        "Recall: of each class's examples",
         "95%",
     ):
         assert part in card, part

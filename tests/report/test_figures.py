@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from equidp.compare import Comparison
-from equidp.metrics import ALL, COSTS, METRICS, equal_cost, summary
+from equidp.data.base import ALL
+from equidp.metrics import COSTS, METRICS, equal_cost, summary
 from equidp.report import html
 from equidp.report.table import print_comparison
 from made_up import made_up

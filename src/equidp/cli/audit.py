@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from equidp.audit import blind_spots, fairness_gaps, group_intervals, paired_costs
+from equidp.audit import blind_spots, fairness_gaps, group_intervals, paired_costs, recalls
 from equidp.cli.app import app
 from equidp.cli.options import JsonFile, Rows, RunFolder
-from equidp.cli.tables import print_groups
+from equidp.cli.tables import print_groups, print_recalls
 from equidp.data.base import GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
@@ -46,25 +46,29 @@ def audit_command(
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     outputs = predict(kept.run.model, data.inputs)
-    metrics = group_intervals(outputs, data.targets, data.groups, data.group_names, level)
+    of_test = data.targets, data.groups, data.group_names
+    metrics = group_intervals(outputs, *of_test, level)
+    other = None if reference is None else predict(_reference(kept, reference).run.model, data.inputs)
+    by_class = recalls(outputs, *of_test, data.class_names, level, other)
     gaps = fairness_gaps(outputs, data.targets, data.groups, data.num_classes)
     content: dict[str, Any] = {
         "epsilon": kept.run.epsilon(),
         "delta": kept.run.delta,
         "metrics": json.loads(metrics.to_json(orient="records")),
+        "recalls": json.loads(by_class.to_json(orient="records")),
         "gaps": gaps,
         "released": kept.released,
     }
     costs = None
-    if reference is not None:
-        other = predict(_reference(kept, reference).run.model, data.inputs)
-        costs = paired_costs(outputs, other, data.targets, data.groups, data.group_names, level)
+    if other is not None:
+        costs = paired_costs(outputs, other, *of_test, level)
         content["costs"] = json.loads(costs.to_json(orient="records"))
     if json_file is not None:
         write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
     for sentence in guarantee_in_words(kept.run.epsilon(), kept.run.delta):
         typer.echo(sentence)
     print_groups(metrics)
+    print_recalls(by_class)
     if kept.released:
         listed = ", ".join(
             f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released

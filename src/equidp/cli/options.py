@@ -20,7 +20,9 @@ from equidp.plans import Plan
 Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
 Group = Annotated[
     str,
-    typer.Option(help="Column of the groups, where the data is a file; several, with commas, are crossed."),
+    typer.Option(
+        help="Column of the groups, where the data is a file; several, with commas, are crossed. May be the target."
+    ),
 ]
 Drop = Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")]
 Missing = Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")]

@@ -11,7 +11,7 @@ import typer
 from equidp.account import PlannedRun
 from equidp.accounting import ACCOUNTANTS
 from equidp.accounting import epsilon as epsilon_of
-from equidp.audit import blind_spots, group_intervals
+from equidp.audit import blind_spots, group_intervals, recalls
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, say, stoppable
 from equidp.cli.options import (
@@ -37,7 +37,7 @@ from equidp.cli.options import (
     plan_changes,
     release_cost,
 )
-from equidp.cli.tables import print_groups
+from equidp.cli.tables import print_groups, print_recalls
 from equidp.cli.toml import read_config
 from equidp.config import TrainConfig, plan_for
 from equidp.data import SOURCES, GroupedDataset
@@ -250,6 +250,7 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     outputs = predict(run.model, test.inputs)
     print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
+    print_recalls(recalls(outputs, test.targets, test.groups, test.group_names, test.class_names))
     for sentence in blind_spots(outputs, test.targets, test.class_names):
         typer.echo(sentence)
     typer.echo(f"Model card: {folder / 'card.html'}")

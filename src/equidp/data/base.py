@@ -11,6 +11,9 @@ from torch import Tensor
 
 from equidp.errors import DataError
 
+ALL = "all"
+"""What tables call all groups together."""
+
 
 @dataclass(frozen=True, eq=False)
 class GroupedDataset:
@@ -43,6 +46,11 @@ class GroupedDataset:
             raise DataError(
                 f"groups reach from {int(self.groups.min())} to {int(self.groups.max())}, but there are "
                 f"{len(self.group_names)} group names; number groups from 0."
+            )
+        if ALL in self.group_names or len(set(self.group_names)) < len(self.group_names):
+            raise DataError(
+                f"the groups are called {', '.join(map(repr, self.group_names))}; expected names that differ, none of them "
+                f"{ALL!r}, which stands for all groups together. Rename it."
             )
         if n and (int(self.targets.min()) < 0 or int(self.targets.max()) >= self.num_classes):
             raise DataError(

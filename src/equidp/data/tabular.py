@@ -29,7 +29,7 @@ class TableSource:
     Attributes:
         path: the file.
         target: column to predict; each of its values is a class.
-        group: columns whose combinations of values are the groups.
+        group: columns whose combinations of values are the groups; the target may be among them.
         drop: columns to leave out.
         missing: "refuse", or "category": a category (or indicator) of its own; a missing target is always refused.
         bounds: (column, low, high): public ranges that numbers are clipped to and scaled by, to [0, 1]. Numbers without one are
@@ -52,7 +52,8 @@ class TableSource:
         if not self.group:
             raise SettingError("no group column; name the column (or columns) whose values are the groups.")
         bounded = [name for name, *_ in self.bounds]
-        roles = [self.target, *self.group, *self.drop, *bounded]
+        groups = [name for name in self.group if name != self.target]  # classes may be groups
+        roles = [self.target, *groups, *self.drop, *bounded]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise SettingError(

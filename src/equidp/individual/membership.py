@@ -18,9 +18,9 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
-from equidp.data.base import GroupedDataset
+from equidp.data.base import ALL, GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.metrics import ALL, check_level
+from equidp.metrics import check_level
 from equidp.run import predict
 
 Floats = npt.NDArray[np.float64]

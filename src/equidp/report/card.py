@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
-from equidp.audit import blind_spots, fairness_gaps, group_intervals
-from equidp.data.base import GroupedDataset
+from equidp.audit import blind_spots, fairness_gaps, group_intervals, recalls
+from equidp.data.base import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
-from equidp.metrics import ALL
 from equidp.report.pages import filled
 from equidp.report.words import counted_steps, number, points
 from equidp.run import predict
@@ -76,11 +75,15 @@ def card_facts(
     spent = run.epsilon()
     settings = dict(run.settings)
     metrics: list[dict[str, Any]] = []
+    by_class: list[dict[str, Any]] = []
     hidden: list[str] = []
     gaps: dict[str, float] = {}
     if test is not None:
         outputs = predict(run.model, test.inputs)
         metrics = _metrics(outputs, test)
+        by_class = recalls(
+            outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL
+        ).to_dict("records")
         hidden = blind_spots(outputs, test.targets, test.class_names)
         gaps = fairness_gaps(outputs, test.targets, test.groups, test.num_classes)
     return {
@@ -93,6 +96,7 @@ def card_facts(
         "event": str(run_event(run.entries)),
         "recompute": _recompute(run),
         "metrics": metrics,
+        "recalls": by_class,
         "blind_spots": hidden,
         "level": f"{LEVEL:.0%}",
         "gaps": gaps,

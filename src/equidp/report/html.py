@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from equidp.data.base import ALL
 from equidp.files import check_writable, write_whole
-from equidp.metrics import ALL, METRICS, summary
+from equidp.metrics import METRICS, summary
 from equidp.report import diagnosis, individual, plots, words
 from equidp.report.pages import filled
 

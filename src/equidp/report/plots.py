@@ -13,7 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equidp.metrics import ALL, equal_cost, summary
+from equidp.data.base import ALL
+from equidp.metrics import equal_cost, summary
 from equidp.report.words import label, number
 
 if TYPE_CHECKING:

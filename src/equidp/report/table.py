@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equidp.metrics import ALL, COSTS, summary
+from equidp.data.base import ALL
+from equidp.metrics import COSTS, summary
 from equidp.report.individual import individual_means
 from equidp.report.words import finding, label, number, overview, points, span, test_sentences
 

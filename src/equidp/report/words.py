@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equidp.metrics import ALL, equal_cost, group_gaps, interval, wilcoxon_table
+from equidp.data.base import ALL
+from equidp.metrics import equal_cost, group_gaps, interval, wilcoxon_table
 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
