@@ -12,6 +12,7 @@ import sys
 import time
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -182,6 +183,8 @@ def test_a_budget_is_shared_and_kept(run, people):
     code, out, _ = run("ledger", "show", "b.ledger")
     assert "of a budget of 1.2 at delta 0.0001" in out
     assert run("train", *plan, "--beyond-budget", "stop", "--out", "two")[0] == 0
+    told = run("ledger", "show", "b.ledger")[1]
+    assert told.count("train dpsgd on people, from") == 2  # two runs, although alike
     budget = equidp.PrivacyBudget(people / "b.ledger")
     assert 1.0 < budget.spent() <= 1.2
     budget.close()
@@ -206,6 +209,8 @@ def test_options_from_a_file_and_the_command_line_goes_first(run, people):
         ("epsilon = ", "cannot be read as TOML"),
         ("[plan]\nepochs = 3", "unknown option in 'train.toml' 'plan'"),
         ("epochs = {}", "expected a text, a number"),
+        ("epsilon = true", "epsilon in 'train.toml' is true; expected a value"),
+        ("dry-run = 1", "dry-run in 'train.toml' is 1; expected true or false"),
         ('epochs = "many"', "Invalid value for '--epochs'"),
         (None, "No such file"),
     ],
@@ -453,7 +458,7 @@ def test_training_that_a_budget_stops_says_so(run, people):
 
 
 def test_columns_with_a_comma_in_their_name(run, people):
-    table = pd.read_csv(people / "people.csv").assign(**{"Hb, g/dL": range(200)})
+    table = pd.read_csv(people / "people.csv").assign(**{"Hb, g/dL": np.linspace(8, 18, 200)})
     table.to_csv(people / "people.csv", index=False)
     options = ("--drop", 'job,"Hb, g/dL"', "--dry-run")
     assert run("train", *TABLE, *PLAN, *options)[0] == 0

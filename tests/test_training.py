@@ -332,6 +332,12 @@ def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weigh
         make_trainer(policy=policy)
 
 
+@pytest.mark.parametrize("callbacks", [[print], [equidp.ProgressBar], equidp.ProgressBar()])
+def test_callbacks_that_are_none_are_refused(callbacks):
+    with pytest.raises(SettingError, match=r"expected a list of equidp\.Callback objects"):
+        make_trainer(callbacks=callbacks)
+
+
 def test_an_optimizer_of_another_model_is_refused():
     """As after make_compatible, which gives another model: nothing would be trained, and all spent."""
     optimizer = torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.5)

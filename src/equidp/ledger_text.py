@@ -27,13 +27,15 @@ class Spent:
     """A block of equal steps as a ledger tells it.
 
     Attributes:
-        run: what the process called itself that wrote it.
+        process: which of those that wrote, from 1 on.
+        run: what it called itself.
         event: one step.
         steps: how many count as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
         time: when it was written, by the clock of the machine, for readers alone.
     """
 
+    process: int
     run: str
     event: StepEvent
     steps: int
@@ -145,10 +147,10 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
         raise ValueError(f"format {records[0]['equidp_ledger']}")
     facts = {name: value for name, value in records[0].items() if name not in ("equidp_ledger", "time")}
     blocks: list[Spent] = []
-    run, first = "", 0
+    process, run, first = 0, "", 0
     for record in records[1:]:
         if "run" in record:
-            run, first = record["run"], len(blocks)
+            process, run, first = process + 1, record["run"], len(blocks)
         elif "unspent" in record:
             last = blocks.pop()
             if not 0 <= record["unspent"] <= last.steps:
@@ -159,5 +161,5 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
             if len(blocks) > first and "torn" not in record:
                 blocks[-1] = replace(blocks[-1], settled=True)
             event = StepEvent(**record["spend"])
-            blocks.append(Spent(run, event, record["steps"], False, record["time"]))
+            blocks.append(Spent(process, run, event, record["steps"], False, record["time"]))
     return facts, tuple(blocks)

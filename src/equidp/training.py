@@ -93,6 +93,10 @@ class Trainer:
             raise SettingError(
                 f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0)."
             )
+        if not (isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)):
+            raise SettingError(
+                f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as [equidp.ProgressBar()]."
+            )
         self.num_examples = len(train)  # type: ignore[arg-type]
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.scheduler, self.callbacks, self.workers = scheduler, tuple(callbacks), workers

@@ -188,6 +188,19 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
     assert split.train.group_names == ("0", "1")
 
 
+def test_numbers_that_name_rows_or_measure_what_is_predicted_are_told(save):
+    table = people(120)
+    with pytest.warns(equidp.DataWarning, match="'patient' holds another whole number in each row"):
+        split_of(save(table.assign(patient=range(7000, 7120))))
+    with pytest.warns(equidp.DataWarning, match="'income' holds 30 different numbers"):
+        split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
+
+
+@pytest.mark.filterwarnings("error")
+def test_counts_and_measurements_are_no_names_of_rows(save):
+    split_of(save(people(120).assign(children=lambda t: t.index % 5, lab=lambda t: t.index / 7)))
+
+
 def test_classes_may_be_groups_alone_or_crossed_with_others(save):
     path = save(people())
     split = split_of(path, group=["income"])
@@ -198,6 +211,7 @@ def test_classes_may_be_groups_alone_or_crossed_with_others(save):
     assert crossed.train.inputs.shape[1] == split_of(path).train.inputs.shape[1]
 
 
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [

@@ -49,8 +49,8 @@ def show_command(
 
 def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
-    for run, blocks in itertools.groupby(content.blocks, key=lambda block: block.run):
-        lines += ["", *_session(run, list(blocks))]
+    for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
+        lines += ["", *_session(list(blocks))]
     if content.torn:
         lines += [
             "",
@@ -68,9 +68,10 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
     return lines
 
 
-def _session(run: str, blocks: list[Spent]) -> list[str]:
+def _session(blocks: list[Spent]) -> list[str]:
+    """What one process spent."""
     steps = sum(block.steps for block in blocks)
-    lines = [f"{run or 'recovered'}, from {blocks[0].time} to {blocks[-1].time}: {steps:,} steps."]
+    lines = [f"{blocks[0].run or 'recovered'}, from {blocks[0].time} to {blocks[-1].time}: {steps:,} steps."]
     for event in dict.fromkeys(block.event for block in blocks):
         count = sum(block.steps for block in blocks if block.event == event)
         statistics = (

@@ -32,12 +32,16 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(f"--config {str(path)!r} cannot be read as TOML: {reason}.") from error
-    known = {parameter.name or "" for parameter in context.command.params} - {"config", "help"}
+    parameters = {parameter.name or "": parameter for parameter in context.command.params}
+    known = parameters.keys() - {"config", "help"}
     defaults = {}
     for name, value in content.items():
         option = name.replace("-", "_")
         if option not in known:
             raise unknown_name(f"option in {str(path)!r}", name, known)
+        if isinstance(value, bool) != getattr(parameters[option], "is_flag", False):
+            expected = "a value" if isinstance(value, bool) else "true or false"
+            raise SettingError(f"{name} in {str(path)!r} is {str(value).lower()}; expected {expected}.")
         defaults[option] = _plain(path, name, value)
     context.default_map = defaults
     return path

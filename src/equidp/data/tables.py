@@ -20,6 +20,7 @@ MISSING = "missing"
 _MOST_CATEGORIES = 1000
 LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
+_MANY_ROWS = 100  # too many for measurements to differ in all of them by chance
 _FEW = 0.1  # of a column's values, which may be slips of the pen
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
 _UNREADABLE = (
@@ -149,7 +150,7 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
 
 
 def check_features(table: pd.DataFrame) -> None:
-    """What inputs cannot be: infinite, astronomically large, or a column of names."""
+    """What inputs cannot be: infinite, astronomically large, or a column of names; numbers that may name rows are told."""
     if not len(table.columns):
         raise DataError(
             "no column is left as an input; expected at least one beside target, groups and dropped columns."
@@ -164,6 +165,12 @@ def check_features(table: pd.DataFrame) -> None:
             if (column.abs() > LARGEST_NUMBER).any():
                 raise DataError(
                     f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
+                )
+            if (column % 1 == 0).all() and len(column) >= _MANY_ROWS and column.is_unique:
+                warnings.warn(
+                    f"column {name!r} holds another whole number in each row; if it names the rows, drop it (drop; --drop).",
+                    DataWarning,
+                    stacklevel=3,
                 )
         elif column.nunique() > _MOST_CATEGORIES:
             raise DataError(

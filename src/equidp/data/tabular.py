@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.data.labels import coded, crossed, stratified_rows
 from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.settings import check_number, unknown_name
 
 MISSING_RULES = ("refuse", "category")
 _MOST_CLASSES = 100
+_MANY_CLASSES = 20
 _MOST_GROUPS = 100
 TEST_SHARE = 0.2
 
@@ -87,6 +89,13 @@ class TableSource:
         targets, class_names = coded(table[self.target])
         groups, group_names = crossed(table, self.group)
         self._check_labels(class_names, groups, group_names)
+        if table[self.target].dtype == float and len(class_names) > _MANY_CLASSES:
+            warnings.warn(
+                f"target {self.target!r} holds {len(class_names)} different numbers, each a class of its own; if it measures "
+                "something, bin it into few classes.",
+                DataWarning,
+                stacklevel=2,
+            )
         features = table.drop(columns=[self.target, *self.group])
         check_features(features)
         train, test = stratified_rows(targets, groups, group_names, self.test_share, seed)
