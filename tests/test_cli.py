@@ -46,7 +46,7 @@ PEOPLE = ("--target", "income", "--group", "sex", "--batch-size", "40", "--epoch
 
 
 def test_a_table_of_ones_own_from_file_to_report(people):
-    done = equidp("compare", "--data", "people.csv", *PEOPLE, "--methods", "sgd,dpsgd,dpsgd-f", "--epsilon", "2,6",
+    done = equidp("compare", "people.csv", *PEOPLE, "--methods", "sgd,dpsgd,dpsgd-f", "--epsilon", "2,6",
                   "--report", "r.html", "--json", "r.json", cwd=people)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "What privacy costs: people" in done.stdout
@@ -84,16 +84,12 @@ def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people):
 
 
 def test_missing_values_can_be_a_category(people):
-    done = equidp(
-        "compare", "--data", "gaps.csv", *PEOPLE, "--methods", "dpsgd", "--missing", "category", cwd=people
-    )
+    done = equidp("compare", "gaps.csv", *PEOPLE, "--methods", "dpsgd", "--missing", "category", cwd=people)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_large_delta_is_warned_of(people):
-    done = equidp(
-        "compare", "--data", "people.csv", *PEOPLE, "--methods", "dpsgd", "--delta", "0.01", cwd=people
-    )
+    done = equidp("compare", "people.csv", *PEOPLE, "--methods", "dpsgd", "--delta", "0.01", cwd=people)
     assert done.returncode == 0
     assert "warning: delta=0.01 is not below 1/n" in done.stderr
 
@@ -118,7 +114,8 @@ def test_a_plan_is_accounted_for_without_data(people):
     ("arguments", "message"),
     [
         (("--methods", "dpsgd,fair"), "unknown method 'fair'"),
-        (("--data", "adlut"), "Did you mean 'adult'"),
+        (("adlut",), "Did you mean 'adult'"),
+        (("adult", "--data", "dutch"), "'adult' and --data 'dutch'; name the data once"),
         (("--data", "nowhere.csv", "--target", "a", "--group", "b"), "there is no file 'nowhere.csv'"),
         (("--data", "people.csv", "--target", "incom", "--group", "sex"), "Did you mean 'income'"),
         (("--data", "people.csv", "--target", "income"), "the column of the groups"),
@@ -169,7 +166,7 @@ def test_an_unknown_option_is_exit_code_2(people):
 
 
 def test_a_diagnosis_is_asked_for_shown_and_marked(people):
-    done = equidp("compare", "--data", "people.csv", *PEOPLE, "--methods", "dpsgd", "--diagnose", "--diagnose-every", "5",
+    done = equidp("compare", "people.csv", *PEOPLE, "--methods", "dpsgd", "--diagnose", "--diagnose-every", "5",
                   "--report", "d.html", "--json", "d.json", cwd=people)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "A diagnosed step takes up to" in done.stderr
@@ -182,14 +179,12 @@ def test_a_diagnosis_is_asked_for_shown_and_marked(people):
 
 
 def test_nothing_is_diagnosed_unasked(people):
-    done = equidp(
-        "compare", "--data", "people.csv", *PEOPLE, "--methods", "dpsgd", "--report", "n.html", cwd=people
-    )
+    done = equidp("compare", "people.csv", *PEOPLE, "--methods", "dpsgd", "--report", "n.html", cwd=people)
     assert "leave the house" not in done.stdout + done.stderr + (people / "n.html").read_text()
 
 
 def test_an_ablation_is_a_table(people):
-    done = equidp("ablate", "--data", "people.csv", "--target", "income", "--group", "sex", "--batch-size", "40",
+    done = equidp("ablate", "people.csv", "--target", "income", "--group", "sex", "--batch-size", "40",
                   "--epochs", "1", "--seeds", "2", "--json", "a.json", cwd=people)  # fmt: skip
     assert done.returncode == 0, done.stderr
     for word in ("none", "magnitude", "direction", "both", "±"):

@@ -403,8 +403,8 @@ def test_nothing_that_is_read_is_written_over(run, people):
         ("predict", "run", "people.csv", "--out", "run/ledger"),
         ("audit", "run", "people.csv", "--json", "people.csv"),
         ("audit", "run", "--json", "run/model.pt"),
-        ("compare", "--data", *TABLE, "--seeds", "1", "--json", "people.csv"),
-        ("ablate", "--data", *TABLE, "--seeds", "1", "--json", "people.csv"),
+        ("compare", *TABLE, "--seeds", "1", "--json", "people.csv"),
+        ("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"),
     ):
         code, out, err = run(*arguments)
         assert (code, out) == (2, "")

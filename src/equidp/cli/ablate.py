@@ -11,14 +11,16 @@ from equidp.cli.app import app, progress_bar, stoppable
 from equidp.cli.options import (
     BatchSize,
     ClippingBound,
-    Data,
+    DataOrDigits,
     Epochs,
     Group,
     Jobs,
     JsonFile,
     LearningRate,
     Model,
+    NamedData,
     Target,
+    one_of,
     plan_changes,
 )
 from equidp.compare import default_plan
@@ -33,7 +35,8 @@ from equidp.settings import names
 @app.command("ablate")
 def ablate_command(
     context: typer.Context,
-    data: Data = "digits",
+    data: DataOrDigits = None,
+    named_data: NamedData = None,
     target: Target = None,
     group: Group = "",
     method: Annotated[str, typer.Option(help=f"Whose clipping: one of {', '.join(METHODS)}.")] = "dpsgd",
@@ -55,8 +58,9 @@ def ablate_command(
 
         equidp ablate --seeds 3
 
-        equidp ablate --data mnist-esipova --errors magnitude,direction --seeds 1
+        equidp ablate mnist-esipova --errors magnitude,direction --seeds 1
     """
+    data = one_of(data, named_data)
     if json_file is not None:
         check_writable(json_file, data)
     source = open_source(data, target=target, group=tuple(names(group)))

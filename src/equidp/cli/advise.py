@@ -14,7 +14,18 @@ import typer
 from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
 from equidp.cli.app import app
-from equidp.cli.options import Bounds, Budget, BudgetDelta, BudgetEpsilon, Drop, Group, Missing, Model, Target
+from equidp.cli.options import (
+    DATA_HELP,
+    Bounds,
+    Budget,
+    BudgetDelta,
+    BudgetEpsilon,
+    Drop,
+    Group,
+    Missing,
+    Model,
+    Target,
+)
 from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger
@@ -32,7 +43,7 @@ def advise_command(
     data: Annotated[
         str,
         typer.Argument(
-            help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.",
+            help=DATA_HELP,
             autocompletion=lambda: list(SOURCES),
         ),
     ],

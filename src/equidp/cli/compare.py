@@ -13,7 +13,7 @@ from equidp.cli.app import app, numbers, progress_bar, say, stoppable
 from equidp.cli.options import (
     BatchSize,
     Bounds,
-    Data,
+    DataOrDigits,
     Delta,
     Drop,
     Engine,
@@ -25,10 +25,12 @@ from equidp.cli.options import (
     JsonFile,
     Missing,
     Model,
+    NamedData,
     ReleaseEpsilon,
     Smoothing,
     Target,
     TestShare,
+    one_of,
     plan_changes,
     release_cost,
 )
@@ -46,7 +48,8 @@ from equidp.settings import names
 @app.command("compare")
 def compare_command(
     context: typer.Context,
-    data: Data = "digits",
+    data: DataOrDigits = None,
+    named_data: NamedData = None,
     target: Target = None,
     group: Group = "",
     drop: Drop = "",
@@ -100,12 +103,13 @@ def compare_command(
 
         equidp compare --report report.html
 
-        equidp compare --data adult --methods sgd,dpsgd,dpsgd-f --seeds 5
+        equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5
 
-        equidp compare --data people.csv --target income --group sex --epsilon 1,3,8 --report report.html
+        equidp compare people.csv --target income --group sex --epsilon 1,3,8 --report report.html
 
         equidp compare --individual --report report.html
     """
+    data = one_of(data, named_data)
     if include_sensitive and not (individual and report):
         raise SettingError(
             "--include-sensitive adds to a report with individual privacy; give --individual and --report too."

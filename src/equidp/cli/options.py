@@ -32,7 +32,12 @@ Bounds = Annotated[
         help="Public ranges of numbers in a file, as age=0:100,hours=0:99, instead of its statistics."
     ),
 ]
-Data = Annotated[str, typer.Option(help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.")]
+DATA_HELP = f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file."
+DataOrDigits = Annotated[
+    str | None,
+    typer.Argument(help=f"{DATA_HELP} Default: digits.", autocompletion=lambda: list(SOURCES)),
+]
+NamedData = Annotated[str | None, typer.Option("--data", help="The same as DATA.")]
 TestShare = Annotated[float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")]
 Model = Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training data.")]
@@ -75,6 +80,13 @@ def release_cost(individual: bool, release_epsilon: float | None) -> float | Non
             f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
         )
     return (RELEASE_EPSILON if release_epsilon is None else release_epsilon) if individual else None
+
+
+def one_of(data: str | None, named: str | None) -> str:
+    """The data, from whichever place it was named in."""
+    if data is not None and named is not None:
+        raise SettingError(f"{data!r} and --data {named!r}; name the data once.")
+    return data or named or "digits"
 
 
 def plan_changes(context: typer.Context, methods: Sequence[str]) -> dict[str, Any]:

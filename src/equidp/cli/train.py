@@ -15,6 +15,7 @@ from equidp.audit import blind_spots, group_intervals, recalls
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, say, stoppable
 from equidp.cli.options import (
+    DATA_HELP,
     BatchSize,
     Bounds,
     Budget,
@@ -64,7 +65,7 @@ def train_command(
     data: Annotated[
         str | None,
         typer.Argument(
-            help=f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file.",
+            help=DATA_HELP,
             autocompletion=lambda: list(SOURCES),
         ),
     ] = None,

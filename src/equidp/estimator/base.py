@@ -122,7 +122,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                     f"method={self.method!r} tells groups apart and there are none: pass each example's group, "
                     "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or 'global-adapt'."
                 )
-            return torch.zeros(n, dtype=torch.int64), ("all",)
+            return torch.zeros(n, dtype=torch.int64), ("everyone",)
         table = pd.DataFrame(sensitive_features).reset_index(drop=True)
         if len(table) != n:
             raise DataError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equidp.accounting import calibrate_noise
+from equidp.data.base import ALL
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import private_sum
@@ -69,18 +70,18 @@ class IndividualReport:
         rows = []
         for name, chosen in [
             *((name, self.groups == group) for group, name in enumerate(self.group_names)),
-            ("all", np.ones(len(self.groups), dtype=bool)),
+            (ALL, np.ones(len(self.groups), dtype=bool)),
         ]:
             values = self.sensitive_epsilons[chosen]
             quantiles = np.quantile(values, [0.05, 0.5, 0.95])
             rows.append((name, len(values), values.mean(), *quantiles, values.max()))
         table = pd.DataFrame(rows, columns=["group", "count", "mean", "q05", "median", "q95", "largest"])
-        lowest = table.loc[table["group"] != "all", "mean"].min()
+        lowest = table.loc[table["group"] != ALL, "mean"].min()
         return table.assign(over_lowest=table["mean"] / lowest)
 
     def sensitive_worst_to_best(self) -> float:
         """Mean epsilon of the group with the highest over that of the group with the lowest."""
-        means = self.sensitive_by_group().set_index("group")["mean"].drop("all")
+        means = self.sensitive_by_group().set_index("group")["mean"].drop(ALL)
         return float(means.max() / means.min())
 
     def sensitive_loss_correlation(self, losses: Tensor) -> float:
