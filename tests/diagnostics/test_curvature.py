@@ -22,7 +22,7 @@ def subject_of(model: nn.Module, chunk_size: int = 7) -> Subject:
 
 
 def hessian_of(model: nn.Module, inputs, targets, **settings) -> GroupHessian:
-    data = GroupedDataset(inputs, targets, torch.zeros_like(targets), ("all",), ("0", "1", "2"))
+    data = GroupedDataset(inputs, targets, torch.zeros_like(targets), ("everyone",), ("0", "1", "2"))
     return GroupHessian(subject_of(model), data, torch.arange(len(inputs)), **settings)
 
 
