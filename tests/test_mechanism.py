@@ -19,7 +19,7 @@ from equidp import mechanism
 from equidp.errors import PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
 from equidp.mechanism import PrivateStep, capped_weights, private_sum, rowwise
-from equidp.noise import SeededRandomness
+from equidp.noise import SeededRandomness, grid
 from equidp.policies import (
     DPSGD,
     DPSGDF,
@@ -40,12 +40,12 @@ EXPECTED = 5.0
 
 
 class NoNoise:
-    """Randomness that is not: what remains is the sum whose sensitivity is at stake."""
+    """Randomness that is not: what remains is the sum whose sensitivity is at stake, on the finest grid (`make_step`)."""
 
     def uniform(self, count: int) -> np.ndarray:
         raise AssertionError("the private step draws no uniforms")
 
-    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         return torch.zeros(count, dtype=torch.float64)
 
 
@@ -114,10 +114,12 @@ POLICIES = {
 def make_step(
     policy: Policy,
     randomness: object,
-    sigma: float = 1.0,
+    sigma: float | None = None,
     ledger: Ledger | None = None,
     physical_batch_size: int | None = None,
 ) -> PrivateStep:
+    if sigma is None:
+        sigma = 1e-9 if isinstance(randomness, NoNoise) else 1.0
     parameter = torch.nn.Parameter(torch.zeros(DIMENSION))
     policy.prepare(noise_multiplier=sigma, expected_batch_size=EXPECTED)
     return PrivateStep(
@@ -320,7 +322,7 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
     class Counting(NoNoise):
         drawn = 0
 
-        def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
             assert count <= 5
             self.drawn += count
             return torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
@@ -333,15 +335,33 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
     assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
 
 
+def on_grid(values: Tensor, deviation: float) -> Tensor:
+    return (values / grid(deviation)).round() * grid(deviation)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digits_below_the_noises_grid_are_gone(dtype):
+    """They would tell which sum the noise was added to: of its values a computer reaches some and not others (Mironov, 2012)."""
+    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
+    gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    parameter = torch.nn.Parameter(torch.zeros_like(gradient))
+    step.parameters, parameter.grad = [parameter], gradient.clone()
+    step.expected_batch_size = 4.0  # which loses nothing
+    step._add_noise(1.0)
+    assert (4 * parameter.grad / grid(0.7) % 1 == 0).all()
+    released = private_sum(torch.rand(9, 50), bound=3.0, noise_multiplier=2.0, randomness=SeededRandomness(0))
+    assert (released / grid(6.0) % 1 == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_noise_is_added_in_float64_and_rounded_once(dtype):
+def test_noise_is_added_in_float64_before_all_rounding(dtype):
     step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
     gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
     parameter = torch.nn.Parameter(torch.zeros_like(gradient))
     step.parameters, parameter.grad = [parameter], gradient.clone()
     step._add_noise(3.0)
     noise = SeededRandomness(6).normal(5000)
-    assert torch.equal(parameter.grad, (gradient.double() + 2.1 * noise).to(dtype) / EXPECTED)
+    assert torch.equal(parameter.grad, on_grid((gradient.double() + 2.1 * noise).to(dtype), 2.1) / EXPECTED)
 
 
 @pytest.mark.parametrize("gradient", [torch.ones(4, 6).t(), None], ids=["of a batch", "of nobody"])
@@ -352,18 +372,18 @@ def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
     total = 0.0 if gradient is None else 1.0
     step._add_noise(1.0)
     noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    assert torch.equal(parameter.grad, (total + 0.7 * noise).float() / EXPECTED)
+    assert torch.equal(parameter.grad, on_grid((total + 0.7 * noise).float(), 0.7) / EXPECTED)
 
 
 def test_the_ledger_is_charged_before_noise_is_drawn():
     """A step that dies while it draws noise is spent."""
 
     class Failing(NoNoise):
-        def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
             raise OSError("no entropy")
 
     ledger = Ledger()
-    step = make_step(DPSGDF(1.0, GROUPS), Failing(), ledger=ledger)
+    step = make_step(DPSGDF(1.0, GROUPS), Failing(), sigma=1.0, ledger=ledger)
     with pytest.raises(OSError, match="no entropy"):
         private_gradient(step, torch.ones(2, DIMENSION), torch.zeros(2, dtype=torch.int64))
     assert ledger.entries == ((StepEvent(0.1, 1.0, 10.0), 1),)
@@ -436,7 +456,7 @@ def test_an_event_that_hides_the_statistics_is_refused():
 
 def test_private_sum_bounds_each_row():
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.5], [torch.nan, 0.0], [torch.inf, 0.0]])
-    total = private_sum(rows, bound=1.0, noise_multiplier=1.0, randomness=NoNoise())
+    total = private_sum(rows, bound=1.0, noise_multiplier=1e-9, randomness=NoNoise())
     torch.testing.assert_close(total, torch.tensor([0.6, 1.3], dtype=torch.float64))
 
 

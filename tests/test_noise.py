@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from equidp.noise import Randomness, SeededRandomness, SystemRandomness
+from equidp.noise import Randomness, SeededRandomness, SystemRandomness, grid
 
 SOURCES = {"seeded": lambda: SeededRandomness(0), "system": SystemRandomness}
 
@@ -66,21 +67,57 @@ def test_the_extreme_words_stay_inside_the_open_interval(word):
             return np.full(count, word)
 
     assert 0 < Extreme().uniform(1)[0] < 1
-    assert 8 < abs(float(Extreme().normal(1))) < 9
+    assert 9 < abs(float(Extreme().normal(1))) < 9.5
 
 
 @given(words=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_a_normal_draw_is_the_quantile_of_its_word(words):
-    """Far into both tails, beside scipy's inverse of the normal distribution: 53 bits of each word, and none of them lost."""
+    """Far into both tails, beside scipy's inverse of the normal distribution: 53 bits of each word, in the tails all 64."""
 
     class Given(Randomness):
         def words(self, count):
             return np.array(words, dtype=np.int64)
 
-    places = [Fraction(2 * ((word >> 11) + 2**52) + 1, 2**54) for word in words]
+    coarse = [Fraction(2 * ((word >> 11) + 2**52) + 1, 2**54) for word in words]
+    fine = [Fraction(2 * (word + 2**63) + 1, 2**65) for word in words]
+    places = [f if abs(2 * c - 1) > 1 - Fraction(1, 2**10) else c for c, f in zip(coarse, fine, strict=True)]
     assert_allclose(Given().normal(len(words)).numpy(), [_quantile(place) for place in places], rtol=1e-9)
     uniform = [((word >> 12) + 2**51 + 0.5) / 2**52 for word in words]
     assert_allclose(Given().uniform(len(words)), uniform, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_neighbouring_words_far_out_are_no_further_apart_than_a_grid_point_is_wide(sign):
+    """A gap wider than the grid is an outcome that one sum can have and another cannot: none up to 8 standard deviations."""
+    end = 2**63 - 1 if sign > 0 else -(2**63)
+    words = [end - sign * (2**power + step) for power in range(11, 53) for step in (0, 1)]
+
+    class Given(Randomness):
+        def words(self, count):
+            return np.array(words, dtype=np.int64)
+
+    draws = Given().normal(len(words)).numpy().reshape(-1, 2)
+    assert np.abs(draws).max() > 8
+    assert np.abs(np.diff(draws)).max() < grid(1.0) / 10
+
+
+@given(deviation=st.floats(1e-30, 1e30))
+def test_the_grid_is_a_power_of_two_and_at_most_a_thousandth(deviation):
+    mantissa, _ = math.frexp(grid(deviation))
+    assert mantissa == 0.5
+    assert deviation / 2048 < grid(deviation) <= deviation / 1024
+
+
+def test_draws_are_as_wide_as_they_are_asked_to_be():
+    for source in (lambda: SeededRandomness(3), lambda: Fixed()):
+        assert_allclose(source().normal(50_000, deviation=2.5), 2.5 * source().normal(50_000), rtol=1e-15)
+
+
+class Fixed(Randomness):
+    """The same words each time, many of them far out."""
+
+    def words(self, count):
+        return np.random.default_rng(0).integers(-(2**63), -(2**63) + 2**54, count)
 
 
 def _quantile(place):

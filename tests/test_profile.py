@@ -22,7 +22,7 @@ from toy import toy
 class Silence:
     """No noise, so that what one example moves is plain to see."""
 
-    def normal(self, count, device="cpu"):
+    def normal(self, count, device="cpu", deviation=1.0):
         return torch.zeros(count, dtype=torch.float64)
 
     def uniform(self, count):
@@ -30,7 +30,7 @@ class Silence:
 
 
 class Broken(Silence):
-    def normal(self, count, device="cpu"):
+    def normal(self, count, device="cpu", deviation=1.0):
         raise RuntimeError("no noise to be had")
 
 

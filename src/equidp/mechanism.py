@@ -28,7 +28,7 @@ from torch import Tensor
 from equidp.engines.base import GradientEngine
 from equidp.errors import PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
-from equidp.noise import Randomness
+from equidp.noise import Randomness, grid
 from equidp.policies.base import Policy
 
 try:
@@ -61,13 +61,17 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
         randomness: where the noise comes from.
 
     Returns:
-        [d], float64.
+        [d], float64, on the grid of its noise (`equidp.noise.grid`).
     """
     rows = rows.to(torch.float64)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     total = (rows * torch.clamp(bound / norms.clamp_min(_SMALLEST_NORM), max=1.0)).sum(dim=0)
-    return total + noise_multiplier * bound * randomness.normal(len(total), total.device)
+    scale = noise_multiplier * bound
+    if scale == 0:
+        return total
+    noisy = total + randomness.normal(len(total), total.device, scale)
+    return noisy.div_(grid(scale)).round_().mul_(grid(scale))
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
@@ -320,10 +324,12 @@ class PrivateStep:
         ]
         for parts in _blocks(totals) if scale else ():
             sizes = [part.numel() for part in parts]
-            noise = self.randomness.normal(sum(sizes), parts[0].device)
+            noise = self.randomness.normal(sum(sizes), parts[0].device, scale)
             for part, own in zip(parts, noise.split(sizes), strict=True):
-                part.add_(own, alpha=scale)  # in the noise's float64, rounded once
+                part.add_(own)  # in the noise's float64
         for parameter, total in zip(self.parameters, totals, strict=True):
+            if scale:
+                total.div_(grid(scale)).round_().mul_(grid(scale))
             parameter.grad = total.div_(self.expected_batch_size)
 
 

@@ -3,8 +3,10 @@
 Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. Whoever can predict either of
 them can undo it: a seeded run is for comparing methods, never for a model that leaves the house.
 
-Floating point: noise is drawn in float64 and rounded only after it was added to the sum, in the sum's own precision, which hides
-the gaps in the set of reachable noise values (Mironov, CCS 2012). This lowers that risk; it is no proof against it.
+Floating point: of the normal distribution's values a computer reaches some and not others, so that a noisy sum can prove which sum
+it was (Mironov, CCS 2012). Draws therefore get finer towards both tails, as the values there lie further apart, and every noisy
+sum is rounded to a grid that only its noise's scale tells (`grid`): up to 8 standard deviations, whatever the sum, some fifty to
+10^12 draws lead to each point.
 """
 
 from __future__ import annotations
@@ -20,6 +22,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 _SHORT = 2**12  # bytes that the operating system gives sooner than a cipher is set up
+_FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 count
+_GRID = 10
+
+
+def grid(deviation: float) -> float:
+    """Distance of the points that sums with such noise are rounded to: a power of 2, at most a 1024th of its deviation."""
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _GRID)
 
 
 class Randomness(ABC):
@@ -36,10 +45,22 @@ class Randomness(ABC):
         """`count` draws from the open interval (0, 1), [count]: odd multiples of 2^-53."""
         return ((self.words(count) >> 12).astype(np.float64) + 0.5) * 2.0**-52 + 0.5
 
-    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """Standard normal draws in float64, [count]: sqrt(2) erfinv of odd multiples of 2^-53."""
-        draws = torch.from_numpy(((self.words(count) >> 11) + 0.5) * 2.0**-52)
-        return draws.erfinv_().mul_(math.sqrt(2)).to(device)
+    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
+        """Normal draws of mean 0 in float64, [count]: quantiles of odd multiples of 2^-54, in both tails of 2^-65."""
+        words = self.words(count)
+        places = ((words >> 11) + 0.5) * 2.0**-52  # in (-1, 1)
+        far = np.flatnonzero(np.abs(places) > _FAR)
+        draws = torch.from_numpy(places).erfinv_().mul_(math.sqrt(2) * deviation)
+        if len(far):
+            draws[far] = deviation * _tail_quantiles(words[far])
+        return draws.to(device)
+
+
+def _tail_quantiles(words: npt.NDArray[np.int64]) -> Tensor:
+    """Standard normal quantiles of words near either end, whose distance from it a float holds without loss."""
+    from_end = np.iinfo(np.int64).max - (words ^ (words >> 63))
+    quantiles: Tensor = torch.special.ndtri(torch.from_numpy((from_end + 0.5) * 2.0**-64))
+    return quantiles.copysign_(torch.from_numpy(words))
 
 
 class SystemRandomness(Randomness):
@@ -78,10 +99,12 @@ class SeededRandomness(Randomness):
     def words(self, count: int) -> npt.NDArray[np.int64]:
         return self._numpy.bit_generator.random_raw(count).view(np.int64)
 
-    def normal(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         device = torch.device(device)
         if device.type == "cpu":
-            return super().normal(count)
+            return super().normal(count, device, deviation)
         if device not in self._torch:  # drawn where it is needed
             self._torch[device] = torch.Generator(device).manual_seed(self._seed)
-        return torch.randn(count, generator=self._torch[device], dtype=torch.float64, device=device)
+        return deviation * torch.randn(
+            count, generator=self._torch[device], dtype=torch.float64, device=device
+        )
