@@ -68,7 +68,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
 
     code, out, _ = run("ledger", "show", "run")
     assert code == 0
-    assert "16 steps, each example drawn with probability 0.25" in out
+    assert "16 steps, each example drawn with probability 0.239521" in out
     assert 2.9 < float(re.search(r"Together: epsilon ([\d.]+) at delta 0.0001", out)[1]) <= 3.0
 
     code, out, _ = run("predict", "run", "people.csv")
@@ -77,8 +77,8 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert len(rows) == 201
     assert {row.split(",")[0] for row in rows[1:]} <= {"high", "low"}
     code, _, err = run("predict", "run", "--out", "test.csv")
-    assert "40 predictions" in err
-    assert len(pd.read_csv(people / "test.csv")) == 40
+    assert "33 predictions" in err
+    assert len(pd.read_csv(people / "test.csv")) == 33
 
     run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
     code, out, _ = run("audit", "run", "people.csv", "--reference", "plain", "--json", "a.json")
@@ -301,8 +301,8 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         in run("train", *TABLE, *PLAN, "--out", "run")[2]
     )
     assert "trained by dpsgd; a reference is a run by sgd" in run("audit", "run", "--reference", "run")[2]
-    table.assign(age=1 + table["age"]).to_csv(people / "people.csv", index=False)
-    assert run("train", "--resume", "run")[0] == 0  # standardised, it is the same data
+    table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
+    assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
     table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)
     for command in (("train", "--resume", "run"), ("audit", "run")):
         assert "is not the data that 'run' began with" in run(*command)[2]
@@ -453,8 +453,8 @@ def test_training_that_a_budget_stops_says_so(run, people):
     budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
     code, _, err = run("train", *TABLE, *PLAN, "--epochs", "40", "--delta", "1e-4", *budget, "--out", "run")
     assert code == 0
-    assert re.search(r"the budget held \d+ steps of the plan's 160; training stopped there", err)
-    assert "steps of the whole plan | 160" in (people / "run" / "card.md").read_text()
+    assert re.search(r"the budget held \d+ steps of the plan's 167; training stopped there", err)
+    assert "steps of the whole plan | 167" in (people / "run" / "card.md").read_text()
 
 
 def test_columns_with_a_comma_in_their_name(run, people):

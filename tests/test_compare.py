@@ -72,7 +72,11 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         folder.mkdir()
         monkeypatch.chdir(folder)
         pd.DataFrame(
-            {"x": range(100), "y": [i % 2 for i in range(100)], "g": [(i // 2) % 2 for i in range(100)]}
+            {
+                "x": [i / 7 for i in range(100)],
+                "y": [i % 2 for i in range(100)],
+                "g": [(i // 2) % 2 for i in range(100)],
+            }
         ).to_csv("people.csv", index=False)
         source = open_source("people.csv", target="y", group="g")
         plan = Plan(epochs=1, batch_size=20)

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -137,11 +138,16 @@ def compare(
     check_level(level)
     check_tau(tau)
     methods = _checked_methods(methods)
+    sizes = {seed: len(split(source, seed).train) for seed in seeds}
     data_split = split(source, seeds[0])
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:
-        plan = replace(plan, delta=default_delta(len(data_split.train)))
-    specs = _specs(source, methods, plan, epsilons, seeds, engine, len(data_split.train))
+        plan = replace(plan, delta=default_delta(max(sizes.values())))
+    specs = [
+        spec
+        for seed, size in sizes.items()
+        for spec in _specs(source, methods, plan, epsilons, seed, engine, size)
+    ]
     if release_epsilon is not None:
         calibrate_noise(release_epsilon, plan.delta, 1.0, 1)  # refuses what cannot be released at
         specs = [
@@ -156,7 +162,13 @@ def compare(
     check_folder(folder)
     records = run_all(specs, folder, jobs, on_progress)
     return Comparison(
-        _settings(source, data_split, plan, specs, {"tau": tau, "level": level, "command": command}),
+        _settings(
+            source,
+            data_split,
+            plan,
+            specs,
+            {"tau": tau, "level": level, "command": command, "num_train_by_seed": list(sizes.values())},
+        ),
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
         individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
@@ -206,33 +218,29 @@ def _specs(
     methods: Sequence[str],
     plan: Plan,
     epsilons: Sequence[float],
-    seeds: Sequence[int],
+    seed: int,
     engine: str,
     num_train: int,
 ) -> list[RunSpec]:
-    """Every run, seed by seed. The baseline runs once a seed, whatever epsilons are asked for."""
-    variants: list[tuple[str, Plan, str, float]] = []
+    """Every run of a seed. The baseline runs once, whatever epsilons are asked for."""
+    specs = []
     for method in methods:
         own = plan.for_method(method)
         if method == BASELINE or not epsilons:
-            variants.append((method, own, "", math.nan))
+            specs.append(RunSpec(source, method, own, "", math.nan, seed, engine))
             continue
         for target in epsilons:
             label = f"epsilon={target:g}" if len(epsilons) > 1 else ""
-            noise = _calibrated(method, own, target, num_train)
-            variants.append((method, replace(own, noise_multiplier=noise), label, target))
-    return [
-        RunSpec(source, method, own, label, target, seed, engine)
-        for seed in seeds
-        for method, own, label, target in variants
-    ]
+            sample_rate, steps = checked_schedule(num_train, own.batch_size, epochs=own.epochs)
+            assert own.delta is not None
+            ratio = METHODS[method].make(own, 1).statistics_ratio
+            noise = _noise(target, own.delta, sample_rate, steps, ratio)
+            noisy = replace(own, noise_multiplier=noise)
+            specs.append(RunSpec(source, method, noisy, label, target, seed, engine))
+    return specs
 
 
-def _calibrated(method: str, plan: Plan, target: float, num_train: int) -> float:
-    sample_rate, steps = checked_schedule(num_train, plan.batch_size, epochs=plan.epochs)
-    assert plan.delta is not None
-    ratio = METHODS[method].make(plan, 1).statistics_ratio
-    return calibrate_noise(target, plan.delta, sample_rate, steps, ratio)
+_noise = lru_cache(maxsize=256)(calibrate_noise)
 
 
 def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
@@ -269,7 +277,7 @@ def _settings(
         "noise_multipliers": {
             f"{spec.method} {spec.setting}".strip(): spec.plan.noise_multiplier
             for spec in specs
-            if spec.method != BASELINE
+            if spec.method != BASELINE and spec.seed == specs[0].seed
         },
         "baseline": BASELINE,
         "num_train": len(data.train),

@@ -1,13 +1,13 @@
-"""Columns as codes with names, and splits that keep every group on both sides."""
+"""Columns as codes with names, and rows to train and to test on."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
 
 from equidp.data.tables import MISSING
 from equidp.errors import DataError
@@ -50,38 +50,41 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tu
     return codes.reshape(-1).astype(np.int64), names
 
 
-def stratified_rows(
-    targets: np.ndarray, groups: np.ndarray, group_names: tuple[str, ...], test_share: float, seed: int
+def rows_by_content(
+    table: pd.DataFrame, groups: np.ndarray, group_names: Sequence[str], test_share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train and to test on: by class and group where both allow it, by group alone otherwise.
+    """Rows to train and to test on, each by a draw that follows from the seed and from what is in the row.
+
+    A group none of whose draws is below `test_share` has its lowest one tested. So one row more in the file adds at most one row to
+    those trained on, and takes none away: what holds for training sets that differ in one example holds for files that differ in
+    one row. Rows that are alike have draws of their own, as the first, second, ... of them.
 
     Raises:
-        DataError: names a group that would have no row on one of the sides.
+        DataError: a group would have no row to train on.
     """
-    lacking = ""
-    for strata in (groups * (targets.max() + 1) + targets, groups):
-        try:
-            train, test = train_test_split(
-                np.arange(len(groups)), test_size=test_share, stratify=strata, random_state=seed
+    draws = _draws(table, seed)
+    tested = draws < test_share
+    for group, name in enumerate(group_names):
+        members = np.flatnonzero(groups == group)
+        if not tested[members].any():
+            tested[members[draws[members].argmin()]] = True
+        elif tested[members].all():
+            raise DataError(
+                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it with another group, or "
+                f"change the seed or test_share={test_share:g}."
             )
-        except ValueError:
-            continue  # A stratum of one row, or fewer rows on a side than strata.
-        sizes = {
-            side: np.bincount(groups[rows], minlength=len(group_names))
-            for side, rows in (("training", train), ("test", test))
-        }
-        empty = [(side, int(size.argmin())) for side, size in sizes.items() if size.min() == 0]
-        if not empty:
-            return train, test
-        side, group = empty[0]
-        lacking = f"no row of group {group_names[group]!r}, which has {int((groups == group).sum())}, falls into the {side} set"
-    if not lacking:
-        testing = math.ceil(test_share * len(groups))
-        side, rows = min(("test", testing), ("train", len(groups) - testing), key=lambda each: each[1])
-        lacking = (
-            f"of {len(groups)} rows, {rows} are left to {side} on, too few for {len(group_names)} groups"
-        )
-    raise DataError(f"{lacking}. Merge groups, give more rows, or change test_share={test_share:g}.")
+    return np.flatnonzero(~tested), np.flatnonzero(tested)
+
+
+def _draws(table: pd.DataFrame, seed: int) -> np.ndarray:
+    """A number in [0, 1) for each row, [n]."""
+    alike: Counter[tuple[str, ...]] = Counter()
+    draws = np.empty(len(table))
+    for at, row in enumerate(zip(*(as_text(table[name]) for name in table.columns), strict=True)):
+        content = repr((seed, alike[row], row)).encode()
+        draws[at] = (int.from_bytes(blake2b(content, digest_size=8).digest(), "big") >> 11) / 2**53
+        alike[row] += 1
+    return draws
 
 
 def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
-from equidp.data.labels import coded, crossed, stratified_rows
+from equidp.data.labels import coded, crossed, rows_by_content
 from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.settings import check_number, unknown_name
@@ -36,7 +36,7 @@ class TableSource:
         missing: "refuse", or "category": a category (or indicator) of its own; a missing target is always refused.
         bounds: (column, low, high): public ranges that numbers are clipped to and scaled by, to [0, 1]. Numbers without one are
             standardised by the training split, which epsilon does not cover.
-        test_share: of the rows, by the seed, stratified by class and group.
+        test_share: chance of each row to be tested on, by the seed and by what is in it; at least one row of each group is.
     """
 
     path: str
@@ -98,7 +98,7 @@ class TableSource:
             )
         features = table.drop(columns=[self.target, *self.group])
         check_features(features)
-        train, test = stratified_rows(targets, groups, group_names, self.test_share, seed)
+        train, test = rows_by_content(table, groups, group_names, self.test_share, seed)
         bounds = {name: (low, high) for name, low, high in self.bounds}
         encoder = TableEncoder.fitted(features, train, bounds, self.missing)
         whole = GroupedDataset(

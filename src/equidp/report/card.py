@@ -35,8 +35,8 @@ LIMITS = (
     "The number of examples, the names of groups and classes, and all settings count as public.",
     "Metrics are exact for the test examples, which the guarantee does not cover; intervals speak of their number alone, not of "
     "what another training run would give.",
-    "Noisy sums are rounded to about a thousandth of their noise, so that gaps between a computer's numbers do not tell them apart, "
-    "up to 8 standard deviations of noise; timing and memory of the machine are not covered.",
+    "Noisy sums are rounded to about a thousandth of their noise, so that gaps between a computer's numbers could tell them apart "
+    "beyond 8 standard deviations of noise alone; timing and memory of the machine are not covered.",
     "What holds for the test examples need not hold for people unlike them.",
 )
 

@@ -171,11 +171,19 @@ def guarantee(comparison: Comparison) -> list[str]:
         f"a factor e^epsilon, but for a probability of delta = {settings['delta']:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
         f"It holds for {settings['steps']:,} steps, each on a Poisson sample in which every one of {settings['num_train']:,} "
-        f"training examples appears with probability {settings['sample_rate']:.4g}. Statistics that a method reads privately are "
-        "accounted for jointly with the gradients of the same sample.",
+        f"training examples appears with probability {settings['sample_rate']:.4g}{_other_seeds(settings)}. Statistics "
+        "that a method reads privately are accounted for jointly with the gradients of the same sample.",
         "Noise and samples of a comparison come from seeds, so that methods meet the same luck. That is for research: train the "
         "model that you release with entropy from the operating system (equidp's Trainer does so by default).",
     ]
+
+
+def _other_seeds(settings: dict[str, Any]) -> str:
+    """Where seeds train on different numbers of rows."""
+    sizes = settings["num_train_by_seed"]
+    if min(sizes) == max(sizes):
+        return ""
+    return f" (of seed {settings['seeds'][0]}; seeds train on {min(sizes):,} to {max(sizes):,} rows, each accounted for by its own)"
 
 
 def not_covered(comparison: Comparison) -> list[str]:
