@@ -53,6 +53,36 @@ def test_nobodys_epsilon_is_above_the_runs(name):
     assert (reports[0].sensitive_epsilons <= reports[1].sensitive_epsilons * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("names", [("bound",), ()])
+def test_a_policy_that_forgets_what_of_it_changes_is_counted_as_it_was(names):
+    """Its bound shrinks to a thousandth, so shares that were worked out from the first one would be far too small."""
+
+    class Shrinking(equidp.DPSGD):
+        state_names = names
+        statistics_ratio = 10.0
+
+        def __init__(self):
+            super().__init__(100.0)
+            self.bound = 100.0
+
+        def statistics(self, norms, groups):
+            return torch.ones_like(norms).unsqueeze(1)
+
+        def observe(self, released):
+            self.bound = max(0.1, self.bound / 10)
+
+        def weights(self, norms, groups):
+            return (self.bound / norms).clamp(max=1.0)
+
+        @property
+        def sensitivity(self):
+            return self.bound
+
+    trainer, accountant = watched(Shrinking())
+    run = trainer.fit()
+    assert np.median(accountant.report(trainer).sensitive_epsilons) > 0.9 * run.epsilon()
+
+
 def test_shares_are_those_of_the_model_before_each_step():
     """DPSGD: z = min(1, norm / C), with norms at the parameters that the step's gradient was taken at."""
     seen = []

@@ -14,7 +14,7 @@ import torch
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from equidp.data.labels import as_text
-from equidp.data.tables import LARGEST_NUMBER, check_read, refuse_missing
+from equidp.data.tables import LARGEST_NUMBER, check_read, first_text, refuse_missing
 from equidp.errors import DataError
 
 Floats = npt.NDArray[np.float64]
@@ -58,7 +58,7 @@ class Numbers:
         """[n, 1], or [n, 2] with the mark of missing numbers first."""
         if column.dtype != float:
             raise DataError(
-                f"column {self.name!r} holds texts, such as {column.dropna().iloc[0]!r}, where the training data had numbers."
+                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had numbers."
             )
         if (column.abs() > LARGEST_NUMBER).any():
             raise DataError(

@@ -118,14 +118,19 @@ def _plain(name: str, column: pd.Series) -> pd.Series:
     odd_ones = known[numbers.isna()]
     if len(odd_ones) <= _FEW * len(known):
         warnings.warn(
-            f"column {name!r} holds numbers, but {len(odd_ones):,} of its {len(known):,} values are none, such as "
-            f"{odd_ones.iloc[0]!r}: all of them are taken as categories. Write those as numbers, or leave them empty.",
+            f"column {name!r} holds numbers, but {len(odd_ones):,} of its {len(known):,} values are none, the first in row "
+            f"{column.index.get_loc(odd_ones.index[0]) + 1:,}: all become categories. Write those as numbers, or leave them empty.",
             DataWarning,
             stacklevel=4,
         )
     if known.str.fullmatch(_DATE).all():
         raise _dates(name)
     return text.astype(object).where(text.notna(), None)
+
+
+def first_text(column: pd.Series) -> str:
+    """Where the first value is that is there; what it is may be nobody's business."""
+    return f"the first in row {int(np.flatnonzero(column.notna())[0]) + 1:,}"
 
 
 def _dates(name: str) -> DataError:

@@ -13,7 +13,7 @@ import torch
 from equidp.data.base import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.data.labels import coded, crossed, rows_by_content
-from equidp.data.tables import check_columns, check_features, read_table, refuse_missing
+from equidp.data.tables import check_columns, check_features, first_text, read_table, refuse_missing
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.settings import check_number, unknown_name
 
@@ -121,7 +121,7 @@ class TableSource:
         for name, *_ in self.bounds:
             if table[name].dtype != float:
                 raise DataError(
-                    f"column {name!r} has bounds but holds texts, such as {table[name].dropna().iloc[0]!r}; "
+                    f"column {name!r} has bounds but holds texts, {first_text(table[name])}; "
                     "bounds are for numbers."
                 )
         absent = int(table[self.target].isna().sum())

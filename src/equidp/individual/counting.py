@@ -22,9 +22,9 @@ _TOGETHER = 32  # steps counted at a time: one after another, they take half as 
 
 
 class _Step(NamedTuple):
-    """What a step leaves to be counted: the policy's state in it, and whose norms it saw."""
+    """What a step leaves to be counted: a copy of the policy as it was in it, and whose norms it saw."""
 
-    state: dict[str, Any]
+    policy: Policy
     drawn: list[tuple[Tensor, Tensor]]
 
 
@@ -62,7 +62,7 @@ class StepCounts:
         self._classes: Classes = (
             EachAlone(self.histories, groups) if exact else ByNorm(self.histories, groups, data.num_groups)
         )
-        self._policy, self._device = copy.deepcopy(policy), device
+        self._policy, self._device = copy.deepcopy(policy), device  # that the cells are of
         self._cells = np.empty(0, dtype=np.int64)  # of each class's share of the sensitivity, ...
         self._known = 0  # ... up to date for so many of them
         self._drawn: list[tuple[Tensor, Tensor]] = []  # in the step under way
@@ -80,7 +80,7 @@ class StepCounts:
 
     def step(self, policy: Policy) -> None:
         """A step was taken, under this policy."""
-        self._waiting.append(_Step(policy.state_dict(), self._drawn))
+        self._waiting.append(_Step(copy.deepcopy(policy), self._drawn))
         self._drawn = []
         if len(self._waiting) == _TOGETHER:
             self._catch_up()
@@ -94,7 +94,7 @@ class StepCounts:
     def shares(self, policy: Policy, indices: Tensor) -> Tensor:
         """What the step under way will count for these examples, [batch]."""
         self._catch_up()
-        self._refresh(policy)
+        self._refresh(copy.deepcopy(policy))
         cells = self._cells[self._classes.rows[indices.cpu().numpy()]]
         return torch.from_numpy(self.histories.shares[cells])
 
@@ -105,26 +105,41 @@ class StepCounts:
 
     def _catch_up(self) -> None:
         """Counts the steps that wait."""
-        for state, drawn in self._waiting:
-            self._policy.load_state_dict(state)
+        for policy, drawn in self._waiting:
             for indices, norms in drawn:
                 self._classes.take(_numbers(norms), indices.cpu().numpy())
-            self._refresh(self._policy)
+            self._refresh(policy)
             self._classes.count(self._cells)
-            shares = _group_shares(self._policy, len(self.group_shares))
+            shares = _group_shares(policy, len(self.group_shares))
             self.group_histories.add(self.group_histories.cells(shares))
             self.group_shares += shares
-            if state:  # the next step's weights are others
-                self._known = 0
         self._waiting.clear()
 
     def _refresh(self, policy: Policy) -> None:
-        """Brings the cells up to the step that this policy is taken in."""
+        """Brings the cells up to the step that this policy, which nobody changes any more, is taken in."""
+        if not _alike(policy, self._policy):
+            self._known = 0
+        self._policy = policy
         norms, groups = self._classes.norms[self._known :], self._classes.groups[self._known :]
         if len(norms):
             shares = current_shares(policy, norms, groups, self._device)
             self._cells = np.append(self._cells[: self._known], self.histories.cells(shares))
             self._known = len(self._cells)
+
+
+def _alike(one: Policy, other: Policy) -> bool:
+    """Whether nothing about two copies of a policy differs; what cannot be compared does."""
+
+    def same(first: Any, second: Any) -> bool:
+        if isinstance(first, Tensor):
+            return isinstance(second, Tensor) and torch.equal(first, second)
+        try:
+            return bool(first == second)
+        except Exception:
+            return False
+
+    mine, others = vars(one), vars(other)
+    return mine.keys() == others.keys() and all(same(mine[name], others[name]) for name in mine)
 
 
 def current_shares(

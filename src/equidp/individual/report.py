@@ -61,8 +61,9 @@ class IndividualReport:
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
         return (
-            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run; "
-            f"everyone is guaranteed {self.largest:.4g}."
+            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run, "
+            "counted along the models that it passed through. Whatever had come out of it, everyone is guaranteed "
+            f"{self.largest:.4g}."
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
