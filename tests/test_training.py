@@ -201,6 +201,36 @@ def test_epsilon_so_far_never_understates():
     assert trainer.epsilon_so_far(100) == pytest.approx(exact, rel=0.005)
 
 
+def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
+    """Else whoever starts again after each failure learns which samples held the example that fails, and drops them unpaid."""
+
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index == 17 and armed:
+                raise OSError("cannot be read")
+            return torch.zeros(5), torch.tensor(index % 2), 0
+
+    armed = []
+    trainer = make_trainer(Broken(), batch_size=39, epochs=9)
+    armed.append(True)
+    for spent in (1, 2):
+        with pytest.raises(OSError, match="cannot be read"):
+            trainer.fit()
+        assert trainer.steps_done == spent
+
+
+def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
+    record, test = equidp.RunRecord(), toy(seed=2)
+    only_a = test.subset(torch.nonzero(test.groups == 0).flatten())
+    make_trainer(callbacks=[equidp.EpochRecorder(record, only_a)]).fit()
+    table = record.table().set_index("group")
+    assert table.loc["b", ["accuracy", "loss", "mean_norm", "share_clipped"]].isna().all().all()
+    assert table.loc["a", ["loss", "mean_norm"]].notna().all().all()
+
+
 def test_the_epoch_recorder_measures_test_data_by_group():
     record, test = equidp.RunRecord(), toy(seed=2)
     trainer = make_trainer(policy=equidp.DPSGDF(0.1, 2), callbacks=[equidp.EpochRecorder(record, test)])

@@ -125,6 +125,8 @@ class EpochRecorder(Callback):
 
     def _gradient_figures(self, trainer: Trainer, group: int) -> dict[str, float]:
         sample = self._samples[group]
+        if not len(sample):
+            return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = next(trainer.model.parameters()).device
         norms = trainer.engine.norms(
             self.test.inputs[sample].to(device), self.test.targets[sample].to(device)

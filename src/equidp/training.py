@@ -43,7 +43,7 @@ class Trainer:
         batch_size: b, the expected size of a sample; the sample rate is b / n.
         epochs: passes over the data; steps = floor(epochs * n / b). Give this or `steps`.
         steps: T, the number of private steps.
-        target_epsilon: the whole run's epsilon; the noise multiplier is calibrated to it. Give this or `noise_multiplier`.
+        target_epsilon: of this plan's steps; the noise multiplier is calibrated to it. Give this or `noise_multiplier`.
         noise_multiplier: sigma; 0 trains without privacy.
         delta: the whole run's delta; below 1 / n.
         loss: (outputs, targets) -> losses [batch], one per example.
@@ -113,7 +113,8 @@ class Trainer:
         self.ledger = Ledger() if ledger is None else ledger
         if budget is not None:
             self._fit_into(budget, beyond_budget)
-        self.epsilon_so_far = EpsilonMeter(self.event, self.steps, delta, accountant)
+        besides = tuple(entry for entry in self.ledger.entries if entry[0] != self.event)
+        self.epsilon_so_far = EpsilonMeter(self.event, self.steps, delta, accountant, besides)
         self.randomness = _randomness(secure, seed, self.ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self._parameters = list(model.parameters())
@@ -200,7 +201,19 @@ class Trainer:
         left = max(0, self.steps - self.steps_done)
         self.ledger.expect(self.event, left)
         sampler = PoissonSampler(self.num_examples, self.sample_rate, left, self.randomness)
-        return self._load(sampler)
+        return self._paid(self._load(sampler))
+
+    def _paid(self, loaded: Iterator[Batch]) -> Iterator[Batch]:
+        """A sample that cannot be loaded is a step spent: that it failed tells that some example was drawn."""
+        while True:
+            try:
+                batch = next(loaded)
+            except StopIteration:
+                return
+            except Exception:
+                self.ledger.spend(self.event)
+                raise
+            yield batch
 
     def _load(self, samples: Any) -> Iterator[Batch]:
         if isinstance(self.train, GroupedDataset):

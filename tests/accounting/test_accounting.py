@@ -12,6 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus.accountants.analysis import rdp as opacus_rdp
+from scipy import stats
 
 from equidp.accounting import (
     ACCOUNTANTS,
@@ -192,6 +193,26 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
         exact = epsilon(((StepEvent(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
         assert exact <= values[steps] + 1e-9
     assert values[400] == pytest.approx(exact, rel=0.005)
+
+
+def test_the_meter_counts_what_was_spent_besides():
+    other = ((StepEvent(1.0, 5.0, None), 1),)
+    meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, besides=other)
+    for steps in (0, 37, 400):
+        together = epsilon((*other, (StepEvent(0.02, 1.1, None), steps)), 1e-5)
+        assert together <= meter(steps) + 1e-9
+    assert meter(400) == together
+
+
+@pytest.mark.parametrize(
+    ("steps", "distance", "delta"), [(1000, 3.0, 1e-12), (100_000, 1.0, 1e-12), (10**6, 3.0, 1e-9)]
+)
+def test_epsilon_at_the_smallest_deltas_is_not_below_the_gaussian_mechanisms_own(steps, distance, delta):
+    """Balle and Wang 2018, Theorem 8: where dp_accounting loses in its transforms as much as there is of delta."""
+    found = epsilon(((StepEvent(1.0, steps**0.5 / distance, None), steps),), delta)
+    tail = stats.norm.cdf(distance / 2 - found / distance)
+    exact = tail - np.exp(found + stats.norm.logcdf(-distance / 2 - found / distance))
+    assert exact <= delta * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("noise", [1e-3, 1e-5, 1e-12])
