@@ -183,6 +183,12 @@ def test_a_budget_is_shared_and_kept(run, people):
     code, out, _ = run("ledger", "show", "b.ledger")
     assert "of a budget of 1.2 at delta 0.0001" in out
     assert run("train", *plan, "--beyond-budget", "stop", "--out", "two")[0] == 0
+    (people / "b.ledger").rename(people / "moved")
+    code, _, err = run("train", "--resume", "one")  # never on a new budget, which knows of nothing
+    assert code == 2
+    assert "holds nothing of what the run in 'one' was charged" in " ".join(err.split())
+    assert not (people / "b.ledger").exists()
+    (people / "moved").rename(people / "b.ledger")
     told = run("ledger", "show", "b.ledger")[1]
     assert told.count("train dpsgd on people, from") == 2  # two runs, although alike
     budget = equidp.PrivacyBudget(people / "b.ledger")
@@ -283,7 +289,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     table = pd.read_csv(people / "people.csv")
     odd = {
         "no-job.csv": (table.drop(columns="job"), "the table lacks 'job'"),
-        "texts.csv": (table.assign(age="old"), "holds texts, such as 'old'"),
+        "texts.csv": (table.assign(age="old"), "holds texts, the first in row 1"),
         "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
         "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),
     }
@@ -347,6 +353,10 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     assert json.loads((people / "audit.json").read_text())["released"] == rows
     assert run("train", "--resume", "run")[0] == 0  # nothing is left to do: nothing is released again
     assert json.loads((people / "run" / "released.json").read_text()) == rows
+    (people / "run" / "released.json").unlink()
+    code, _, err = run("train", "--resume", "run")  # nor because what was released is gone
+    assert code == 2
+    assert "released, and paid for, once; bring it back" in " ".join(err.split())
     assert read_ledger(people / "run" / "ledger").entries == entries
 
 

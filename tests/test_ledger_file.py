@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import equidp
 from equidp import ledger_file
 from equidp.errors import BudgetError
 from equidp.ledger import StepEvent
@@ -212,9 +213,11 @@ def test_lines_missing_at_the_end_are_noticed_by_the_seal(tmp_path):
 def test_a_ledger_without_its_seal_is_refused(tmp_path, seal):
     path = tmp_path / "ledger"
     spend(path, 5)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))  # which the seal would tell
     seal_path(path).unlink() if seal is None else seal_path(path).write_text(seal)
-    with pytest.raises(BudgetError, match="do not belong together"):
-        LedgerFile(path)
+    for reader in (read_ledger, LedgerFile):
+        with pytest.raises(BudgetError, match="do not belong together"):
+            reader(path)
 
 
 def test_a_second_process_is_refused(tmp_path):
@@ -324,6 +327,16 @@ def test_a_file_that_changes_under_it_stops_it(tmp_path, change):
     with pytest.raises(BudgetError, match=str(path)):
         ledger.spend(STEP)
     assert ledger.steps == 1
+
+
+@pytest.mark.parametrize("content", [b"notes", b'{"a": 1}', b"x" * 100])
+def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for opened in (LedgerFile, lambda file: equidp.PrivacyBudget(file, epsilon=1.0, delta=1e-5)):
+        with pytest.raises(BudgetError, match="holds no ledger"):
+            opened(path)
+    assert path.read_bytes() == content
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):

@@ -25,7 +25,7 @@ from typing import Any
 from equidp.errors import BudgetError
 from equidp.files import sync_folder
 from equidp.ledger import Ledger, StepEvent
-from equidp.ledger_text import FORMAT, chained_line, check_seal, parsed, seal_path
+from equidp.ledger_text import FORMAT, HEADER, chained_line, check_seal, parsed, seal_path
 
 _BLOCK_SECONDS = 0.5
 """A block holds about so much training: what a kill may count too much."""
@@ -226,6 +226,10 @@ class LedgerFile(Ledger):
         """Takes over what earlier processes wrote."""
         content = self.path.read_bytes()
         read = parsed(self.path, content)
+        if not read.checks and not HEADER.startswith(read.torn[: len(HEADER)]):
+            raise BudgetError(
+                f"{os.fspath(self.path)!r} holds no ledger; name a file that equidp wrote, or one that is not there yet."
+            )
         self._seal = self._opened(seal_path(self.path))
         check_seal(self.path, read, seal_path(self.path).read_text(errors="replace"))
         self._lines, self._check = len(read.checks), read.checks[-1] if read.checks else ""

@@ -19,6 +19,7 @@ from equidp.errors import BudgetError
 from equidp.ledger import StepEvent
 
 FORMAT = 1
+HEADER = b'{"equidp_ledger"'
 _CHECK = 32  # hex digits of a checksum
 
 
@@ -83,8 +84,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
     read = parsed(path, content)
     if not read.checks:
         raise BudgetError(f"{os.fspath(path)!r} holds no ledger; expected a file that equidp wrote.")
-    if seal:
-        check_seal(path, read, seal)
+    check_seal(path, read, seal)
     return read
 
 

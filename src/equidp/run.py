@@ -80,7 +80,11 @@ class Run:
         """
         from equidp.report.card import write_cards  # reports need runs, not the other way round
 
-        if released and len({event for event, _ in self.entries}) < 2:
+        # A release reads every example, so its event has sample rate 1.
+        if released and (
+            len({event for event, _ in self.entries}) < 2
+            or all(event.sample_rate < 1 for event, _ in self.entries)
+        ):
             raise SettingError(
                 f"released={dict(released)}, but this run was taken before it was paid for; write the card of trainer.run()."
             )

@@ -25,16 +25,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from equidp.accounting.events import Entries
 from equidp.callbacks import Callback, EpochRecorder
 from equidp.checkpoint import Checkpoints
 from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
-from equidp.errors import SettingError
+from equidp.errors import BudgetError, DataError, SettingError
 from equidp.files import check_writable, sync_folder, write_whole
 from equidp.individual import IndividualAccountant
 from equidp.keptrun import CONFIG, ENCODER, MODEL, RELEASED, check_same, read_config, read_released
 from equidp.ledger import Ledger
 from equidp.ledger_file import LedgerFile
+from equidp.ledger_text import read_ledger
 from equidp.plans import METHODS
 from equidp.preparing import Prepared, charge_release, make_run_trainer, open_budget
 from equidp.record import RunRecord
@@ -119,7 +121,11 @@ def train(
             ".*.tmp"
         ):  # of a process that was killed; the ledger's lock says that none is at work
             stale.unlink(missing_ok=True)
-        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        budget = None
+        if config.budget is not None:
+            # Before the budget is opened, which would make an empty one in the place of one that is gone.
+            _check_charged(config.budget, ledger.entries, place)
+            budget = stack.enter_context(open_budget(config, config.budget))
         checkpoints = Checkpoints(
             place,
             seconds=config.checkpoint_seconds,
@@ -147,6 +153,16 @@ def train(
     return run, split.test
 
 
+def _check_charged(budget: str, spent: Entries, place: Path) -> None:
+    """What a run spent was charged to its budget, so a budget that knows nothing of it is not the one it began with."""
+    known = {event for event, _ in read_ledger(budget).entries} if spent and os.path.exists(budget) else set()
+    if not {event for event, _ in spent} <= known:
+        raise BudgetError(
+            f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring back the file that it "
+            "began with."
+        )
+
+
 def _record_so_far(place: Path, steps: int) -> RunRecord:
     """The record up to a checkpoint; what came after is done again."""
     path = place / "record.parquet"
@@ -162,6 +178,10 @@ def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, co
     path = place / RELEASED
     if path.exists() or config.release_epsilon is None:
         return
+    if (place / MODEL).exists():
+        raise DataError(
+            f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
+        )
     report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
     means = replace(report, ledger=Ledger()).release_by_group(config.release_epsilon, trainer.delta)
     write_whole(path, means.to_json(orient="records", indent=2).encode())

@@ -12,7 +12,7 @@ import pytest
 
 import equidp
 from equidp.errors import SettingError
-from equidp.ledger import StepEvent
+from equidp.ledger import Ledger, StepEvent
 from equidp.report.card import _summary
 from toy import make_trainer, toy
 
@@ -44,6 +44,15 @@ def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
     with pytest.raises(SettingError, match=r"trainer\.run\(\)"):
         run.card(tmp_path / "card.md", released={"mean individual epsilon": 0.25})
     assert not (tmp_path / "card.md").exists()
+
+
+def test_a_release_is_not_taken_for_another_kind_of_step(tmp_path):
+    """A run of two phases counts two kinds of steps, and no release."""
+    ledger = Ledger()
+    make_trainer(epochs=1, ledger=ledger).fit()
+    run = make_trainer(epochs=1, noise_multiplier=2.0, ledger=ledger).fit()
+    with pytest.raises(SettingError, match=r"trainer\.run\(\)"):
+        run.card(tmp_path / "card.md", released={"mean individual epsilon": 0.25})
 
 
 def code(card: str) -> str:
