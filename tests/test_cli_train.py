@@ -81,7 +81,8 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert len(pd.read_csv(people / "test.csv")) == 33
 
     run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
-    code, out, _ = run("audit", "run", "people.csv", "--reference", "plain", "--json", "a.json")
+    pd.read_csv(people / "people.csv").to_csv(people / "others.csv", index=False)
+    code, out, _ = run("audit", "run", "others.csv", "--reference", "plain", "--json", "a.json")
     assert code == 0
     assert "privacy cost" in out
     assert "Demographic parity difference" in out
@@ -318,6 +319,46 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         code, _, err = run(*command)
         assert code == 2
         assert "does not match its checksum" in err or "is not the data" in err
+
+
+@pytest.mark.filterwarnings("always::equidp.DataWarning")
+def test_an_audit_on_the_training_file_says_what_that_is_worth(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    code, _, err = run("audit", "run", "people.csv")
+    assert code == 0
+    assert "most of its rows are training examples" in " ".join(err.split())
+
+
+def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
+    """Else one run's guarantee stands beside another one's model."""
+    for folder, size in (("run", "40"), ("other", "50")):
+        assert run("train", *TABLE, *PLAN, "--batch-size", size, "--out", folder)[0] == 0
+    run_folder, kept = people / "run", (people / "run" / "model.pt").read_bytes()
+    (run_folder / "model.pt").write_bytes((people / "other" / "model.pt").read_bytes())
+    for command in (("audit", "run"), ("predict", "run")):
+        code, out, err = run(*command)
+        assert (code, out) == (2, "")
+        assert "model.pt in 'run' is not the one that card.md there tells of" in " ".join(err.split())
+    (run_folder / "model.pt").write_bytes(kept)
+    for name in ("ledger", "ledger.seal"):
+        (run_folder / name).write_bytes((people / "other" / name).read_bytes())
+    assert "the ledger in 'run' is not the one" in " ".join(run("audit", "run")[2].split())
+    (run_folder / "card.md").unlink()
+    assert "--resume run" in run("audit", "run")[2]
+
+
+def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, people):
+    budget = ("--budget", "b", "--budget-epsilon", "9", "--budget-delta", "1e-4", "--delta", "1e-4")
+    assert run("train", *TABLE, *PLAN, *budget, "--bounds", "age=0:100", "--out", "run")[0] == 0
+    card = (people / "run" / "card.md").read_text()
+    for row in (
+        "| target | income |",
+        "| group columns | ('sex',) |",
+        "| input columns | ('age', 'job') |",
+        "| public bounds | age=0:100 |",
+        "| budget | b; with this run, 16 private steps have spent epsilon ",
+    ):
+        assert row in card, row
 
 
 @pytest.mark.filterwarnings("always::equidp.DataWarning")

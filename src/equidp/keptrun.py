@@ -21,9 +21,11 @@ from equidp.data.tables import check_read, read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.ledger_text import read_ledger
 from equidp.models import MODELS
+from equidp.report.card import weights_digest
 from equidp.run import Run
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
+CARD = "card.md"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,13 @@ class KeptRun:
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
+        if Path(config.data).exists() and path.resolve() == Path(config.data).resolve():
+            warnings.warn(
+                f"{os.fspath(path)!r} is the file that the run was trained on: most of its rows are training examples, and tell "
+                "nothing of new people. Leave it out to test on the rows that were held out.",
+                DataWarning,
+                stacklevel=2,
+            )
         columns = [str(config.target), *config.group]
         table = self._read(path, *columns)
         check_read(table, columns)
@@ -131,11 +140,29 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         raise DataError(
             f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it back."
         ) from error
-    entries = read_ledger(place / "ledger").entries
+    ledger = read_ledger(place / "ledger")
+    _check_card(place, weights_digest(model), ledger.checks[-1])
     assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")
-    run = Run(model.eval(), entries, config.plan.delta, loss, config.accountant)
+    run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant)
     return KeptRun(place, config, facts, encoder, run, read_released(place))
+
+
+def _check_card(place: Path, weights: str, check: str) -> None:
+    """The card, written last, names the weights and all that the ledger said then."""
+    try:
+        card = (place / CARD).read_text()
+    except OSError as error:
+        raise DataError(
+            f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it anew by equidp train "
+            f"--resume {place}"
+        ) from error
+    for what, digest in ((MODEL, weights), ("the ledger", check)):
+        if digest not in card:
+            raise DataError(
+                f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was replaced. Bring back "
+                "all of the run's files as equidp wrote them."
+            )
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

@@ -26,10 +26,12 @@ import torch
 from torch import nn
 
 from equidp.accounting.events import Entries
+from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback, EpochRecorder
 from equidp.checkpoint import Checkpoints
 from equidp.config import TrainConfig
 from equidp.data.base import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.files import check_writable, sync_folder, write_whole
 from equidp.individual import IndividualAccountant
@@ -149,7 +151,7 @@ def train(
         for accountant in accountants:
             _release(place, accountant, trainer, config)
         _save_model(place, run.model)
-        _write_cards(place, run, split, config, facts, ledger.check)
+        _write_cards(place, run, split, config, facts, ledger.check, budget)
     return run, split.test
 
 
@@ -194,7 +196,13 @@ def _save_model(place: Path, model: nn.Module) -> None:
 
 
 def _write_cards(
-    place: Path, run: Run, split: DataSplit, config: TrainConfig, facts: dict[str, Any], ledger_check: str
+    place: Path,
+    run: Run,
+    split: DataSplit,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    ledger_check: str,
+    budget: PrivacyBudget | None,
 ) -> None:
     details = {
         "method's name": f"{config.method}: {METHODS[config.method].summary}",
@@ -206,8 +214,19 @@ def _write_cards(
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
-    if config.budget is not None:
-        details["budget"] = Path(config.budget).name
+    if config.target is not None:
+        details |= {
+            "target": config.target,
+            "group columns": config.group,
+            "input columns": tuple(
+                column.name for column in TableEncoder.from_json((place / ENCODER).read_text()).columns
+            ),
+            "public bounds": config.bounds or "none",
+            "missing values": "a category of their own" if config.missing == "category" else "refused",
+            "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about {config.test_share:g}",
+        }
+    if budget is not None:
+        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
     paths = [place / "card.html", place / "card.md"]
     notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
     released = {
