@@ -9,6 +9,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
 import equidp
 from equidp.errors import SettingError
@@ -103,6 +104,19 @@ def test_groups_that_are_level_are_said_to_be():
     )
     assert _summary(level) == "Accuracy on 8 test examples: 50.0 %, in every group alike."
     assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in _summary(apart)
+
+
+def test_a_handful_of_test_examples_have_no_figures(tmp_path):
+    """A group of one: its loss is the chance that the model gave to that person's outcome."""
+    whole = toy(seed=1)
+    few = torch.cat([torch.nonzero(whole.groups == 0).flatten(), torch.nonzero(whole.groups == 1)[:2, 0]])
+    run = make_trainer(epochs=1).fit()
+    run.card(tmp_path / "card.md", test=whole.subset(few))
+    card = (tmp_path / "card.md").read_text()
+    assert "| b | 2 | – | – to – | – | – to – |" in card
+    assert "| b | no | 1 | – | – to – |" in card or "| b | yes | 2 | – | – to – |" in card
+    assert "| a | 150 | " in card
+    assert ", in every group alike" in card
 
 
 def test_names_cannot_break_the_page(card):

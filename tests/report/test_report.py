@@ -165,3 +165,15 @@ def test_a_number_rounded_up_is_never_below_the_truth():
         assert value * (1 - 1e-9) <= float(words.upper(value)) <= value * 1.01
     assert words.upper(3.00331) == "3.004"
     assert words.upper(float("inf")) == "∞"
+
+
+def test_a_method_no_better_than_one_answer_is_named():
+    """Its models may give no other: then what it costs a group is how often the other classes are right there."""
+    comparison = made_up({"dpsgd": {"a": 0.2, "b": 0.4}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
+    comparison.settings["most_frequent_class"] = ("no", 0.599)
+    sentence = words.finding(comparison)[3]
+    assert sentence.startswith(
+        "Always answering 'no' would be right for 59.9% of the test examples, and dpsgd is hardly better"
+    )
+    comparison.settings["most_frequent_class"] = ("no", 0.55)
+    assert len(words.finding(comparison)) == 3

@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
     from equidp.run import Run
 
 LEVEL = 0.95
+_FEWEST = 5  # test examples that figures may be of, in a card that leaves the house
 _TEMPLATES = {".html": "card.html", ".md": "card.md"}
 
 LIMITS = (
     "The guarantee is for one example. Someone with m examples in the data is protected by about m times epsilon.",
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their results, add to it.",
     "The number of examples, the names of groups and classes, and all settings count as public.",
+    f"Of fewer than {_FEWEST} test examples no figures are shown, which would be those of a few people.",
     "Metrics are exact for the test examples, which the guarantee does not cover; intervals speak of their number alone, not of "
     "what another training run would give.",
     "Noisy sums are rounded to about a thousandth of their noise, so that gaps between a computer's numbers could tell them apart "
@@ -81,9 +85,9 @@ def card_facts(
     if test is not None:
         outputs = predict(run.model, test.inputs)
         metrics = _metrics(outputs, test)
-        by_class = recalls(
-            outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL
-        ).to_dict("records")
+        by_class = _withheld(
+            recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL)
+        )
         hidden = blind_spots(outputs, test.targets, test.class_names)
         gaps = fairness_gaps(outputs, test.targets, test.groups, test.num_classes)
     return {
@@ -92,7 +96,7 @@ def card_facts(
         "private": math.isfinite(spent),
         "guarantee": guarantee_in_words(spent, run.delta),
         "summary": _summary(metrics),
-        "parameters": _parameters(run, spent),
+        "parameters": _parameters(run, spent, released=bool(released)),
         "event": str(run_event(run.entries)),
         "recompute": _recompute(run),
         "metrics": metrics,
@@ -147,11 +151,13 @@ def _factor(spent: float) -> str:
 
 
 def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
-    groups = [row for row in metrics if row["group"] != ALL and row["count"]]
-    if not groups:
+    groups = [row for row in metrics if row["group"] != ALL and not math.isnan(row["accuracy"])]
+    if not metrics:
         return "No test set was given, so nothing is said of accuracy."
-    worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
     overall = f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %"
+    if not groups:
+        return f"{overall}."
+    worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
     if worst["accuracy"] == best["accuracy"]:
         return f"{overall}, in every group alike."
     return (
@@ -160,7 +166,7 @@ def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
+def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", f"{run.delta:g}"),
@@ -177,9 +183,10 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         statistics = (
             "" if event.statistics_noise is None else f", statistics noise {event.statistics_noise:.6g}"
         )
+        whole = event.sample_rate == 1 and steps == 1
         rows.append(
             (
-                counted_steps(steps),
+                "1 release of individual privacy" if released and whole else counted_steps(steps),
                 f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}{statistics}",
             )
         )
@@ -198,5 +205,13 @@ def _recompute(run: Run) -> str:
 
 def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
     table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
+    return _withheld(table)
+
+
+def _withheld(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows, without figures where they would tell what the model does to a handful of people."""
+    few = table["count"] < _FEWEST if len(table) else []
+    figures = [name for name in table.columns if name not in ("group", "class", "count")]
+    table.loc[few, figures] = np.nan
     rows: list[dict[str, Any]] = table.to_dict("records")
     return rows

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30
+_HARDLY_BETTER = 0.005
 
 
 def label(method: str, setting: str) -> str:
@@ -65,7 +66,22 @@ def finding(comparison: Comparison) -> list[str]:
     if private["method"].nunique() > 1:
         sentences.append(_who_narrows(private, standard, settings["level"]))
     sentences.append(_who_holds(private, settings))
-    return sentences + _few_to_test_on(settings)
+    return sentences + _no_better_than_one_answer(comparison) + _few_to_test_on(settings)
+
+
+def _no_better_than_one_answer(comparison: Comparison) -> list[str]:
+    """Methods whose models may not tell anything from anything: what they cost a group is its share of the other classes."""
+    name, share = comparison.settings["most_frequent_class"]
+    rows = comparison.results[comparison.results["group"] == ALL]
+    means = rows.groupby(["method", "setting"], sort=False)["accuracy"].mean()
+    as_good = [label(*key) for key, accuracy in means.items() if accuracy < share + _HARDLY_BETTER]
+    if not as_good:
+        return []
+    return [
+        f"Always answering {name!r} would be right for {points(share)}% of the test examples, and {', '.join(as_good)} "
+        f"{'is' if len(as_good) == 1 else 'are'} hardly better: such a model may give no other answer, and its costs say nothing "
+        "of privacy. Try more epochs, another learning rate or a larger epsilon (equidp advise)."
+    ]
 
 
 def _few_to_test_on(settings: dict[str, Any]) -> list[str]:
