@@ -368,6 +368,31 @@ def test_callbacks_that_are_none_are_refused(callbacks):
         make_trainer(callbacks=callbacks)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_policy_for_other_groups_than_the_datas_is_refused_while_nothing_is_spent(groups):
+    with pytest.raises(SettingError, match=f"num_groups={groups}, and the data has 2 groups"):
+        make_trainer(policy=equidp.DPSGDF(1.0, groups))
+
+
+def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(tmp_path):
+    class Own(torch.utils.data.Dataset):
+        def __init__(self, group):
+            self.group = group
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.zeros(5), index % 2, self.group
+
+    with pytest.raises(DataError, match=r"\('Tensor', 'int', 'str'\) for an example; expected"):
+        make_trainer(Own("women"))
+    run = make_trainer(Own(0), epochs=1).fit()
+    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+        with pytest.raises(DataError, match=r"a Own; expected an equidp\.GroupedDataset"):
+            measure(Own(0))
+
+
 def test_an_optimizer_of_another_model_is_refused():
     """As after make_compatible, which gives another model: nothing would be trained, and all spent."""
     optimizer = torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.5)

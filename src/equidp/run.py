@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from equidp.accounting import epsilon
 from equidp.data.base import GroupedDataset
 from equidp.engines.base import LossFunction
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.ledger import StepEvent
 from equidp.metrics import group_metrics
 from equidp.noise import SeededRandomness
@@ -51,6 +51,7 @@ class Run:
 
     def metrics(self, test: GroupedDataset) -> pd.DataFrame:
         """Accuracy and loss on `test` by group, and of all; see `equidp.metrics.group_metrics`."""
+        _check_in_memory(test)
         outputs = predict(self.model, test.inputs)
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
@@ -80,6 +81,8 @@ class Run:
         """
         from equidp.report.card import write_cards  # reports need runs, not the other way round
 
+        if test is not None:
+            _check_in_memory(test)
         # A release reads every example, so its event has sample rate 1.
         if released and (
             len({event for event, _ in self.entries}) < 2
@@ -89,6 +92,13 @@ class Run:
                 f"released={dict(released)}, but this run was taken before it was paid for; write the card of trainer.run()."
             )
         write_cards(self, [path], test, data, notes, released or {}, details or {})
+
+
+def _check_in_memory(test: GroupedDataset) -> None:
+    if not isinstance(test, GroupedDataset):
+        raise DataError(
+            f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets and groups."
+        )
 
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:

@@ -97,6 +97,11 @@ class Trainer:
             raise SettingError(
                 f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as [equidp.ProgressBar()]."
             )
+        wanted = getattr(policy, "num_groups", None)
+        if wanted is not None and isinstance(train, GroupedDataset) and wanted != train.num_groups:
+            raise SettingError(
+                f"the policy was made for num_groups={wanted}, and the data has {train.num_groups} groups; make it for these."
+            )
         self.num_examples = len(train)  # type: ignore[arg-type]
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.scheduler, self.callbacks, self.workers = scheduler, tuple(callbacks), workers

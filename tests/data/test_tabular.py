@@ -233,6 +233,12 @@ def test_numbers_that_name_rows_or_measure_what_is_predicted_are_told(save):
     table = people(120)
     with pytest.warns(equidp.DataWarning, match="'patient' holds another whole number in each row"):
         split_of(save(table.assign(patient=range(7000, 7120))))
+    codes = people(120).assign(lab=lambda t: np.where(t.index % 9 == 0, -999, t.index / 7))
+    with pytest.warns(equidp.DataWarning, match="'lab' holds -999 or the like in 14 of 120 rows"):
+        split_of(save(codes))
+    commas = people(120).assign(lab=[f"{row % 7},{row % 5}" for row in range(120)])
+    with pytest.warns(equidp.DataWarning, match="'lab' holds numbers with decimal commas"):
+        split_of(save(commas))
     with pytest.warns(equidp.DataWarning, match="'income' holds 30 different numbers"):
         split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
 

@@ -84,6 +84,12 @@ def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
     assert len(fitted.group_names_) == 5
 
 
+def test_measurements_are_no_groups():
+    X, y = table()
+    with pytest.raises(DataError, match=r"gives \d+ groups; bin or merge values, to at most 100"):
+        quick("dpsgd").fit(X, y, sensitive_features=X[:, 0])
+
+
 def test_a_method_that_needs_groups_says_so_before_it_spends():
     X, y = table()
     budget = equidp.PrivacyBudget(epsilon=3, delta=1e-4)

@@ -10,21 +10,26 @@ from rich.console import Console
 from equidp.cli.app import app, progress_bar, stoppable
 from equidp.cli.options import (
     BatchSize,
+    Bounds,
     ClippingBound,
     DataOrDigits,
+    Drop,
     Epochs,
     Group,
     Jobs,
     JsonFile,
     LearningRate,
+    Missing,
     Model,
     NamedData,
     Target,
+    TestShare,
     one_of,
     plan_changes,
 )
 from equidp.compare import default_plan
-from equidp.data import open_source
+from equidp.data import open_source, parse_bounds
+from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
 from equidp.files import check_writable, write_whole
 from equidp.plans import METHODS
@@ -39,6 +44,10 @@ def ablate_command(
     named_data: NamedData = None,
     target: Target = None,
     group: Group = "",
+    drop: Drop = "",
+    missing: Missing = "refuse",
+    bounds: Bounds = "",
+    test_share: TestShare = TEST_SHARE,
     method: Annotated[str, typer.Option(help=f"Whose clipping: one of {', '.join(METHODS)}.")] = "dpsgd",
     errors: Annotated[str, typer.Option(help=f"Some of {', '.join(ERRORS)}.")] = ",".join(ERRORS),
     seeds: Annotated[int, typer.Option(help="How many runs with each error.")] = 5,
@@ -63,7 +72,15 @@ def ablate_command(
     data = one_of(data, named_data)
     if json_file is not None:
         check_writable(json_file, data)
-    source = open_source(data, target=target, group=tuple(names(group)))
+    source = open_source(
+        data,
+        target=target,
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
+        missing=missing,
+        bounds=parse_bounds(bounds),
+        test_share=test_share,
+    )
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
         table = ablate(
             source,

@@ -38,7 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Train with differential privacy so that every group pays the same price for it.",
+    help="Train with differential privacy, see what it costs each group, and even that out.",
 )
 messages = Console(stderr=True)
 

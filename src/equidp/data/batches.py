@@ -57,12 +57,18 @@ def loaded_batches(dataset: Dataset[Any], samples: Iterable[Tensor], *, workers:
         raise DataError(
             f"the dataset gives {type(first).__name__} for an example; expected a tuple (input, target, group)."
         )
+    example = default_collate([first])
+    if not all(isinstance(part, Tensor) for part in example):
+        raise DataError(
+            f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; expected (input, target, group): a "
+            "tensor, and two whole numbers (or tensors of them) that count classes and groups from 0."
+        )
     order = _Indices(samples)
     loader = DataLoader(
         dataset,
         batch_sampler=order,
         num_workers=workers,
-        collate_fn=_Collate(default_collate([first])),
+        collate_fn=_Collate(example),
         pin_memory=torch.cuda.is_available(),
     )
     for inputs, targets, groups in loader:

@@ -21,6 +21,8 @@ _MOST_CATEGORIES = 1000
 LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
 _MANY_ROWS = 100  # too many for measurements to differ in all of them by chance
+_CODES = (-99, -999, -9999, 999, 9999, 99999)  # that people write for what is missing
+_FEW_CODES = 0.005
 _FEW = 0.1  # of a column's values, which may be slips of the pen
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
 _UNREADABLE = (
@@ -125,6 +127,12 @@ def _plain(name: str, column: pd.Series) -> pd.Series:
         )
     if known.str.fullmatch(_DATE).all():
         raise _dates(name)
+    if known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
+        warnings.warn(
+            f"column {name!r} holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5.",
+            DataWarning,
+            stacklevel=4,
+        )
     return text.astype(object).where(text.notna(), None)
 
 
@@ -170,6 +178,14 @@ def check_features(table: pd.DataFrame) -> None:
             if (column.abs() > LARGEST_NUMBER).any():
                 raise DataError(
                     f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
+                )
+            codes = column[column.isin(_CODES)]
+            if len(codes) > _FEW_CODES * len(column) and column.nunique() > _FEWEST_ROWS:
+                warnings.warn(
+                    f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {len(column):,} rows; if it "
+                    "stands for a missing value, leave those cells empty (missing='category'; --missing category).",
+                    DataWarning,
+                    stacklevel=3,
                 )
             if (column % 1 == 0).all() and len(column) >= _MANY_ROWS and column.is_unique:
                 warnings.warn(

@@ -20,7 +20,7 @@ from equidp.settings import check_number, unknown_name
 MISSING_RULES = ("refuse", "category")
 _MOST_CLASSES = 100
 _MANY_CLASSES = 20
-_MOST_GROUPS = 100
+MOST_GROUPS = 100
 TEST_SHARE = 0.2
 
 
@@ -149,9 +149,9 @@ class TableSource:
                 "Regression is not supported yet: bin numbers into classes first."
             )
         columns = ", ".join(self.group)
-        if len(group_names) > _MOST_GROUPS:
+        if len(group_names) > MOST_GROUPS:
             raise DataError(
-                f"{columns} gives {len(group_names)} groups; bin or merge values, to at most {_MOST_GROUPS}."
+                f"{columns} gives {len(group_names)} groups; bin or merge values, to at most {MOST_GROUPS}."
             )
         if len(group_names) < 2:
             raise DataError(

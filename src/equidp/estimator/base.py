@@ -22,6 +22,7 @@ from equidp.accounting import epsilon as epsilon_of
 from equidp.budget import PrivacyBudget
 from equidp.data.base import GroupedDataset
 from equidp.data.labels import crossed
+from equidp.data.tabular import MOST_GROUPS
 from equidp.engines.base import LossFunction
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
@@ -131,6 +132,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         table.columns = [str(name) for name in table.columns]
         texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
         groups, names = crossed(texts.where(table.notna(), None), list(table.columns))
+        if len(names) > MOST_GROUPS:
+            raise DataError(
+                f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+            )
         return torch.from_numpy(groups), names
 
     def _model(self) -> str | ModelFactory:
