@@ -325,7 +325,7 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
         def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
             assert count <= 5
             self.drawn += count
-            return torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
+            return deviation * torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
 
     step = make_step(DPSGD(1.0), Counting(), sigma=1.0)
     step.parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
@@ -335,8 +335,8 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
     assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
 
 
-def on_grid(values: Tensor, deviation: float) -> Tensor:
-    return (values / grid(deviation)).round() * grid(deviation)
+def mean_on_grid(sums: Tensor, deviation: float) -> Tensor:
+    return (sums / grid(deviation)).round() * (grid(deviation) / EXPECTED)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -361,7 +361,7 @@ def test_noise_is_added_in_float64_before_all_rounding(dtype):
     step.parameters, parameter.grad = [parameter], gradient.clone()
     step._add_noise(3.0)
     noise = SeededRandomness(6).normal(5000)
-    assert torch.equal(parameter.grad, on_grid((gradient.double() + 2.1 * noise).to(dtype), 2.1) / EXPECTED)
+    assert torch.equal(parameter.grad, mean_on_grid(gradient.double() + 2.1 * noise, 2.1).to(dtype))
 
 
 @pytest.mark.parametrize("gradient", [torch.ones(4, 6).t(), None], ids=["of a batch", "of nobody"])
@@ -372,7 +372,7 @@ def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
     total = 0.0 if gradient is None else 1.0
     step._add_noise(1.0)
     noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    assert torch.equal(parameter.grad, on_grid((total + 0.7 * noise).float(), 0.7) / EXPECTED)
+    assert torch.equal(parameter.grad, mean_on_grid(total + 0.7 * noise, 0.7).float())
 
 
 def test_the_ledger_is_charged_before_noise_is_drawn():

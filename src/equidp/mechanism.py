@@ -78,7 +78,7 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     """Weights brought into [0, sensitivity / norm]; 0 where the weight is not a number. Shapes [batch]."""
     caps = sensitivity / norms.clamp_min(_SMALLEST_NORM)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.minimum(weights.clamp_min(0.0), caps)
+    return torch.minimum(weights.clamp_min_(0.0), caps)
 
 
 def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Tensor) -> Tensor:
@@ -322,15 +322,26 @@ class PrivateStep:
             parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad.contiguous()
             for parameter in self.parameters
         ]
-        for parts in _blocks(totals) if scale else ():
-            sizes = [part.numel() for part in parts]
-            noise = self.randomness.normal(sum(sizes), parts[0].device, scale)
-            for part, own in zip(parts, noise.split(sizes), strict=True):
-                part.add_(own)  # in the noise's float64
+        if scale:
+            self._add_noise_to(totals, scale)
+        else:
+            for total in totals:
+                total.div_(self.expected_batch_size)
         for parameter, total in zip(self.parameters, totals, strict=True):
-            if scale:
-                total.div_(grid(scale)).round_().mul_(grid(scale))
-            parameter.grad = total.div_(self.expected_batch_size)
+            parameter.grad = total
+
+    def _add_noise_to(self, totals: Sequence[Tensor], scale: float) -> None:
+        """Turns sums into noisy means, in the noise's float64: added, rounded to its grid, divided."""
+        step = grid(scale)
+        for parts in _blocks(totals):
+            sizes = [part.numel() for part in parts]
+            noisy = self.randomness.normal(sum(sizes), parts[0].device, scale / step)
+            pieces = noisy.split(sizes)
+            for part, piece in zip(parts, pieces, strict=True):
+                piece.add_(part, alpha=1 / step)
+            noisy.round_().mul_(step / self.expected_batch_size)
+            for part, piece in zip(parts, pieces, strict=True):
+                part.copy_(piece)
 
 
 def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

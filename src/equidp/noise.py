@@ -49,7 +49,7 @@ class Randomness(ABC):
         """Normal draws of mean 0 in float64, [count]: quantiles of odd multiples of 2^-54, in both tails of 2^-65."""
         words = self.words(count)
         places = ((words >> 11) + 0.5) * 2.0**-52  # in (-1, 1)
-        far = np.flatnonzero(np.abs(places) > _FAR)
+        far = (np.abs(places) > _FAR).nonzero()[0]
         draws = torch.from_numpy(places).erfinv_().mul_(math.sqrt(2) * deviation)
         if len(far):
             draws[far] = deviation * _tail_quantiles(words[far])

@@ -8,7 +8,7 @@ et al. 2023). The backward pass computes output gradients alone: no parameter gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -53,6 +53,7 @@ class GhostEngine:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model))
         self._calls: list[Call] = []
+        self._precisely: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
@@ -67,10 +68,11 @@ class GhostEngine:
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not average, such as "
                     "CrossEntropyLoss(reduction='none')."
                 )
-            with _full_precision(losses.device):
+            self._precisely = _full_precision(losses.device)
+            with self._precisely():
                 _mark_shared(tape.calls)
                 self._calls = tape.backward(losses)
-        with _full_precision(losses.device):
+        with self._precisely():
             for call in self._calls:
                 if call.squares is None and call.kept is None:
                     call.settle()
@@ -87,7 +89,7 @@ class GhostEngine:
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
-        with _full_precision(weights.device):
+        with self._precisely():
             for call in self._calls:
                 for name, gradient in call.sums(weights).items():
                     _accumulate(call.parameters[name], gradient)
@@ -169,11 +171,11 @@ def _sites(module: nn.Module) -> Iterator[_Site]:
     return visit(module)
 
 
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Norms and sums of the same vectors: autocast, and products coarser than float32 (TF32, bfloat16), off while inside."""
+def _full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes a context for norms and sums of the same vectors: autocast, and products coarser than float32 (TF32, bfloat16), off."""
     coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
     autocast = torch.is_autocast_enabled(device.type)
-    return _exactly(device, coarse, autocast) if coarse or autocast else nullcontext()
+    return partial(_exactly, device, coarse, autocast) if coarse or autocast else nullcontext
 
 
 @contextmanager
