@@ -66,12 +66,14 @@ class LinearUse:
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         """[out, in] and [out], by name."""
         sums = {}
-        shape = (-1, *[1] * (self.gradient.dim() - 1))
-        weighted = (self.gradient * weights.to(self.gradient.dtype).view(shape)).flatten(0, -2)
+        inputs, gradient, weights = self.inputs, self.gradient, weights.to(self.gradient.dtype)
+        if inputs.dim() != 2:
+            weights = weights.repeat_interleave(inputs.shape[1])
+            inputs, gradient = inputs.flatten(0, 1), gradient.flatten(0, 1)
         if self.weight is not None:
-            sums[self.weight] = weighted.T @ self.inputs.flatten(0, -2)
+            sums[self.weight] = (gradient * weights.unsqueeze(1)).T @ inputs
         if self.bias is not None:
-            sums[self.bias] = weighted.sum(dim=0)
+            sums[self.bias] = weights @ gradient
         return sums
 
 
