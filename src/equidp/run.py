@@ -106,7 +106,9 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
     policy = {
         name: value
         for name, value in vars(trainer.policy).items()
-        if isinstance(value, int | float) and name not in trainer.policy.state_names and name[0] != "_"
+        if isinstance(value, int | float)
+        and name not in (*trainer.policy.state_names, "expected_batch_size")
+        and name[0] != "_"
     }
     seeded = isinstance(trainer.randomness, SeededRandomness)
     train = trainer.train

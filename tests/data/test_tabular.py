@@ -334,11 +334,11 @@ def test_values_that_are_neither_numbers_nor_texts(save, value, message):
     [
         ("", "it is empty"),
         ("age,age,income\n1,2,3\n" * 20, "several columns named 'age'"),
-        ("age,,income\n1,2,3\n", "column 2 has no name"),
+        ("age,,income\n1,2,3\n", r"column 2 has no name \(pandas' index\? Write the file with index=False\)"),
         (people().to_csv(index=False, sep=";"), "separate columns by commas"),
         (people().head(0).to_csv(index=False), "holds 0 rows"),
         ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
-        (b"\xff\xfe\x00age,sex,income\n", "cannot be read as a table"),
+        (b"\xff\xfe\x00age,sex,income\n", r"cannot be read as a table: byte 1 is not UTF-8\. Expected"),
         ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
     ],
 )

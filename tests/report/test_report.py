@@ -160,6 +160,12 @@ def test_groups_with_few_test_examples_are_named():
     assert caution.startswith(f"Few test examples: {comparison.settings['group_names'][0]} 4. One of them")
 
 
+def test_what_rounds_to_nothing_has_no_sign():
+    assert words.points(-0.0004) == words.points(0.0004) == "0.0"
+    assert words.points(-0.0004, sign=True) == "+0.0"
+    assert words.points(-0.0006) == "-0.1"
+
+
 def test_a_number_rounded_up_is_never_below_the_truth():
     for value in (3.00331, 2.9999999, 0.25, 1e-6, 9.9983e-7):
         assert value * (1 - 1e-9) <= float(words.upper(value)) <= value * 1.01

@@ -252,6 +252,9 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
     outputs = predict(run.model, test.inputs)
     print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
     print_recalls(recalls(outputs, test.targets, test.groups, test.group_names, test.class_names))
-    for sentence in blind_spots(outputs, test.targets, test.class_names):
+    spots = blind_spots(outputs, test.targets, test.class_names)
+    for sentence in spots:
         typer.echo(sentence)
+    if len(spots) > 1:
+        say("Other settings may do better: equidp advise, with the same data and options, works some out.")
     typer.echo(f"Model card: {folder / 'card.html'}")

@@ -47,6 +47,8 @@ def read_table(
         table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"byte {error.start + 1:,} is not UTF-8"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file in UTF-8 with a header, or Parquet."
         ) from error
@@ -80,7 +82,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
             raise ValueError("it is empty")
         names = [name.strip() for name in header]
         if not all(names):
-            raise ValueError(f"column {names.index('') + 1} has no name")
+            raise ValueError(
+                f"column {names.index('') + 1} has no name (pandas' index? Write the file with index=False)"
+            )
         if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
             raise ValueError(f"its header {names[0]!r} has no commas; separate columns by commas")
         with warnings.catch_warnings():

@@ -50,7 +50,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise DataError(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two.")
+            raise DataError(
+                f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs at least two."
+            )
         return torch.from_numpy(codes.astype(np.int64))
 
     def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset:

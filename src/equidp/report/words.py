@@ -26,7 +26,7 @@ def label(method: str, setting: str) -> str:
 
 def points(value: float, *, sign: bool = False) -> str:
     """A share as percentage points."""
-    return "–" if math.isnan(value) else f"{100 * value:{'+' if sign else ''}.1f}"
+    return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:{'+' if sign else ''}.1f}"
 
 
 def number(value: float) -> str:
