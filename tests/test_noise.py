@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from equidp.errors import SettingError
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness, grid
 
 SOURCES = {"seeded": lambda: SeededRandomness(0), "system": SystemRandomness}
@@ -99,6 +100,13 @@ def test_neighbouring_words_far_out_are_no_further_apart_than_a_grid_point_is_wi
     draws = Given().normal(len(words)).numpy().reshape(-1, 2)
     assert np.abs(draws).max() > 8
     assert np.abs(np.diff(draws)).max() < grid(1.0) / 10
+
+
+@pytest.mark.parametrize("deviation", [1e-101, 1e-320])
+def test_noise_that_leaves_no_room_for_a_grid_is_refused(deviation):
+    """Dividing by its points would give no numbers, or infinite ones, and tell sums apart."""
+    with pytest.raises(SettingError, match="noise of standard deviation"):
+        grid(deviation)
 
 
 @given(deviation=st.floats(1e-30, 1e30))

@@ -222,6 +222,27 @@ def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
         assert trainer.steps_done == spent
 
 
+def test_a_sample_that_finds_no_room_on_the_device_is_a_step_spent(monkeypatch):
+    """Whether it does tells how large it is."""
+    trainer = make_trainer()
+    batch = next(trainer.batches())
+
+    def full(_):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(trainer, "_on_device", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.step(batch)
+    assert trainer.steps_done == 1
+
+
+def test_a_trainer_that_is_done_loads_nothing_more():
+    trainer = make_trainer(epochs=1)
+    trainer.fit()
+    trainer.train = None
+    assert list(trainer.batches()) == []
+
+
 def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
     record, test = equidp.RunRecord(), toy(seed=2)
     only_a = test.subset(torch.nonzero(test.groups == 0).flatten())

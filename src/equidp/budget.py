@@ -55,7 +55,7 @@ class PrivacyBudget:
             checked_delta(delta)
         if facts["accountant"] not in ACCOUNTANTS:
             raise unknown_name("accountant", facts["accountant"], ACCOUNTANTS)
-        new = path is None or not os.path.exists(path) or b"\n" not in Path(path).read_bytes()
+        new = path is None or not os.path.isfile(path) or b"\n" not in Path(path).read_bytes()
         if new and (epsilon is None or delta is None):
             raise SettingError(
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."

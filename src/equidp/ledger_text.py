@@ -19,7 +19,7 @@ from equidp.errors import BudgetError
 from equidp.ledger import StepEvent
 
 FORMAT = 1
-HEADER = b'{"equidp_ledger"'
+HEADER = b'{"equidp_ledger":1,"time":"'
 _CHECK = 32  # hex digits of a checksum
 
 

@@ -21,13 +21,24 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
+from equidp.errors import SettingError
+
 _SHORT = 2**12  # bytes that the operating system gives sooner than a cipher is set up
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 count
 _GRID = 10
+_SMALLEST = 1e-100
 
 
 def grid(deviation: float) -> float:
-    """Distance of the points that sums with such noise are rounded to: a power of 2, at most a 1024th of its deviation."""
+    """Distance of the points that sums with such noise are rounded to: a power of 2, at most a 1024th of its deviation.
+
+    Raises:
+        SettingError: noise so small that floats have no room for a grid.
+    """
+    if deviation < _SMALLEST:
+        raise SettingError(
+            f"noise of standard deviation {deviation:g}; expected at least {_SMALLEST:g}. Choose a larger bound or multiplier."
+        )
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _GRID)
 
 

@@ -205,6 +205,8 @@ class Trainer:
         """
         left = max(0, self.steps - self.steps_done)
         self.ledger.expect(self.event, left)
+        if not left:
+            return iter(())
         sampler = PoissonSampler(self.num_examples, self.sample_rate, left, self.randomness)
         return self._paid(self._load(sampler))
 
@@ -215,7 +217,9 @@ class Trainer:
                 batch = next(loaded)
             except StopIteration:
                 return
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 self.ledger.spend(self.event)
                 raise
             yield batch
@@ -248,7 +252,11 @@ class Trainer:
                 "parameters were added, taken away or replaced after the Trainer was made, and the noise covers those that were "
                 "there then; make a new Trainer."
             )
-        batch = self._on_device(batch)
+        try:
+            batch = self._on_device(batch)
+        except Exception:  # for want of memory, which tells how large the sample is
+            self.ledger.spend(self.event)
+            raise
         self._private_step(*batch)
         self.optimizer.step()
         if self.scheduler is not None:

@@ -14,7 +14,7 @@ import equidp
 from equidp.accounting import epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
-from equidp.individual.counting import StepCounts, current_shares
+from equidp.individual.counting import StepCounts, _alike, current_shares
 from toy import make_trainer, toy
 
 POLICIES = {
@@ -81,6 +81,15 @@ def test_a_policy_that_forgets_what_of_it_changes_is_counted_as_it_was(names):
     trainer, accountant = watched(Shrinking())
     run = trainer.fit()
     assert np.median(accountant.report(trainer).sensitive_epsilons) > 0.9 * run.epsilon()
+
+
+def test_state_that_vars_leaves_out_is_taken_to_differ():
+    class Slotted(equidp.DPSGD):
+        __slots__ = ("late",)
+
+    assert _alike(equidp.Naive(1.0, 2), equidp.Naive(1.0, 2))
+    assert not _alike(equidp.DPSGD(1.0), equidp.DPSGD(2.0))
+    assert not _alike(Slotted(1.0), Slotted(1.0))
 
 
 def test_shares_are_those_of_the_model_before_each_step():

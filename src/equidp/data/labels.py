@@ -80,7 +80,12 @@ def _draws(table: pd.DataFrame, seed: int) -> np.ndarray:
     """A number in [0, 1) for each row, [n]."""
     alike: Counter[tuple[str, ...]] = Counter()
     draws = np.empty(len(table))
-    for at, row in enumerate(zip(*(as_text(table[name]) for name in table.columns), strict=True)):
+    cells = (
+        # As texts for people, numbers would be rounded, and rows that differ would be alike.
+        table[name].map(float.hex) if table[name].dtype == float else as_text(table[name])
+        for name in table.columns
+    )
+    for at, row in enumerate(zip(*cells, strict=True)):
         content = repr((seed, alike[row], row)).encode()
         draws[at] = (int.from_bytes(blake2b(content, digest_size=8).digest(), "big") >> 11) / 2**53
         alike[row] += 1

@@ -53,7 +53,6 @@ class GhostEngine:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model))
         self._calls: list[Call] = []
-        self._precisely: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
@@ -68,11 +67,11 @@ class GhostEngine:
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not average, such as "
                     "CrossEntropyLoss(reduction='none')."
                 )
-            self._precisely = _full_precision(losses.device)
-            with self._precisely():
+            precisely = _full_precision(losses.device)
+            with precisely():
                 _mark_shared(tape.calls)
                 self._calls = tape.backward(losses)
-        with self._precisely():
+        with precisely():
             for call in self._calls:
                 if call.squares is None and call.kept is None:
                     call.settle()
@@ -89,7 +88,7 @@ class GhostEngine:
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
-        with self._precisely():
+        with _full_precision(weights.device)():  # asked anew: a policy's code ran since
             for call in self._calls:
                 for name, gradient in call.sums(weights).items():
                     _accumulate(call.parameters[name], gradient)
