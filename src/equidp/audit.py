@@ -138,17 +138,19 @@ def blind_spots(outputs: Tensor, targets: Tensor, class_names: Sequence[str]) ->
     """
     if not len(targets):
         return []
-    counts = torch.bincount(targets, minlength=len(class_names))
-    largest = int(counts.argmax())
-    sentences = [
-        f"Always answering {class_names[largest]!r} would be right for {100 * float(counts[largest]) / len(targets):.1f}% of the "
-        "test examples."
-    ]
+    name, share = most_frequent(targets, class_names)
+    sentences = [f"Always answering {name!r} would be right for {100 * share:.1f}% of the test examples."]
     given = set(outputs.argmax(dim=1).tolist())
     never = [repr(name) for at, name in enumerate(class_names) if at not in given]
     if never:
         sentences.append(f"The model answers {', '.join(never)} for none of them.")
     return sentences
+
+
+def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, float]:
+    """The class of most of these targets, [n], and its share of them."""
+    counts = torch.bincount(targets, minlength=len(class_names))
+    return class_names[int(counts.argmax())], float(counts.max()) / len(targets)
 
 
 def wilson(successes: int, count: int, level: float) -> tuple[float, float, float]:

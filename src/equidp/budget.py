@@ -55,7 +55,7 @@ class PrivacyBudget:
             checked_delta(delta)
         if facts["accountant"] not in ACCOUNTANTS:
             raise unknown_name("accountant", facts["accountant"], ACCOUNTANTS)
-        new = path is None or not os.path.isfile(path) or b"\n" not in Path(path).read_bytes()
+        new = path is None or not _has_a_line(path)
         if new and (epsilon is None or delta is None):
             raise SettingError(
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."
@@ -238,6 +238,14 @@ class _ChargedLedger(Ledger):
     @property
     def entries(self) -> Entries:
         return self._own.entries
+
+
+def _has_a_line(path: str | os.PathLike[str]) -> bool:
+    """Whether a ledger was begun there: one that has no whole line says nothing yet."""
+    if not os.path.isfile(path):
+        return False
+    with Path(path).open("rb") as file:
+        return file.readline().endswith(b"\n")
 
 
 def _together(*entries: tuple[StepEvent, int]) -> Entries:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from equidp.accounting import calibrate_noise
+from equidp.audit import most_frequent
 from equidp.data import open_source
-from equidp.data.base import DataSource, DataSplit, GroupedDataset
+from equidp.data.base import DataSource, DataSplit
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
@@ -36,6 +36,7 @@ from equidp.runs import (
     results_table,
     run_all,
     split,
+    split_facts,
 )
 from equidp.settings import unknown_name
 from equidp.training import checked_schedule
@@ -139,7 +140,7 @@ def compare(
     check_level(level)
     check_tau(tau)
     methods = _checked_methods(methods)
-    sizes = {seed: len(split(source, seed).train) for seed in seeds}
+    sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
     data_split = split(source, seeds[0])
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:
@@ -244,12 +245,6 @@ def _specs(
 _noise = lru_cache(maxsize=256)(calibrate_noise)
 
 
-def _most_frequent(test: GroupedDataset) -> tuple[str, float]:
-    """The class of most test examples, and its share of them."""
-    counts = torch.bincount(test.targets, minlength=test.num_classes)
-    return test.class_names[int(counts.argmax())], float(counts.max()) / len(test)
-
-
 def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
     """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
     with warnings.catch_warnings():
@@ -288,7 +283,7 @@ def _settings(
         },
         "baseline": BASELINE,
         "num_train": len(data.train),
-        "most_frequent_class": _most_frequent(data.test),
+        "most_frequent_class": most_frequent(data.test.targets, data.test.class_names),
         "highlighted_groups": source.highlighted_groups,
         "group_names": list(data.train.group_names),
         "class_names": list(data.train.class_names),

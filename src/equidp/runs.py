@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cloudpickle
 import joblib
@@ -79,11 +79,11 @@ class RunSpec:
         facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
         facts += [self.release_epsilon]
         facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
-        facts += [_fingerprint(self.source, self.seed), _code_fingerprint(), torch.__version__]
+        facts += [split_facts(self.source, self.seed).digest, _code_fingerprint(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def num_steps(self) -> int:
-        examples = len(split(self.source, self.seed).train)
+        examples = split_facts(self.source, self.seed).num_train
         return checked_schedule(examples, self.plan.batch_size, epochs=self.plan.epochs)[1]
 
 
@@ -93,9 +93,18 @@ def split(source: DataSource, seed: int) -> DataSplit:
     return source.split(seed)
 
 
+class SplitFacts(NamedTuple):
+    """What is needed of a split before its runs begin."""
+
+    digest: str
+    num_train: int
+
+
 @lru_cache(maxsize=256)
-def _fingerprint(source: DataSource, seed: int) -> str:
-    return split(source, seed).digest()
+def split_facts(source: DataSource, seed: int) -> SplitFacts:
+    """Kept for all seeds, where the splits themselves would fill memory."""
+    data = split(source, seed)
+    return SplitFacts(data.digest(), len(data.train))
 
 
 @lru_cache(maxsize=1)

@@ -24,11 +24,11 @@ from equidp.cli.options import (
     NamedData,
     Target,
     TestShare,
-    one_of,
+    chosen_data,
+    opened,
     plan_changes,
 )
 from equidp.compare import default_plan
-from equidp.data import open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
 from equidp.files import check_writable, write_whole
@@ -69,17 +69,11 @@ def ablate_command(
 
         equidp ablate mnist-esipova --errors magnitude,direction --seeds 1
     """
-    data = one_of(data, named_data)
+    data = chosen_data(data, named_data)
     if json_file is not None:
         check_writable(json_file, data)
-    source = open_source(
-        data,
-        target=target,
-        group=tuple(names(group)),
-        drop=tuple(names(drop)),
-        missing=missing,
-        bounds=parse_bounds(bounds),
-        test_share=test_share,
+    source = opened(
+        data, target=target, group=group, drop=drop, missing=missing, bounds=bounds, test_share=test_share
     )
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
         table = ablate(

@@ -15,7 +15,7 @@ from equidp.advise import Advice, advise
 from equidp.budget import PrivacyBudget
 from equidp.cli.app import app
 from equidp.cli.options import (
-    DATA_HELP,
+    DATA,
     Bounds,
     Budget,
     BudgetDelta,
@@ -25,28 +25,23 @@ from equidp.cli.options import (
     Missing,
     Model,
     Target,
+    opened,
 )
-from equidp.data import SOURCES, DataSource, GroupedDataset, open_source, parse_bounds
+from equidp.data import DataSource, GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.ledger import Ledger
 from equidp.models import MODELS
 from equidp.plans import PLANS, Plan, default_delta
 from equidp.profile import NormProfile, private_profile, public_profile
 from equidp.runs import build_model
-from equidp.settings import names, unknown_name
+from equidp.settings import unknown_name
 
 _PROFILE_SHARE = 0.1
 
 
 @app.command("advise")
 def advise_command(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help=DATA_HELP,
-            autocompletion=lambda: list(SOURCES),
-        ),
-    ],
+    data: Annotated[str, DATA],
     target: Target = None,
     group: Group = "",
     drop: Drop = "",
@@ -108,20 +103,15 @@ def advise_command(
         if value and (name, value) != ("missing", "refuse")
     ]
 
-    opened = partial(
-        open_source,
-        target=target,
-        group=tuple(names(group)),
-        drop=tuple(names(drop)),
-        missing=missing,
-        bounds=parse_bounds(bounds),
-    )
-    split = opened(data).split(seed)
+    like_data = partial(opened, target=target, group=group, drop=drop, missing=missing, bounds=bounds)
+    split = like_data(data).split(seed)
     train, name = split.train, model or str(PLANS.get(data, Plan()).model)
     fresh = build_model(Plan(name), split, seed)
     delta = default_delta(len(train)) if delta is None else delta
     if public is not None:
-        profile: NormProfile | None = public_profile(_like(train, opened(str(public)), public, seed), fresh)
+        profile: NormProfile | None = public_profile(
+            _like(train, like_data(str(public)), public, seed), fresh
+        )
     elif profile_epsilon == 0:
         profile = None
     else:

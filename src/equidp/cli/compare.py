@@ -30,12 +30,12 @@ from equidp.cli.options import (
     Smoothing,
     Target,
     TestShare,
-    one_of,
+    chosen_data,
+    opened,
     plan_changes,
     release_cost,
 )
 from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
-from equidp.data import open_source, parse_bounds
 from equidp.data.tabular import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
@@ -109,7 +109,7 @@ def compare_command(
 
         equidp compare --individual --report report.html
     """
-    data = one_of(data, named_data)
+    data = chosen_data(data, named_data)
     if include_sensitive and not (individual and report):
         raise SettingError(
             "--include-sensitive adds to a report with individual privacy; give --individual and --report too."
@@ -125,14 +125,8 @@ def compare_command(
     if not diagnose and (diagnose_groups or diagnose_every is not None):
         raise SettingError("--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too.")
     epsilons = [] if epsilon is None else numbers("--epsilon", epsilon)
-    source = open_source(
-        data,
-        target=target,
-        group=tuple(names(group)),
-        drop=tuple(names(drop)),
-        missing=missing,
-        bounds=parse_bounds(bounds),
-        test_share=test_share,
+    source = opened(
+        data, target=target, group=group, drop=drop, missing=missing, bounds=bounds, test_share=test_share
     )
     chosen = names(methods)
     stopped = "stopped. Finished runs are kept: the same command goes on from them."

@@ -11,11 +11,13 @@ import typer
 
 from equidp.cli.app import say
 from equidp.compare import RELEASE_EPSILON
-from equidp.data import SOURCES
+from equidp.data import SOURCES, DataSource, open_source, parse_bounds
+from equidp.data.tabular import TEST_SHARE
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.plans import Plan
+from equidp.settings import names
 
 Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
 Group = Annotated[
@@ -32,10 +34,11 @@ Bounds = Annotated[
         help="Public ranges of numbers in a file, as age=0:100,hours=0:99, instead of its statistics."
     ),
 ]
-DATA_HELP = f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file."
+_DATA_HELP = f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file."
+DATA = typer.Argument(help=_DATA_HELP, autocompletion=lambda: list(SOURCES))
 DataOrDigits = Annotated[
     str | None,
-    typer.Argument(help=f"{DATA_HELP} Default: digits.", autocompletion=lambda: list(SOURCES)),
+    typer.Argument(help=f"{_DATA_HELP} Default: digits.", autocompletion=lambda: list(SOURCES)),
 ]
 NamedData = Annotated[str | None, typer.Option("--data", help="The same as DATA.")]
 TestShare = Annotated[float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")]
@@ -82,7 +85,29 @@ def release_cost(individual: bool, release_epsilon: float | None) -> float | Non
     return (RELEASE_EPSILON if release_epsilon is None else release_epsilon) if individual else None
 
 
-def one_of(data: str | None, named: str | None) -> str:
+def opened(
+    data: str,
+    *,
+    target: str | None,
+    group: str,
+    drop: str,
+    missing: str,
+    bounds: str,
+    test_share: float = TEST_SHARE,
+) -> DataSource:
+    """The data, as the options of a command describe it."""
+    return open_source(
+        data,
+        target=target,
+        group=tuple(names(group)),
+        drop=tuple(names(drop)),
+        missing=missing,
+        bounds=parse_bounds(bounds),
+        test_share=test_share,
+    )
+
+
+def chosen_data(data: str | None, named: str | None) -> str:
     """The data, from whichever place it was named in."""
     if data is not None and named is not None:
         raise SettingError(f"{data!r} and --data {named!r}; name the data once.")

@@ -15,7 +15,7 @@ from equidp.audit import blind_spots, group_intervals, recalls
 from equidp.callbacks import Callback, ProgressBar
 from equidp.cli.app import app, say, stoppable
 from equidp.cli.options import (
-    DATA_HELP,
+    DATA,
     BatchSize,
     Bounds,
     Budget,
@@ -62,13 +62,7 @@ _NOT_BEGUN = (
 @app.command("train")
 def train_command(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help=DATA_HELP,
-            autocompletion=lambda: list(SOURCES),
-        ),
-    ] = None,
+    data: Annotated[str | None, DATA] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the run: model, ledger, checkpoints, model card.")
     ] = None,
