@@ -335,6 +335,14 @@ def test_each_parameter_gets_noise_of_its_own(sizes):
     assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
 
 
+def step_with_sum(total: Tensor) -> tuple[PrivateStep, torch.nn.Parameter]:
+    """A step of noise multiplier 0.7 whose engine is done: the sum waits in the gradient for its noise."""
+    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
+    parameter = torch.nn.Parameter(torch.zeros_like(total))
+    step.parameters, parameter.grad = [parameter], total.clone()
+    return step, parameter
+
+
 def mean_on_grid(sums: Tensor, deviation: float) -> Tensor:
     return (sums / grid(deviation)).round() * (grid(deviation) / EXPECTED)
 
@@ -342,10 +350,8 @@ def mean_on_grid(sums: Tensor, deviation: float) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_digits_below_the_noises_grid_are_gone(dtype):
     """They would tell which sum the noise was added to: of its values a computer reaches some and not others (Mironov, 2012)."""
-    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
     gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-    parameter = torch.nn.Parameter(torch.zeros_like(gradient))
-    step.parameters, parameter.grad = [parameter], gradient.clone()
+    step, parameter = step_with_sum(gradient)
     step.expected_batch_size = 4.0  # which loses nothing
     step._add_noise(1.0)
     assert (4 * parameter.grad / grid(0.7) % 1 == 0).all()
@@ -355,10 +361,8 @@ def test_digits_below_the_noises_grid_are_gone(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_noise_is_added_in_float64_before_all_rounding(dtype):
-    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
     gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-    parameter = torch.nn.Parameter(torch.zeros_like(gradient))
-    step.parameters, parameter.grad = [parameter], gradient.clone()
+    step, parameter = step_with_sum(gradient)
     step._add_noise(3.0)
     noise = SeededRandomness(6).normal(5000)
     assert torch.equal(parameter.grad, mean_on_grid(gradient.double() + 2.1 * noise, 2.1).to(dtype))

@@ -68,10 +68,17 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     total = (rows * torch.clamp(bound / norms.clamp_min(_SMALLEST_NORM), max=1.0)).sum(dim=0)
     scale = noise_multiplier * bound
-    if scale == 0:
-        return total
-    noisy = total + randomness.normal(len(total), total.device, scale)
-    return noisy.div_(grid(scale)).round_().mul_(grid(scale))
+    return total if scale == 0 else _noisy([total], scale, randomness)
+
+
+def _noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:
+    """Flat sums, side by side, plus noise: added in float64, rounded to the noise's grid, and only then divided."""
+    step = grid(scale)
+    sizes = [part.numel() for part in sums]
+    noisy = randomness.normal(sum(sizes), sums[0].device, scale / step)
+    for part, noise in zip(sums, noisy.split(sizes), strict=True):
+        noise.add_(part, alpha=1 / step)
+    return noisy.round_().mul_(step / divisor)
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
@@ -323,25 +330,15 @@ class PrivateStep:
             for parameter in self.parameters
         ]
         if scale:
-            self._add_noise_to(totals, scale)
+            for sums in _blocks(totals):
+                means = _noisy(sums, scale, self.randomness, self.expected_batch_size)
+                for part, mean in zip(sums, means.split([part.numel() for part in sums]), strict=True):
+                    part.copy_(mean)
         else:
             for total in totals:
                 total.div_(self.expected_batch_size)
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total
-
-    def _add_noise_to(self, totals: Sequence[Tensor], scale: float) -> None:
-        """Turns sums into noisy means, in the noise's float64: added, rounded to its grid, divided."""
-        step = grid(scale)
-        for parts in _blocks(totals):
-            sizes = [part.numel() for part in parts]
-            noisy = self.randomness.normal(sum(sizes), parts[0].device, scale / step)
-            pieces = noisy.split(sizes)
-            for part, piece in zip(parts, pieces, strict=True):
-                piece.add_(part, alpha=1 / step)
-            noisy.round_().mul_(step / self.expected_batch_size)
-            for part, piece in zip(parts, pieces, strict=True):
-                part.copy_(piece)
 
 
 def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
