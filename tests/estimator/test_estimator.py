@@ -84,6 +84,25 @@ def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
     assert len(fitted.group_names_) == 5
 
 
+def test_rows_in_another_order_are_refused_and_other_labels_are_not():
+    """Matched by position they would give every example someone else's group, and nobody would notice."""
+    inputs, target = (values(each) for values, each in zip((pd.DataFrame, pd.Series), table(), strict=True))
+    groups = pd.Series(GROUPS)
+    with pytest.raises(
+        DataError, match=r"sensitive_features names the same rows as X .* sensitive_features\.loc\[X\.index\]"
+    ):
+        quick("dpsgd-f").fit(inputs, target, sensitive_features=groups[::-1])
+    with pytest.raises(DataError, match="y names the same rows as X in another order"):
+        quick("dpsgd-f").fit(inputs, target[::-1], sensitive_features=groups)
+    with pytest.raises(DataError, match="sensitive_features names the same rows as y in another order"):
+        quick("dpsgd-f").fit(inputs.to_numpy(), target, sensitive_features=groups[::-1])
+    shifted = groups.set_axis(groups.index + 1)
+    assert quick("dpsgd-f").fit(inputs, target, sensitive_features=shifted).group_names_ == (
+        "city",
+        "country",
+    )
+
+
 def test_measurements_are_no_groups():
     X, y = table()
     with pytest.raises(DataError, match=r"gives \d+ groups; bin or merge values, to at most 100"):

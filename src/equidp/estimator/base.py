@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import warnings
 from abc import abstractmethod
@@ -95,10 +96,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             X: [n, d], numbers without NaN; an array or a pandas table.
             y: [n].
             sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods that tell groups apart.
+                As everywhere in scikit-learn, rows belong together by position.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
+        _check_order(X=X, y=y, sensitive_features=sensitive_features)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=self._y_numeric)
         targets = self._targets(column_or_1d(y, warn=True))
         inputs = torch.from_numpy(X.astype(np.float32))
@@ -251,6 +254,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset | Dataset[Any]:
         """What the Trainer trains on."""
+
+
+def _check_order(**given: Any) -> None:
+    """Refuses pandas objects that name the same rows in different orders: rows belong together by position."""
+    labels = {
+        name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
+    }
+    for (first, ours), (name, theirs) in itertools.combinations(labels.items(), 2):
+        same = len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and theirs.isin(ours).all()
+        if same and not ours.equals(theirs):
+            raise DataError(
+                f"{name} names the same rows as {first} in another order, and rows belong together by position; pass "
+                f"{name}.loc[{first}.index]."
+            )
 
 
 def _built(model: str | ModelFactory, num_features: int, num_outputs: int, seed: int | None) -> nn.Module:
