@@ -41,6 +41,16 @@ def test_every_example_has_the_same_rate():
     assert stats.chi2.sf(statistic, n) > 1e-4
 
 
+def test_draws_that_run_out_are_followed_by_more_where_they_ended():
+    """Coins that all fall heads need more draws than were expected: nobody is left out, the first example included."""
+
+    class AllHeads:
+        def uniform(self, count: int) -> np.ndarray:
+            return np.full(count, 1 - 1e-9)
+
+    assert indicators(500, 0.01, 70, AllHeads()).all()
+
+
 def test_examples_and_steps_are_independent():
     """Correlations between examples in a step, and of an example with itself a step later, stay at noise level; seed fixed."""
     taken = indicators(40, 0.2, 20000, SeededRandomness(4)).astype(float)

@@ -54,6 +54,15 @@ def test_a_run_spends_what_its_ledger_says_and_learns():
     assert metrics.loc["a", "count"] == 150
 
 
+def test_samples_are_drawn_at_the_rate_that_is_paid_for():
+    """Mean size within 5 standard errors of q n: false alarm below 1e-6, seed fixed."""
+    trainer = make_trainer(secure=False, seed=5, epochs=None, steps=1000)
+    sizes = torch.tensor([float(len(batch.targets)) for batch in trainer.batches()])
+    expected = trainer.event.sample_rate * trainer.num_examples
+    assert len(sizes) == 1000
+    assert abs(sizes.mean() - expected) < 5 * (expected / 1000) ** 0.5
+
+
 def test_target_epsilon_is_met_from_below_statistics_included():
     run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0, 2)).fit()
     assert 1.95 < run.epsilon() <= 2.0

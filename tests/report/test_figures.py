@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -124,3 +126,23 @@ def test_each_mean_on_the_terminal_is_the_frames(tmp_path):
         for group, (_, _, *cells) in rows.items():
             for method, cell in zip(methods, cells, strict=True):
                 assert float(cell) == _shown(metric, frame.loc[(group, method), f"{metric}_mean"])
+
+
+def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_terminal(tmp_path):
+    methods = [f"method-{number}" for number in range(6)]
+    comparison = made_up(dict.fromkeys(methods, COSTLY["dpsgd"]))
+    rows = [
+        {"method": method, "setting": "", "group": group, "seed": seed, "target_epsilon": 3.0, "release_epsilon": 0.1,
+         "released_mean": 1.234 + at, "standard_error": 0.0561}
+        for at, method in enumerate(methods) for group in ("a", "b", "c") for seed in range(2)
+    ]  # fmt: skip
+    with (tmp_path / "out").open("w") as file:
+        console = Console(record=True, width=60, file=file)
+        print_comparison(dataclasses.replace(comparison, individual=pd.DataFrame(rows)), console)
+    text = console.export_text().split("mean epsilon of a group")[1]
+    assert [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["group"]] == [
+        methods[:3],
+        methods[3:],
+    ]
+    assert [line.split()[0] for line in text.splitlines() if "±" in line] == list("abcabc")
+    assert "4.23 ± 0.0397   5.23 ± 0.0397" in text

@@ -11,28 +11,35 @@ import typer
 
 from equidp.cli.app import app, say
 from equidp.cli.options import Rows, RunFolder
+from equidp.data.tables import check_columns, read_as_written
 from equidp.errors import SettingError
 from equidp.files import check_writable, write_whole
 from equidp.keptrun import open_run
 from equidp.run import predict
+from equidp.settings import names
 
 
 @app.command("predict")
 def predict_command(
     run: RunFolder,
     table: Rows = None,
+    keep: Annotated[
+        str, typer.Option(help="Columns of the table to write beside the predictions, such as an id.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="CSV file; default: standard output.")] = None,
 ) -> None:
-    """Predict the class of each row, with probabilities.
+    """Predict the class of each row, with probabilities, in the order of the rows.
 
     Examples:
 
-        equidp predict run new-people.csv --out predictions.csv
+        equidp predict run new-people.csv --keep id --out predictions.csv
 
         equidp predict run new-people.csv | head
     """
     if out is not None:
         check_writable(out, run, table)
+    if keep and table is None:
+        raise SettingError(f"--keep {keep} names columns of a table; give the table too.")
     kept = open_run(run)
     inputs = kept.test().inputs if table is None else kept.inputs(table)
     classes = kept.facts["class_names"]
@@ -43,9 +50,23 @@ def predict_command(
         )
     rows = pd.DataFrame(shares.numpy(), columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
+    if table is not None:
+        rows = pd.concat([_beside(table, names(keep), rows.columns), rows], axis=1)
     text = rows.to_csv(index=False, float_format="%.6g")
     if out is None:
         typer.echo(text, nl=False)
         return
     write_whole(out, text.encode())
     say(f"{len(rows):,} predictions: {out}")
+
+
+def _beside(table: Path, keep: list[str], taken: pd.Index) -> pd.DataFrame:
+    """Columns of the table as they stand in it."""
+    clash = [name for name in keep if name in taken]
+    if clash:
+        raise SettingError(
+            f"--keep {clash[0]}: the predictions have a column of that name; rename the table's, or leave it out."
+        )
+    written = read_as_written(table)
+    check_columns(written, keep, "--keep")
+    return written[keep]

@@ -43,6 +43,20 @@ def read_table(
     Raises:
         DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than `fewest` rows.
     """
+    table = read_as_written(path)
+    if len(table) < fewest:
+        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}.")
+    check_columns(table, drop, "drop")
+    kept = [name for name in table.columns if name not in drop and (only is None or name in only)]
+    return pd.DataFrame({name: _plain(name, table[name]) for name in kept})
+
+
+def read_as_written(path: Path) -> pd.DataFrame:
+    """The whole file: a CSV's cells as texts, a Parquet file's as what they are.
+
+    Raises:
+        DataError: not a table, duplicate or nameless columns.
+    """
     try:
         table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
     except _UNREADABLE as error:
@@ -58,12 +72,8 @@ def read_table(
         raise DataError(
             f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but one."
         )
-    if len(table) < fewest:
-        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}.")
     table.columns = pd.Index(names)
-    check_columns(table, drop, "drop")
-    kept = [name for name in names if name not in drop and (only is None or name in only)]
-    return pd.DataFrame({name: _plain(name, table[name]) for name in kept})
+    return table
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

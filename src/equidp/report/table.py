@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -20,6 +20,7 @@ from equidp.report.words import finding, label, number, overview, points, span, 
 if TYPE_CHECKING:
     from equidp.compare import Comparison
 
+_Key = TypeVar("_Key")
 _MARGIN, _NARROWEST = 3, 6  # characters
 _DETAILS = (
     ("accuracy", "accuracy, %", points),
@@ -55,7 +56,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(
             f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
         )
-        console.print(_individual_table(comparison))
+        for table in _individual_tables(comparison, console.width):
+            console.print(table)
 
 
 def _summary_table(comparison: Comparison) -> Table:
@@ -97,8 +99,7 @@ def _detail_tables(
     means = rows.set_index(["method", "setting", "group"])[f"{metric}_mean"]
     sizes = dict(zip(settings["group_names"], settings["train_group_sizes"], strict=True))
     heads = {group: f"{group} ({size:,})" for group, size in {**sizes, ALL: settings["num_train"]}.items()}
-    room = width - min(max(map(len, heads.values())), width // 2) - _MARGIN
-    for shown in _fitting(keys, room):
+    for shown in _fitting({key: _column_width(key) for key in keys}, width, heads.values()):
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
         table.add_column("group (in training)", overflow="fold")
         for key in shown:
@@ -109,17 +110,17 @@ def _detail_tables(
         yield table
 
 
-def _fitting(keys: Sequence[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
-    """Methods and settings, as many at a time as columns of so many characters have room for."""
-    shown: list[tuple[str, str]] = []
+def _fitting(columns: dict[_Key, int], width: int, heads: Iterable[str]) -> Iterator[list[_Key]]:
+    """Columns of so many characters each, as many at a time as fit beside the rows' heads."""
+    room = width - min(max(map(len, heads)), width // 2) - _MARGIN
+    shown: list[_Key] = []
     taken = 0
-    for key in keys:
-        size = _column_width(key) + _MARGIN
-        if shown and taken + size > room:
+    for key, size in columns.items():
+        if shown and taken + size + _MARGIN > room:
             yield shown
             shown, taken = [], 0
         shown.append(key)
-        taken += size
+        taken += size + _MARGIN
     if shown:
         yield shown
 
@@ -129,20 +130,24 @@ def _column_width(key: tuple[str, str]) -> int:
     return max(_NARROWEST, *map(len, label(*key).split()))
 
 
-def _individual_table(comparison: Comparison) -> Table:
-    means = individual_means(comparison)
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("group", no_wrap=True)
+def _individual_tables(comparison: Comparison, width: int) -> Iterator[Table]:
+    groups = comparison.settings["group_names"]
     columns = {
-        label(*key): part.set_index("group") for key, part in means.groupby(["method", "setting"], sort=False)
+        label(*key): [
+            f"{number(row.released_mean)} ± {number(row.standard_error)}"
+            for row in part.set_index("group").loc[groups].itertuples()
+        ]
+        for key, part in individual_means(comparison).groupby(["method", "setting"], sort=False)
     }
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for group in comparison.settings["group_names"]:
-        rows = (part.loc[group] for part in columns.values())
-        cells = (f"{number(row['released_mean'])} ± {number(row['standard_error'])}" for row in rows)
-        table.add_row(escape(group), *cells)
-    return table
+    sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+    for shown in _fitting(sizes, width, groups):
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("group", overflow="fold")
+        for name in shown:
+            table.add_column(name, justify="right", no_wrap=True)
+        for group, *cells in zip(groups, *(columns[name] for name in shown), strict=True):
+            table.add_row(escape(group), *cells)
+        yield table
 
 
 def ablation_table(summary: pd.DataFrame, method: str) -> Table:
