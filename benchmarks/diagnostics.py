@@ -16,6 +16,7 @@ from dataclasses import replace
 from statistics import median
 
 import torch
+from contenders import repeated
 from measure import peak_bytes
 
 import equidp
@@ -90,8 +91,7 @@ def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callab
         secure=False,
         seed=0,
     )
-    batch = next(trainer.batches())
-    return lambda: trainer.step(batch)
+    return repeated(trainer, next(trainer.batches()))
 
 
 def seconds(work: Callable[[], object], repeats: int = 20) -> float:

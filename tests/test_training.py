@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 import equidp
 from equidp.engines import ENGINES
 from equidp.errors import DataError, ModelError, PolicyError, SettingError
-from equidp.ledger import StepEvent
-from equidp.training import checked_schedule
+from equidp.ledger import Ledger, StepEvent
+from equidp.wiring import checked_schedule
 from toy import make_trainer, toy
 
 
@@ -423,8 +423,170 @@ def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(
             measure(Own(0))
 
 
-def test_an_optimizer_of_another_model_is_refused():
-    """As after make_compatible, which gives another model: nothing would be trained, and all spent."""
-    optimizer = torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.5)
-    with pytest.raises(SettingError, match="holds no parameter of the model"):
-        make_trainer(optimizer=optimizer)
+def test_gradients_from_before_without_noise_are_not_applied():
+    """Whatever else the optimizer holds: a layer that was frozen after a try, or another model."""
+    model, other = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), nn.Linear(5, 2)
+    data = toy()
+    for each in (model, other):
+        nn.functional.cross_entropy(each(data.inputs), data.targets).backward()
+    model[0].requires_grad_(False)
+    before = [parameter.detach().clone() for parameter in (*model[0].parameters(), *other.parameters())]
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.5)
+    make_trainer(model=model, optimizer=optimizer).fit()
+    after = [*model[0].parameters(), *other.parameters()]
+    assert all(map(torch.equal, before, after))
+
+
+def test_a_step_takes_the_last_sample_once():
+    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too little."""
+    trainer = make_trainer()
+    batches = trainer.batches()
+    first, second = next(batches), next(batches)
+    own = first._replace(indices=torch.arange(len(first.inputs)))
+    for batch in (own, first):
+        with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was taken already"):
+            trainer.step(batch)
+    assert trainer.steps_done == 0
+    trainer.step(second._replace(inputs=-second.inputs))  # as augmentation does
+    with pytest.raises(SettingError, match="was taken already"):
+        trainer.step(second)
+    assert trainer.steps_done == 1
+
+
+def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():
+    """Whoever keeps the best run so far gets that model with its own epsilon, not a later one's."""
+    trainer = make_trainer(epochs=4)
+    batches = trainer.batches()
+    for _ in range(10):
+        trainer.step(next(batches))
+    kept = trainer.run()
+    weight, epsilon = kept.model.weight.detach().clone(), kept.epsilon()
+    for batch in batches:
+        trainer.step(batch)
+    assert torch.equal(kept.model.weight, weight)
+    assert kept.epsilon() == epsilon < trainer.run().epsilon()
+    assert trainer.run().model is trainer.model
+
+
+def test_what_a_policy_learnt_stays_in_its_training():
+    """Without noise, what it learns is raw; a policy that is given to another Trainer starts afresh."""
+    policy = equidp.DPSGDF(1.0, 2)
+    first = make_trainer(policy=policy, noise_multiplier=0)
+    first.fit()
+    assert not torch.equal(first.policy.bounds, policy.bounds)
+    assert torch.equal(
+        make_trainer(policy=policy).policy.bounds, make_trainer(policy=equidp.DPSGDF(1.0, 2)).policy.bounds
+    )
+
+
+def test_a_finished_ledger_and_a_fresh_model_are_no_run():
+    """The weights would be untrained, and the card say otherwise."""
+    ledger = Ledger()
+    trainer = make_trainer(ledger=ledger)
+    trainer.fit()
+    assert trainer.fit().model is trainer.model  # that is done
+    with pytest.raises(SettingError, match="this model took none of them; restore it"):
+        make_trainer(ledger=ledger).fit()
+
+
+def test_a_callback_that_evaluates_leaves_training_in_training_mode():
+    modes = []
+
+    class Careless(equidp.Callback):
+        def after_step(self, trainer):
+            trainer.model.eval()
+
+    class Watch(nn.Module):
+        def forward(self, values):
+            modes.append(self.training)
+            return values
+
+    model = nn.Sequential(Watch(), nn.Linear(5, 2))
+    trainer = make_trainer(model=model, callbacks=[Careless()])
+    modes.clear()
+    trainer.fit()
+    assert len(modes) >= trainer.steps
+    assert all(modes)
+
+
+def test_a_progress_bar_in_a_loop_of_ones_own(capsys):
+    trainer = make_trainer(callbacks=[equidp.ProgressBar()])
+    for batch in trainer.batches():
+        trainer.step(batch)
+    assert "epsilon so far" in capsys.readouterr().out
+
+
+class Tuples(Dataset):
+    """The toy's examples one by one, with groups of one's own."""
+
+    def __init__(self, group) -> None:
+        self.data, self.group = toy(), group
+
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, index):
+        return self.data.inputs[index], int(self.data.targets[index]), self.group(index)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (lambda index: index % 2 - 1, "not among the whole numbers from 0 to 1"),
+        (lambda index: index % 2 + 1, "not among the whole numbers from 0 to 1"),
+        (lambda index: float(index % 2), "type torch.float64 for an example; expected whole numbers"),
+        (lambda index: torch.tensor([0, 1]), r"groups of shape \[2\]"),
+    ],
+)
+def test_groups_that_the_policy_does_not_know_are_refused(group, message):
+    """Group -1 would get the last group's bound, and be counted in others' cells."""
+    with pytest.raises(DataError, match=message):
+        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0, 2))
+
+
+def test_a_policy_of_ones_own_is_tried_on_every_group():
+    """A rare group beyond its bounds would end training in the middle."""
+
+    class Fixed(equidp.DPSGD):
+        def weights(self, norms, groups):
+            return (torch.tensor([0.5, 1.0])[groups] / norms).clamp(max=1.0)
+
+    data = toy()
+    rare = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "b", "c"), data.class_names)
+    with pytest.raises(PolicyError, match="failed on some group"):
+        make_trainer(rare, policy=Fixed(1.0))
+    make_trainer(data, policy=Fixed(1.0))
+
+
+def test_training_on_nothing_but_nan_is_refused():
+    """Each contributes nothing, so that epsilon would be spent on noise."""
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") * float("nan")
+
+    with pytest.raises(ModelError, match="gradients of all 16 examples that were tried"):
+        make_trainer(loss=loss)
+
+
+def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each(tmp_path):
+    data = toy()
+    run = make_trainer().fit()
+    turned = equidp.GroupedDataset(
+        data.inputs, 1 - data.targets, data.groups, data.group_names, ("yes", "no")
+    )
+    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+        with pytest.raises(
+            DataError, match="counts its classes 'yes', 'no', and the model was trained with 'no', 'yes'"
+        ):
+            measure(turned)
+
+    def loss(outputs, targets):
+        return nn.functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], targets.float(), reduction="none"
+        )
+
+    record = equidp.RunRecord()
+    one_logit = make_trainer(model=nn.Linear(5, 1), loss=loss, callbacks=[equidp.EpochRecorder(record, data)])
+    with pytest.raises(DataError, match=r"outputs are \[n, 1\] for 2 classes"):
+        one_logit.fit()
+    assert one_logit.steps_done == 0

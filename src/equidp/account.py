@@ -13,7 +13,7 @@ from equidp.ledger import StepEvent
 from equidp.plans import METHODS, Plan, default_delta
 from equidp.policies import SGD
 from equidp.settings import check_whole, unknown_name
-from equidp.training import checked_schedule
+from equidp.wiring import checked_schedule
 
 
 @dataclass(frozen=True)

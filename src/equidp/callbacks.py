@@ -6,6 +6,7 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import torch
 from rich.progress import (
     BarColumn,
@@ -59,6 +60,8 @@ class Callback:
 class ProgressBar(Callback):
     """A bar with the time left and epsilon so far, on the terminal."""
 
+    _progress: Progress | None = None
+
     def before_training(self, trainer: Trainer) -> None:
         self._progress = Progress(
             TextColumn("training"),
@@ -74,11 +77,17 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def after_step(self, trainer: Trainer) -> None:
+        if self._progress is None:  # in a loop of one's own
+            self.before_training(trainer)
+        assert self._progress is not None
         epsilon = f"<= {trainer.epsilon_so_far(trainer.steps_done):.3g} at delta {trainer.delta:g}"
         self._progress.update(self._task, completed=trainer.steps_done, epsilon=epsilon)
+        if trainer.steps_done == trainer.steps:
+            self._progress.stop()
 
     def after_training(self, trainer: Trainer) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
 
 class EpochRecorder(Callback):
@@ -101,13 +110,16 @@ class EpochRecorder(Callback):
             for group in range(test.num_groups)
         ]
 
+    def before_training(self, trainer: Trainer) -> None:
+        self._metrics(trainer)  # while nothing is spent, should the model be one that has none
+
+    def _metrics(self, trainer: Trainer) -> pd.DataFrame:
+        test = self.test
+        outputs = predict(trainer.model, test.inputs)
+        return group_metrics(outputs, test.targets, test.groups, test.group_names).set_index("group")
+
     def after_epoch(self, trainer: Trainer) -> None:
-        metrics = group_metrics(
-            predict(trainer.model, self.test.inputs),
-            self.test.targets,
-            self.test.groups,
-            self.test.group_names,
-        ).set_index("group")
+        metrics = self._metrics(trainer)
         released = trainer.policy.released_state()
         for group, name in enumerate(self.test.group_names):
             self.record.append(

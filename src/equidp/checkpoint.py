@@ -118,6 +118,7 @@ class Checkpoints(Callback):
         trainer.model.load_state_dict(state["model"])
         trainer.optimizer.load_state_dict(state["optimizer"])
         trainer.policy.load_state_dict(state["policy"])
+        trainer.begun = True
         if trainer.scheduler is not None:
             trainer.scheduler.load_state_dict(state["scheduler"])
             with warnings.catch_warnings():

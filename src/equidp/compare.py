@@ -39,7 +39,7 @@ from equidp.runs import (
     split_facts,
 )
 from equidp.settings import unknown_name
-from equidp.training import checked_schedule
+from equidp.wiring import checked_schedule
 
 BASELINE = "sgd"
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt")

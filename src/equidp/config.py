@@ -16,7 +16,8 @@ from equidp.errors import SettingError
 from equidp.ledger import StepEvent
 from equidp.plans import METHODS, Plan, default_delta
 from equidp.settings import check_number, unknown_name
-from equidp.training import BEYOND_BUDGET, checked_schedule
+from equidp.training import BEYOND_BUDGET
+from equidp.wiring import checked_schedule
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,10 @@ def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Ten
 
     try:
         return _vmapped(rule, norms.unsqueeze(1).clone(), groups.unsqueeze(1).clone()).squeeze(1)
+    except IndexError as error:
+        raise PolicyError(
+            f"{getattr(rule, '__qualname__', rule)} failed on some group ({error}); make the policy for as many as the data has."
+        ) from error
     except Exception as error:
         raise PolicyError(
             f"{getattr(rule, '__qualname__', rule)} cannot be applied to one example at a time ({error}). Use torch operations "
@@ -249,9 +253,9 @@ class PrivateStep:
             capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
         )
 
-    def rehearse(self, device: torch.device) -> None:
-        """Refuses a policy whose rules cannot be applied at all, while nothing is spent."""
-        made_up = torch.ones(2, device=device), torch.zeros(2, dtype=torch.int64, device=device)
+    def rehearse(self, groups: Tensor) -> None:
+        """Refuses a policy whose rules cannot be applied to examples of these groups at all, while nothing is spent."""
+        made_up = torch.ones(len(groups), device=groups.device), groups
         self._sensitivity()
         self._weights(*made_up)
         if self.event.statistics_noise is not None:

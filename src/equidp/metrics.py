@@ -52,7 +52,16 @@ def group_metrics(
 
     Returns:
         Rows in the order of the groups, then "all": group, count, accuracy, loss (NaN for a group without examples).
+
+    Raises:
+        DataError: outputs of another shape.
     """
+    classes = int(targets.max()) + 1 if len(targets) else 1
+    if outputs.dim() != 2 or outputs.shape[1] < max(classes, 2):
+        raise DataError(
+            f"the model's outputs are [n{''.join(f', {size}' for size in outputs.shape[1:])}] for {max(classes, 2)} classes; group "
+            "metrics need one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
+        )
     correct = (outputs.argmax(dim=1) == targets).double()
     losses = cross_entropy(outputs.double(), targets, reduction="none")
     rows = []

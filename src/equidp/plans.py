@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from equidp.errors import SettingError
 from equidp.models import MODELS
 from equidp.policies import (
     DPSGD,
@@ -66,6 +67,11 @@ class Plan:
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module):
+            raise SettingError(
+                "model is a module; expected a name, or a function that makes a fresh one for each training: "
+                "lambda shape, classes: nn.Linear(shape[0], classes)."
+            )
         if isinstance(self.model, str) and self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
         for name in ("learning_rate", "clipping_bound", "epochs", "statistics_ratio"):

@@ -21,7 +21,8 @@ from equidp.ledger import Ledger, StepEvent
 from equidp.plans import METHODS
 from equidp.report.card import versions
 from equidp.runs import build_model, make_optimizer
-from equidp.training import Trainer, checked_schedule
+from equidp.training import Trainer
+from equidp.wiring import checked_schedule
 
 
 @dataclass(frozen=True)

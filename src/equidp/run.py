@@ -50,8 +50,12 @@ class Run:
         return epsilon(self.entries, self.delta if delta is None else delta, accountant or self.accountant)
 
     def metrics(self, test: GroupedDataset) -> pd.DataFrame:
-        """Accuracy and loss on `test` by group, and of all; see `equidp.metrics.group_metrics`."""
-        _check_in_memory(test)
+        """Accuracy and loss on `test` by group, and of all; see `equidp.metrics.group_metrics`.
+
+        Raises:
+            DataError: not a GroupedDataset, or one with other classes than the training data's.
+        """
+        self._check_test(test)
         outputs = predict(self.model, test.inputs)
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
@@ -82,7 +86,7 @@ class Run:
         from equidp.report.card import write_cards  # reports need runs, not the other way round
 
         if test is not None:
-            _check_in_memory(test)
+            self._check_test(test)
         # A release reads every example, so its event has sample rate 1.
         if released and (
             len({event for event, _ in self.entries}) < 2
@@ -93,12 +97,18 @@ class Run:
             )
         write_cards(self, [path], test, data, notes, released or {}, details or {})
 
-
-def _check_in_memory(test: GroupedDataset) -> None:
-    if not isinstance(test, GroupedDataset):
-        raise DataError(
-            f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets and groups."
-        )
+    def _check_test(self, test: GroupedDataset) -> None:
+        if not isinstance(test, GroupedDataset):
+            raise DataError(
+                f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets and "
+                "groups."
+            )
+        classes = self.settings.get("classes", test.class_names)
+        if classes != test.class_names:
+            raise DataError(
+                f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model was trained with "
+                f"{', '.join(map(repr, classes))}; give them the same order, and all of them."
+            )
 
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:

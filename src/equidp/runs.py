@@ -31,7 +31,8 @@ from equidp.individual import IndividualAccountant
 from equidp.models import MODELS
 from equidp.plans import METHODS, Plan
 from equidp.record import RunRecord
-from equidp.training import Trainer, checked_schedule
+from equidp.training import Trainer
+from equidp.wiring import checked_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

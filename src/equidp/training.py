@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.data.batches import Batch, batches, loaded_batches
-from equidp.engines import check_engine, check_model, make_engine
+from equidp.engines import check_classes, check_engine, check_model, make_engine
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
@@ -26,7 +27,8 @@ from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
 from equidp.run import Run, settings_of
 from equidp.sampling import PoissonSampler
-from equidp.settings import check_number, check_whole, unknown_name
+from equidp.settings import check_number, unknown_name
+from equidp.wiring import check_groups, check_kinds, check_optimizer, check_scheduler, checked_schedule
 
 _TRIED = 16
 BEYOND_BUDGET = ("refuse", "stop")
@@ -89,21 +91,13 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
     ) -> None:
-        if not isinstance(policy, Policy):
-            raise SettingError(
-                f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0)."
-            )
-        if not (isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)):
-            raise SettingError(
-                f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as [equidp.ProgressBar()]."
-            )
-        wanted = getattr(policy, "num_groups", None)
-        if wanted is not None and isinstance(train, GroupedDataset) and wanted != train.num_groups:
-            raise SettingError(
-                f"the policy was made for num_groups={wanted}, and the data has {train.num_groups} groups; make it for these."
-            )
+        check_kinds(model, train, policy, callbacks, ledger, budget)
+        check_groups(policy, train)
         self.num_examples = len(train)  # type: ignore[arg-type]
-        self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
+        self.model, self.optimizer, self.train = model, optimizer, train
+        self.policy = policy = copy.deepcopy(
+            policy
+        )  # what it learns here is of this data, and is paid for here
         self.scheduler, self.callbacks, self.workers = scheduler, tuple(callbacks), workers
         self.sample_rate, self.steps = checked_schedule(
             self.num_examples, batch_size, epochs=epochs, steps=steps
@@ -124,13 +118,11 @@ class Trainer:
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self._parameters = list(model.parameters())
         self.engine = self._checked_engine(engine)
-        optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if not optimized & set(map(id, self._parameters)):
-            raise SettingError(
-                "the optimizer holds no parameter of the model; make it from model.parameters(), after make_compatible or any "
-                "other call that gives another model."
-            )
+        check_optimizer(optimizer, model)
+        check_scheduler(scheduler, optimizer, self.steps - self.steps_done)
         self._stopped: BaseException | None = None
+        self._sample: torch.Tensor | None = None
+        self.begun = False
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
             self.engine,
@@ -142,7 +134,8 @@ class Trainer:
             randomness=self.randomness,
             physical_batch_size=physical_batch_size,
         )
-        self._private_step.rehearse(next(iter(self._parameters)).device)
+        groups = train.num_groups if isinstance(train, GroupedDataset) else getattr(policy, "num_groups", 1)
+        self._private_step.rehearse(torch.arange(groups, device=self._parameters[0].device))
 
     def _noise_multiplier(self, noise_multiplier: float | None, target_epsilon: float | None) -> float:
         if isinstance(self.policy, SGD):
@@ -183,6 +176,8 @@ class Trainer:
         """The engine, after model, loss and engine were tried on a few examples."""
         inputs, targets, *_ = self._on_device(next(self._load([_spread(self.num_examples)])))
         check_model(self.model, self.loss, inputs, targets)
+        if isinstance(self.train, GroupedDataset):
+            check_classes(self.model, self.loss, inputs, self.train.class_names)
         engine = make_engine(name, self.model, self.loss)
         check_engine(engine, self.model, self.loss, inputs, targets)
         return engine
@@ -198,7 +193,7 @@ class Trainer:
         return self.steps_done * self.sample_rate
 
     def batches(self) -> Iterator[Batch]:
-        """Poisson samples for the steps that are left; give each of them to `step`, once.
+        """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
 
         Raises:
             BudgetError: they do not fit into the budget any more.
@@ -222,12 +217,18 @@ class Trainer:
             except BaseException:
                 self.ledger.spend(self.event)
                 raise
+            self._sample = batch.indices
             yield batch
 
     def _load(self, samples: Any) -> Iterator[Batch]:
         if isinstance(self.train, GroupedDataset):
             return batches(self.train, samples)
-        return loaded_batches(self.train, samples, workers=self.workers)
+        return loaded_batches(
+            self.train,
+            samples,
+            num_groups=getattr(self.policy, "num_groups", None),
+            workers=self.workers,
+        )
 
     def _on_device(self, batch: Batch) -> Batch:
         device = next((parameter.device for parameter in self._parameters), batch.inputs.device)
@@ -236,7 +237,15 @@ class Trainer:
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def step(self, batch: Batch) -> None:
-        """One private step: spends budget, puts the private gradient into p.grad and lets the optimizer take it."""
+        """One private step: spends budget, puts the private gradient into p.grad and lets the optimizer take it.
+
+        Args:
+            batch: what `batches` gave last, once. Its inputs may be changed example by example, as by augmentation
+                (`batch._replace(inputs=...)`).
+
+        Raises:
+            SettingError: another batch, no steps left, or other parameters than the Trainer was made with; nothing is spent.
+        """
         if self.steps_done >= self.steps:
             raise SettingError(
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan, and account for, more."
@@ -246,18 +255,25 @@ class Trainer:
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were trained then; "
                 "make a new Trainer."
             )
+        if batch.indices is not self._sample:
+            raise SettingError(
+                "step() was given a batch that is not the last of trainer.batches(), or was taken already: epsilon holds for "
+                "Poisson samples, each used once. Write `for batch in trainer.batches(): trainer.step(batch)`."
+            )
         now = list(self.model.parameters())
         if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
             raise SettingError(
                 "parameters were added, taken away or replaced after the Trainer was made, and the noise covers those that were "
                 "there then; make a new Trainer."
             )
+        self._sample, self.begun = None, True
         try:
             batch = self._on_device(batch)
         except Exception:  # for want of memory, which tells how large the sample is
             self.ledger.spend(self.event)
             raise
         self._private_step(*batch)
+        self._drop_other_gradients()
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -269,12 +285,25 @@ class Trainer:
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
+    def _drop_other_gradients(self) -> None:
+        """Whatever else the optimizer holds, such as a frozen layer, may have gradients from before, without noise."""
+        private = {id(parameter) for parameter in self._private_step.parameters}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in private:
+                    parameter.grad = None
+
     def stop(self, reason: BaseException) -> None:
         """Has `fit` raise `reason` once the step under way is complete."""
         self._stopped = reason
 
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
+        if not self.begun and self.steps_done >= self.steps:
+            raise SettingError(
+                f"the ledger holds all {self.steps} planned steps, and this model took none of them; restore it from the run's "
+                "checkpoints (Checkpoints.restore), or give a ledger of its own."
+            )
         was_training = self.model.training
         self.model.train()
         self._stopped = None
@@ -285,6 +314,8 @@ class Trainer:
                 begun.append(callback)
             for batch in self.batches():
                 self.step(batch)
+                if not self.model.training:  # a callback looked at it in evaluation mode
+                    self.model.train()
                 if self._stopped is not None:
                     raise self._stopped
         finally:
@@ -310,32 +341,9 @@ class Trainer:
         return self._private_step.share_limits
 
     def run(self) -> Run:
-        """What has been trained and spent so far."""
-        entries, settings = self.ledger.entries, settings_of(self)
-        return Run(self.model, entries, self.delta, self.loss, self.accountant, settings)
-
-
-def checked_schedule(
-    num_examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None
-) -> tuple[float, int]:
-    """Sample rate q = b / n and number of steps T (spec: T = floor(epochs n / b)) of a plan that makes sense."""
-    check_whole(1, batch_size=batch_size)
-    if batch_size > num_examples:
-        raise SettingError(
-            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller batch size."
-        )
-    if (epochs is None) == (steps is None):
-        raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")
-    if epochs is not None:
-        check_number("(0, inf)", epochs=epochs)
-        steps = math.floor(epochs * num_examples / batch_size)
-        if steps < 1:
-            raise SettingError(
-                f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer."
-            )
-    check_whole(1, steps=steps)
-    assert steps is not None
-    return batch_size / num_examples, steps
+        """What has been trained and spent so far; with steps left, of a copy of the model, which further ones do not change."""
+        model = self.model if self.steps_done >= self.steps else copy.deepcopy(self.model)
+        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, settings_of(self))
 
 
 def _spread(num_examples: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.engines import ENGINES, dataset_norms, make_engine
+from equidp.engines import ENGINES, check_engine, check_model, dataset_norms, make_engine
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.layers import RULES, rule_for
 from equidp.errors import ModelError, SettingError
@@ -403,3 +403,78 @@ def test_a_module_that_does_not_run_alike_twice_adds_no_more_than_its_norms():
     norms = engine.norms(torch.randn(3, 4), torch.tensor([0, 1, 0]))
     engine.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
     assert model[0].scale.grad.norm() <= norms[0] * (1 + 1e-5)
+
+
+class OwnAndDropout(nn.Module):
+    """A parameter of a module's own, and dropout in the module: a small ViT's first lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(6))
+        self.first, self.dropout, self.second = nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.second(self.dropout(torch.tanh(self.first(values + self.shift))))
+
+
+def test_a_module_that_is_run_again_drops_out_what_it_did():
+    """Norms, sum and the gradients that they are of belong to one mask, that of the pass itself."""
+    model, inputs, targets = OwnAndDropout().double(), drawn(9, 6), torch.arange(9) % 2
+    torch.manual_seed(3)
+    losses = loss(model(inputs), targets)
+    parameters = list(model.parameters())
+    rows = [torch.autograd.grad(each, parameters, retain_graph=True) for each in losses]
+    oracle = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    engine = make_engine("ghost", model, loss)
+    torch.manual_seed(3)
+    norms = engine.norms(inputs, targets)
+    torch.rand(7)  # whatever is drawn in between
+    weights = torch.linspace(0.3, 2.0, 9, dtype=torch.float64)
+    engine.weighted_sum(weights)
+    total = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    torch.testing.assert_close(norms, oracle.norm(dim=1), rtol=1e-10, atol=0)
+    torch.testing.assert_close(total, weights @ oracle, rtol=1e-10, atol=1e-14)
+
+
+class Shuffled(nn.Module):
+    """Draws its dropout in another order than one example at a time would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(6))
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(nn.functional.dropout((values + self.shift).T.contiguous(), 0.4, self.training).T)
+
+
+def test_a_module_that_cannot_drop_out_the_same_again_is_refused_when_it_is_tried():
+    model, inputs, targets = Shuffled(), torch.randn(9, 6), torch.arange(9) % 2
+    with pytest.raises(ModelError, match=r"Shuffled draws random numbers .* Use engine='functional'"):
+        check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
+    check_engine(make_engine("functional", model, loss), model, loss, inputs, targets)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_transformer_with_padding_and_its_usual_settings_can_be_trained(engine, own):
+    """In evaluation mode torch would take a shortcut through nested tensors that lets no gradient pass."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 8)
+            layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0 if own else 0.1, batch_first=True)
+            self.body, self.out = nn.TransformerEncoder(layer, 2), nn.Linear(8, 2)
+            self.shift = nn.Parameter(torch.zeros(8), requires_grad=own)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            read = self.body(self.words(tokens) + self.shift, src_key_padding_mask=tokens == 0)
+            return self.out(read.mean(dim=1))
+
+    tokens = torch.randint(1, 9, (6, 5))
+    tokens[:3, 3:] = 0
+    model, targets = Reader(), torch.arange(6) % 2
+    check_model(model, loss, tokens, targets)
+    check_engine(make_engine(engine, model, loss), model, loss, tokens, targets)
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -129,6 +129,7 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
         ({"epsilon": -1}, "target_epsilon=-1"),
         ({"epochs": 0}, "epochs=0"),
         ({"model": "logstic"}, "Did you mean 'logistic'"),
+        ({"model": nn.Linear(4, 2)}, "model is a module; expected a name, or a function"),
         ({"batch_size": 1000}, "batch_size=1000 is more than"),
         ({"method_settings": {"learning_rate": 1}}, "unknown method setting 'learning_rate'"),
         ({"method_settings": {"smothing": 0.9}}, "Did you mean 'smoothing'"),

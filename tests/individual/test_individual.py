@@ -450,12 +450,12 @@ def test_two_that_would_limit_shares_are_refused():
 def test_steps_after_fit_without_its_limits_are_refused():
     """They end with fit, and what is counted would no longer bound what is used."""
     trainer, accountant = watched(accountant=equidp.IndividualClipping(interval=100))
-    batch = next(trainer.batches())
+    batches = trainer.batches()
     accountant.before_training(trainer)
-    trainer.step(batch)
+    trainer.step(next(batches))
     trainer.limit_shares(None)
     with pytest.raises(SettingError, match="without the limits of IndividualClipping"):
-        trainer.step(batch)
+        trainer.step(next(batches))
 
 
 def test_a_loop_of_ones_own_says_how_to_begin():

@@ -120,9 +120,27 @@ class BatchSensitivity(DPSGDF):
         return float(self.bounds[:-1].max())
 
 
+class Masks(DPSGD):
+    """What the mechanism cannot apply to one example at a time."""
+
+    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
+        weights = torch.ones_like(norms)
+        weights[norms > 1] = 1 / norms[norms > 1]
+        return weights
+
+
+class LeavesTorch(DPSGD):
+    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
+        return torch.from_numpy(1 / norms.numpy().clip(1.0))
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
+        (Masks(1.0), "cannot be applied to one example at a time"),
+        (LeavesTorch(1.0), "cannot be applied to one example at a time"),
+        (DPSGDF(1.0, K - 1), "failed in trial 0 with IndexError"),
+        (DPSGD, "is no policy; expected an object"),
         (LongRows(1.0), "row of norm"),
         (HeavyWeights(1.0), "above its sensitivity"),
         (LooksAtOthers(1.0), "changes with the other examples"),

@@ -42,20 +42,26 @@ def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batc
         )
 
 
-def loaded_batches(dataset: Dataset[Any], samples: Iterable[Tensor], *, workers: int = 0) -> Iterator[Batch]:
+def loaded_batches(
+    dataset: Dataset[Any], samples: Iterable[Tensor], *, num_groups: int | None = None, workers: int = 0
+) -> Iterator[Batch]:
     """The sampled examples of a map-style dataset that does not fit memory.
 
     Args:
         dataset: gives (input, target, group) for an index; tensors, arrays or numbers.
         samples: indices of each batch, [batch].
+        num_groups: how many groups there may be; None: any number.
         workers: processes that load ahead.
+
+    Raises:
+        DataError: examples that are not of this kind, or groups that are not 0 to num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.")
     first = dataset[0]
     if not (isinstance(first, tuple | list) and len(first) == 3):
         raise DataError(
-            f"the dataset gives {type(first).__name__} for an example; expected a tuple (input, target, group)."
+            f"the dataset gives {_described(first)} for an example; expected a tuple (input, target, group)."
         )
     example = default_collate([first])
     if not all(isinstance(part, Tensor) for part in example):
@@ -72,7 +78,23 @@ def loaded_batches(dataset: Dataset[Any], samples: Iterable[Tensor], *, workers:
         pin_memory=torch.cuda.is_available(),
     )
     for inputs, targets, groups in loader:
+        _check_groups(groups, num_groups)
         yield Batch(inputs, targets, groups, order.next_indices())
+
+
+def _described(example: object) -> str:
+    return f"{type(example).__name__}{f' of {len(example)}' if isinstance(example, tuple | list) else ''}"
+
+
+def _check_groups(groups: Tensor, num_groups: int | None) -> None:
+    expected = "whole numbers from 0" + ("" if num_groups is None else f" to {num_groups - 1}")
+    if groups.dim() != 1 or groups.is_floating_point():
+        raise DataError(
+            f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an example; expected "
+            f"{expected}."
+        )
+    if len(groups) and not (groups.min() >= 0 and (num_groups is None or groups.max() < num_groups)):
+        raise DataError(f"the dataset gives a group that is not among the {expected}.")
 
 
 class _Indices:

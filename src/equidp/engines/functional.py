@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from equidp.engines.base import LossFunction
-from equidp.engines.layers import unrolled
+from equidp.engines.layers import RandomState, unrolled
 from equidp.errors import SettingError
 
 _CHUNK_NUMBERS = 2**26
@@ -36,12 +37,12 @@ class FunctionalEngine:
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
         self._batch: tuple[Tensor, Tensor] | None = None
         self._kept: list[dict[str, Tensor]] = []
-        self._random_states: list[Tensor] = []
+        self._random: RandomState | None = None
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
         self._batch, self._kept = (inputs, targets), []
-        self._random_states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _cuda(inputs))]
+        self._random = RandomState(inputs.device)
         norms = []
         for gradients in self._chunks():
             rows = [gradient.flatten(1) for gradient in gradients.values()]
@@ -52,14 +53,9 @@ class FunctionalEngine:
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
-        assert self._batch is not None, "norms() comes first"
+        assert self._random is not None, "norms() comes first"
         parameters = dict(self.model.named_parameters())
-        devices = _cuda(self._batch[0])
-        with torch.random.fork_rng(devices=devices, enabled=not self._kept):
-            if not self._kept:
-                torch.set_rng_state(self._random_states[0])
-                for device, state in zip(devices, self._random_states[1:], strict=True):
-                    torch.cuda.set_rng_state(state, device)
+        with nullcontext() if self._kept else self._random.again():
             chunks = torch.split(weights, self.chunk_size)
             for gradients, part in zip(self._kept or self._chunks(), chunks, strict=True):
                 for name, gradient in gradients.items():
@@ -89,10 +85,6 @@ class FunctionalEngine:
             with unrolled(self.model):
                 gradients = gradient(trained, x, y)
             yield gradients
-
-
-def _cuda(inputs: Tensor) -> list[torch.device]:
-    return [inputs.device] if inputs.device.type == "cuda" else []
 
 
 def _lengths(rows: Tensor) -> Tensor:

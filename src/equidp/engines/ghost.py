@@ -19,7 +19,17 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten
 
 from equidp.engines.base import LossFunction
-from equidp.engines.layers import Call, FallbackCall, OpenedCall, Tape, forward_for, replaced, rule_for
+from equidp.engines.layers import (
+    Call,
+    FallbackCall,
+    OpenedCall,
+    RandomState,
+    Tape,
+    attention_in_full,
+    forward_for,
+    replaced,
+    rule_for,
+)
 from equidp.engines.layers.base import squared_lengths
 from equidp.errors import ModelError
 
@@ -107,13 +117,8 @@ class GhostEngine:
     @contextmanager
     def _watched(self, tape: Tape) -> Iterator[None]:
         """Forwards that take notes in the modules that own trained parameters, while inside."""
-        fast_path = torch.backends.mha.get_fastpath_enabled()
-        try:
-            with replaced({site.module: partial(site.run, tape) for site in self._sites}):
-                torch.backends.mha.set_fastpath_enabled(False)
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
+        with replaced({site.module: partial(site.run, tape) for site in self._sites}), attention_in_full():
+            yield
 
 
 class _Site:
@@ -139,9 +144,13 @@ class _Site:
             call = self._rule(self.module, self.parameters)
             tape.note(call)
             return call.run(self._own, arguments[0], tape)
+        random = RandomState(next(iter(self.parameters.values())).device)
         output = self._own(*arguments, **keywords)
         unknown = FallbackCall(self.module, self.parameters, arguments, keywords, self._whole)
-        for position, each in enumerate(tree_flatten(output)[0]):
+        outputs = tree_flatten(output)[0]
+        if random.moved():
+            unknown.draw_again(random, outputs)
+        for position, each in enumerate(outputs):
             if isinstance(each, Tensor):
                 tape.watch(self.module, unknown.inputs, each, partial(unknown.receive_at, position))
         tape.note(unknown)

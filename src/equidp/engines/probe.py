@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equidp.engines.base import GradientEngine, LossFunction
+from equidp.engines.layers import attention_in_full
 from equidp.errors import ModelError
 
 _TOLERANCE = 0.02
@@ -36,6 +37,12 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
         raise ModelError(
             "the model has no trainable parameter; set requires_grad on those that are to be trained."
         )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ModelError(
+                f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
+                "initialise or load)."
+            )
     for name, parameter in trained.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ModelError(
@@ -62,12 +69,35 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
         _check_mixing(model, inputs, outputs)
 
 
+def check_classes(model: nn.Module, loss: LossFunction, inputs: Tensor, class_names: Sequence[str]) -> None:
+    """Refuses a model or loss that has no place for the last class, which the examples that are tried may lack.
+
+    Args:
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs: a few examples, [batch, ...].
+        class_names: one per class.
+
+    Raises:
+        ModelError: the loss fails for it.
+    """
+    with _undisturbed(model):
+        outputs = _forward(model, inputs)
+        try:
+            loss(outputs, torch.full((len(inputs),), len(class_names) - 1, device=inputs.device))
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise ModelError(
+                f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
+                f"model's outputs are [batch{''.join(f', {size}' for size in outputs.shape[1:])}]; give it one per class."
+            ) from error
+
+
 def _forward(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
     """Outputs in training mode; the same random numbers each time."""
     torch.manual_seed(seed)
     try:
         outputs = model(inputs)
-    except (RuntimeError, IndexError, TypeError) as error:
+    except (RuntimeError, IndexError, TypeError, AssertionError) as error:
         raise ModelError(f"the model cannot read inputs of shape {list(inputs.shape)}: {error}") from error
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
         shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -126,27 +156,26 @@ def check_engine(
     grads = [parameter.grad for parameter in trained]
     with _undisturbed(model), torch.enable_grad():
         if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
+            with _explained(engine):
+                engine.norms(inputs, targets)
             model.eval()
         single = [
             _flat_gradients(loss(model(x[None]), y[None]).sum(), trained)
             for x, y in zip(inputs, targets, strict=True)
         ]
-        try:
-            for parameter in trained:
-                parameter.grad = None
-            with suppress(RuntimeError, ValueError, TypeError, IndexError):
-                # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
-                engine.norms(inputs[1:], targets[1:])
-                engine.norms(inputs, targets)
-            norms = engine.norms(inputs, targets)
-            # Weights of their own tell whether each goes to the example that it is for.
-            weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
-            engine.weighted_sum(weights)
-            total = torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        finite = torch.stack([torch.isfinite(gradient).all() for gradient in single])
+        if not finite.any():
             raise ModelError(
-                f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
-            ) from error
+                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: nothing would be "
+                "learned, and epsilon spent. Look for missing or huge values in inputs and targets, and at the loss."
+            )
+        single = [gradient for gradient, each in zip(single, finite, strict=True) if each]
+        inputs, targets = inputs[finite], targets[finite]
+        for parameter in trained:
+            parameter.grad = None
+        try:
+            with _explained(engine):
+                norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
         finally:
             for parameter, grad in zip(trained, grads, strict=True):
                 parameter.grad = grad
@@ -157,13 +186,37 @@ def check_engine(
     same_norms = ((norms - true_norms).abs() <= allowed).all()
     true_sum = torch.tensordot(weights.to(total.dtype), torch.stack(single).to(total.dtype), dims=1)
     same_sum = torch.linalg.vector_norm(total - true_sum) <= _TOLERANCE * size * len(inputs)
-    if torch.isfinite(size) and not (same_norms and same_sum):
+    if not (same_norms and same_sum):
         raise ModelError(
             f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one backward pass each. "
             "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight); call the layer), "
             "or examples may change places on their way (sorted by length: enforce_sorted=False does without). Or use "
             "engine='functional'."
         )
+
+
+@contextmanager
+def _explained(engine: GradientEngine) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelError(
+            f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
+        ) from error
+
+
+def _engines_gradients(
+    engine: GradientEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The engine's norms, weights [batch] that tell whether each goes to the example that it is for, and the weighted sum."""
+    with suppress(RuntimeError, ValueError, TypeError, IndexError):
+        # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
+        engine.norms(inputs[1:], targets[1:])
+        engine.norms(inputs, targets)
+    norms = engine.norms(inputs, targets)
+    weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
+    engine.weighted_sum(weights)
+    return norms, weights, torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
 
 
 def _flat_gradients(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
@@ -187,7 +240,7 @@ def _undisturbed(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     rewritten: list[str] = []
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+        with torch.no_grad(), attention_in_full(), torch.random.fork_rng(devices=list(devices)):
             model.train()
             yield buffers
         now = dict(model.named_parameters())

@@ -22,9 +22,10 @@ _SLACK = 1 + 1e-5  # float32 rounding
 def check_policy(policy: Policy, num_groups: int | None = None, *, noise_multiplier: float = 1.0) -> None:
     """Tries a policy on random and extreme norms, groups and releases.
 
-    Checked: rows and weights are bounded for every group, present or not, and by each group's own bound where one is named; an
-    example's row and weight do not depend on other examples; state changes by `observe` alone; saving and loading gives the same
-    policy again. The policy itself is not changed.
+    Checked: both rules can be applied to one example at a time, as the mechanism applies them; rows and weights are bounded for
+    every group, present or not, and by each group's own bound where one is named; an example's row and weight do not depend on
+    other examples; state changes by `observe` alone; saving and loading gives the same policy again. The policy itself is not
+    changed.
 
     Args:
         policy: ours or a user's.
@@ -34,6 +35,10 @@ def check_policy(policy: Policy, num_groups: int | None = None, *, noise_multipl
     Raises:
         PolicyError: names the promise that was broken, with an example.
     """
+    if not isinstance(policy, Policy):
+        raise PolicyError(
+            f"{policy!r} is no policy; expected an object such as equidp.DPSGD(clipping_bound=1.0)."
+        )
     generator = torch.Generator().manual_seed(0)
     policy = copy.deepcopy(policy)
     groups: int = getattr(policy, "num_groups", 2) if num_groups is None else num_groups
@@ -47,6 +52,8 @@ def check_policy(policy: Policy, num_groups: int | None = None, *, noise_multipl
             raise
         except (
             ArithmeticError,
+            AttributeError,
+            LookupError,
             RuntimeError,
             TypeError,
             ValueError,
@@ -67,6 +74,8 @@ def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]
 
 
 def _check_once(policy: Policy, norms: Tensor, groups: Tensor) -> None:
+    from equidp.mechanism import rowwise  # the mechanism knows policies, not the other way round
+
     name = type(policy).__name__
     before, sensitivity = policy.state_dict(), policy.sensitivity
     if not sensitivity > 0 or math.isnan(sensitivity):
@@ -84,6 +93,8 @@ def _check_once(policy: Policy, norms: Tensor, groups: Tensor) -> None:
     _check_weights(name, whole["weights"], norms, groups, sensitivity)
     _check_group_bounds(policy, whole["weights"], norms, groups)
     kept = torch.arange(2, len(norms), 3)
+    for compute in rules.values():
+        rowwise(compute, norms, groups)
     for rule, compute in rules.items():
         alone, among_others = compute(norms[kept], groups[kept]), whole[rule][kept]
         if not torch.allclose(alone.to(torch.float64), among_others.to(torch.float64), rtol=1e-6):

@@ -10,7 +10,8 @@ from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.engines.layers.norm import GroupNormCall, InstanceNormCall, LayerNormCall, RMSNormCall
-from equidp.engines.layers.opened import OpenedCall, forward_for, replaced, unrolled
+from equidp.engines.layers.opened import OpenedCall, attention_in_full, forward_for, replaced, unrolled
+from equidp.engines.layers.randomness import RandomState
 from equidp.engines.layers.tape import Tape
 
 __all__ = [
@@ -18,8 +19,10 @@ __all__ = [
     "Call",
     "FallbackCall",
     "OpenedCall",
+    "RandomState",
     "RuledCall",
     "Tape",
+    "attention_in_full",
     "forward_for",
     "replaced",
     "rule_for",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.layers.base import LayerCall, precise, squared_lengths, weighted_sums
 from equidp.engines.layers.opened import unrolled
+from equidp.engines.layers.randomness import RandomState
 from equidp.errors import ModelError
+
+_AS_BEFORE = 0.02
+"""How far outputs may be from those with the same random numbers, of their norm: rounding is below, another draw beyond."""
 
 
 class FallbackCall(LayerCall):
@@ -45,6 +51,8 @@ class FallbackCall(LayerCall):
         )
         self._split = [place not in whole for place in places]
         self.grad_outputs: dict[int, Tensor] = {}
+        self._random: RandomState | None = None
+        self._outputs: list[Any] = []
         device = self.inputs.device.type
         self._autocast = torch.autocast(
             device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
@@ -58,9 +66,14 @@ class FallbackCall(LayerCall):
         self.grad_outputs[position] = gradient
         self.grad_output, self._reached = gradient, True
 
+    def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
+        """Told of a call that drew random numbers, with their state before it and its flattened outputs."""
+        self._random = random
+        self._outputs = [each.detach() if isinstance(each, Tensor) else each for each in outputs]
+
     def drop(self) -> None:
         super().drop()
-        self._flat, self.grad_outputs = [], {}
+        self._flat, self._outputs, self.grad_outputs = [], [], {}
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
         """As ever, but no gradient is longer than its norm was said to be, should the module not run alike twice."""
@@ -85,7 +98,7 @@ class FallbackCall(LayerCall):
         fixed = {name: value.detach() for name, value in every.items() if name not in trained}
         fixed |= dict(self.module.named_buffers())
 
-        def one(gradients: tuple[Tensor, ...], *own: Tensor) -> dict[str, Tensor]:
+        def one(gradients: tuple[Tensor, ...], *own: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
             parts = iter(own)
             flat = [
                 next(parts).unsqueeze(0) if apart else each
@@ -99,17 +112,34 @@ class FallbackCall(LayerCall):
                 ]
                 return tuple(given[position] for position in positions)
 
-            pullback: Any = vjp(outputs, trained)[1]
+            given, pullback, *_ = vjp(outputs, trained)
             pulled: dict[str, Tensor] = pullback(tuple(each.unsqueeze(0) for each in gradients))[0]
-            return pulled
+            return pulled, tuple(each.squeeze(0) for each in given)
 
         own = [each for each, apart in zip(self._flat, self._split, strict=True) if apart]
         try:
-            with unrolled(self.module), self._autocast:
-                gradients_by_name: dict[str, Tensor] = vmap(one)(gradients, *own)
+            with (
+                unrolled(self.module),
+                self._autocast,
+                self._random.again() if self._random else nullcontext(),
+            ):
+                alone = vmap(one, randomness="different" if self._random else "error")
+                gradients_by_name, outputs = alone(gradients, *own)
         except RuntimeError as error:
             raise ModelError(
                 f"{type(self.module).__name__} cannot be computed one example at a time by torch.func ({error}). "
                 "Replace it by layers that can."
             ) from error
+        if self._random:
+            self._check_drawn_again(dict(zip(positions, outputs, strict=True)))
         return {name: precise(each, each)[0] for name, each in gradients_by_name.items()}
+
+    def _check_drawn_again(self, outputs: dict[int, Tensor]) -> None:
+        """Gradients of outputs belong to the random numbers that these were computed with."""
+        for position, again in outputs.items():
+            first = self._outputs[position].to(again.dtype)
+            if not torch.linalg.vector_norm(again - first) <= _AS_BEFORE * torch.linalg.vector_norm(first):
+                raise ModelError(
+                    f"{type(self.module).__name__} draws random numbers (dropout) in an order of its own, so that torch.func "
+                    "cannot draw the same for one example at a time. Use engine='functional', or layers without."
+                )

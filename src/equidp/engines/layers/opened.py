@@ -89,14 +89,25 @@ def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]
 
 
 @contextmanager
+def attention_in_full() -> Iterator[None]:
+    """Without the shortcut that attention takes in evaluation mode, while inside: no gradient passes through it."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def unrolled(model: nn.Module) -> Iterator[None]:
-    """Recurrent layers step by step, while inside: torch.func knows no rule for the fused ones."""
+    """Recurrent layers step by step and attention in full, while inside: torch.func knows no rule for the fused ones."""
     forwards = {
         module: partial(forward, module, partial(_project, module))
         for module in model.modules()
         if (forward := _step_by_step(module))
     }
-    with replaced(forwards):
+    with replaced(forwards), attention_in_full():
         yield
 
 
