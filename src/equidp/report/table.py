@@ -112,7 +112,7 @@ def _detail_tables(
 
 def _fitting(columns: dict[_Key, int], width: int, heads: Iterable[str]) -> Iterator[list[_Key]]:
     """Columns of so many characters each, as many at a time as fit beside the rows' heads."""
-    room = width - min(max(map(len, heads)), width // 2) - _MARGIN
+    room = width - 1 - min(max(map(len, heads)), width // 2) - _MARGIN
     shown: list[_Key] = []
     taken = 0
     for key, size in columns.items():
@@ -140,7 +140,7 @@ def _individual_tables(comparison: Comparison, width: int) -> Iterator[Table]:
         for key, part in individual_means(comparison).groupby(["method", "setting"], sort=False)
     }
     sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
-    for shown in _fitting(sizes, width, groups):
+    for shown in _fitting(sizes, width, ("group", *groups)):
         table = Table(box=SIMPLE_HEAD)
         table.add_column("group", overflow="fold")
         for name in shown:
