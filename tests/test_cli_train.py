@@ -114,17 +114,19 @@ def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
 def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
     """An id with leading zeros is no number, and a date is none of the model's business."""
     run("train", *TABLE, *PLAN, "--out", "run")
-    new = pd.read_csv(people / "people.csv").head(3).assign(id=["007", "12", "x,1"], since="2020-01-01")
+    new = (
+        pd.read_csv(people / "people.csv")
+        .head(3)
+        .assign(id=["007", "NA", "x,1"], since="2020-01-01", number=12345678)
+    )
     new.to_csv(people / "new.csv", index=False)
     new.to_parquet(people / "new.parquet")
     for table in ("new.csv", "new.parquet"):
-        code, out, err = run("predict", "run", table, "--keep", "id,since,age")
+        code, out, err = run("predict", "run", table, "--keep", "id,since,number,id")
         assert (code, err) == (0, "")
         rows = out.splitlines()
-        assert rows[0] == "id,since,age,prediction,p(high),p(low)"
-        starts = [
-            f"{name},2020-01-01,{age}," for name, age in zip(["007", "12", '"x,1"'], new["age"], strict=True)
-        ]
+        assert rows[0] == "id,since,number,prediction,p(high),p(low)"
+        starts = [f"{name},2020-01-01,12345678," for name in ("007", "NA", '"x,1"')]
         assert [row.startswith(start) for row, start in zip(rows[1:], starts, strict=True)] == [True] * 3
     for arguments, said in (
         (("run", "new.csv", "--keep", "idd"), "Did you mean 'id'"),

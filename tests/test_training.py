@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import equidp
+from equidp.data.batches import Batch
 from equidp.engines import ENGINES
 from equidp.errors import DataError, ModelError, PolicyError, SettingError
 from equidp.ledger import Ledger, StepEvent
@@ -447,7 +448,12 @@ def test_a_step_takes_the_last_sample_once():
         with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was taken already"):
             trainer.step(batch)
     assert trainer.steps_done == 0
-    trainer.step(second._replace(inputs=-second.inputs))  # as augmentation does
+    twice = [part.repeat_interleave(2, dim=0) for part in second[:3]]
+    with pytest.raises(SettingError, match="of another number of examples than was drawn"):
+        trainer.step(Batch(*twice, second.indices))
+    assert trainer.steps_done == 0
+    # As augmentation and devices do.
+    trainer.step(Batch(-second.inputs, *(part.clone() for part in second[1:])))
     with pytest.raises(SettingError, match="was taken already"):
         trainer.step(second)
     assert trainer.steps_done == 1
@@ -468,6 +474,35 @@ def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():
     assert trainer.run().model is trainer.model
 
 
+@pytest.mark.parametrize("kind", ["an activation", "a weight of parts"])
+def test_a_model_that_holds_more_than_weights_can_be_copied(kind):
+    """What a forward pass leaves on a module has a graph, which does not copy."""
+
+    class Holds(nn.Linear):
+        def forward(self, values):
+            self.last = super().forward(values)
+            return self.last
+
+    model = Holds(5, 2) if kind == "an activation" else torch.nn.utils.weight_norm(nn.Linear(5, 2))
+    trainer = make_trainer(model=model, engine="functional" if kind == "a weight of parts" else "ghost")
+    trainer.step(next(trainer.batches()))
+    inputs = toy().inputs
+    trainer.model(inputs)
+    torch.testing.assert_close(trainer.run().model(inputs), trainer.model(inputs))
+
+
+def test_a_model_that_cannot_be_copied_says_so():
+    class Open(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 2)
+            self.file = open(__file__)  # noqa: SIM115
+
+    trainer = make_trainer(model=Open())
+    with pytest.raises(ModelError, match="cannot be copied"):
+        trainer.run()
+    trainer.fit()
+
+
 def test_what_a_policy_learnt_stays_in_its_training():
     """Without noise, what it learns is raw; a policy that is given to another Trainer starts afresh."""
     policy = equidp.DPSGDF(1.0, 2)
@@ -485,7 +520,7 @@ def test_a_finished_ledger_and_a_fresh_model_are_no_run():
     trainer = make_trainer(ledger=ledger)
     trainer.fit()
     assert trainer.fit().model is trainer.model  # that is done
-    with pytest.raises(SettingError, match="this model took none of them; restore it"):
+    with pytest.raises(SettingError, match="this Trainer took none of them; restore the model"):
         make_trainer(ledger=ledger).fit()
 
 
@@ -493,8 +528,10 @@ def test_a_callback_that_evaluates_leaves_training_in_training_mode():
     modes = []
 
     class Careless(equidp.Callback):
-        def after_step(self, trainer):
+        def before_training(self, trainer):
             trainer.model.eval()
+
+        after_step = before_training
 
     class Watch(nn.Module):
         def forward(self, values):
@@ -510,10 +547,12 @@ def test_a_callback_that_evaluates_leaves_training_in_training_mode():
 
 
 def test_a_progress_bar_in_a_loop_of_ones_own(capsys):
-    trainer = make_trainer(callbacks=[equidp.ProgressBar()])
-    for batch in trainer.batches():
-        trainer.step(batch)
-    assert "epsilon so far" in capsys.readouterr().out
+    bar = equidp.ProgressBar()
+    for _ in range(2):
+        trainer = make_trainer(callbacks=[bar])
+        for batch in trainer.batches():
+            trainer.step(batch)
+        assert "20/20" in capsys.readouterr().out
 
 
 class Tuples(Dataset):
@@ -534,6 +573,7 @@ class Tuples(Dataset):
     [
         (lambda index: index % 2 - 1, "not among the whole numbers from 0 to 1"),
         (lambda index: index % 2 + 1, "not among the whole numbers from 0 to 1"),
+        (lambda index: torch.tensor(index % 2 == 1), "type torch.bool"),
         (lambda index: float(index % 2), "type torch.float64 for an example; expected whole numbers"),
         (lambda index: torch.tensor([0, 1]), r"groups of shape \[2\]"),
     ],
@@ -542,6 +582,12 @@ def test_groups_that_the_policy_does_not_know_are_refused(group, message):
     """Group -1 would get the last group's bound, and be counted in others' cells."""
     with pytest.raises(DataError, match=message):
         make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_groups_may_be_whole_numbers_of_any_size(dtype):
+    data = Tuples(lambda index: torch.tensor(index % 2, dtype=dtype))
+    make_trainer(data, policy=equidp.DPSGDF(1.0, 2), epochs=1).fit()
 
 
 def test_a_policy_of_ones_own_is_tried_on_every_group():

@@ -25,6 +25,7 @@ class Stream(IterableDataset):
         ({"train": Stream()}, DataError, "train is a Stream; expected an equidp.GroupedDataset, or a dataset with"),
         ({"ledger": "run.ledger"}, SettingError, "ledger='run.ledger'; expected a ledger"),
         ({"budget": 3.0}, SettingError, r"budget=3\.0; expected an equidp\.PrivacyBudget"),
+        ({"optimizer": torch.optim.SGD}, SettingError, "expected a torch optimizer, such as"),
         ({"model": nn.Linear(5, 2, device="meta")}, ModelError, "weight is on the meta device"),
     ],
 )  # fmt: skip
@@ -70,7 +71,7 @@ def test_optimizers_that_would_not_train_the_model():
         (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "follows a figure that is measured"),
         (lambda optimizer: lr_scheduler.StepLR, "expected a scheduler made for the optimizer"),
         (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "made for another optimizer"),
-        (lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5), "total_steps=5, and the plan has 20 steps"),
+        (lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5), "ends after 5 more steps, and the plan has 20"),
     ],
 )  # fmt: skip
 def test_schedulers_that_would_stop_training_or_do_nothing(make, message):
@@ -80,6 +81,28 @@ def test_schedulers_that_would_stop_training_or_do_nothing(make, message):
         make_trainer(model=model, optimizer=optimizer, scheduler=make(optimizer))
 
 
+def test_a_used_up_schedule_is_refused():
+    model = nn.Linear(5, 2)
+    optimizer = of(model)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20)
+    settings = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    make_trainer(**settings).fit()
+    with pytest.raises(SettingError, match="ends after 0 more steps, and the plan has 20"):
+        make_trainer(**settings)
+
+
+def test_a_scheduler_of_ones_own_needs_step_alone():
+    class Counts:
+        steps = 0
+
+        def step(self):
+            self.steps += 1
+
+    scheduler = Counts()
+    make_trainer(scheduler=scheduler).fit()
+    assert scheduler.steps == 20
+
+
 def test_schedulers_that_fit_are_stepped():
     model = nn.Linear(5, 2)
     optimizer = of(model)
@@ -87,3 +110,22 @@ def test_schedulers_that_fit_are_stepped():
         model=model, optimizer=optimizer, scheduler=lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20)
     ).fit()
     assert optimizer.param_groups[0]["lr"] < 0.01  # of 0.02 at first, by way of 0.5
+
+
+def test_lazy_layers_are_to_be_run_first():
+    model = nn.Sequential(nn.Linear(5, 4), nn.LazyLinear(2))
+    with pytest.raises(ModelError, match=r"1\.weight has no shape yet"):
+        make_trainer(model=model, optimizer=of(model[0]))
+
+
+def test_targets_are_tried_as_what_they_are():
+    """Binary cross-entropy wants floats."""
+    data = toy()
+    floats = equidp.GroupedDataset(
+        data.inputs, data.targets.float(), data.groups, data.group_names, data.class_names
+    )
+
+    def loss(outputs, targets):
+        return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
+
+    make_trainer(floats, model=nn.Linear(5, 1), loss=loss).fit()

@@ -83,11 +83,12 @@ class ProgressBar(Callback):
         epsilon = f"<= {trainer.epsilon_so_far(trainer.steps_done):.3g} at delta {trainer.delta:g}"
         self._progress.update(self._task, completed=trainer.steps_done, epsilon=epsilon)
         if trainer.steps_done == trainer.steps:
-            self._progress.stop()
+            self.after_training(trainer)
 
     def after_training(self, trainer: Trainer) -> None:
         if self._progress is not None:
             self._progress.stop()
+            self._progress = None
 
 
 class EpochRecorder(Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from equidp.accounting import epsilon
 from equidp.data.base import GroupedDataset
 from equidp.engines.base import LossFunction
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.ledger import StepEvent
 from equidp.metrics import group_metrics
 from equidp.noise import SeededRandomness
@@ -104,7 +105,7 @@ class Run:
                 "groups."
             )
         classes = self.settings.get("classes", test.class_names)
-        if classes != test.class_names:
+        if list(classes) != list(test.class_names):
             raise DataError(
                 f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model was trained with "
                 f"{', '.join(map(repr, classes))}; give them the same order, and all of them."
@@ -137,6 +138,25 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
     if isinstance(train, GroupedDataset):
         settings |= {"groups": train.group_names, "classes": train.class_names}
     return settings
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy with weights of its own; of activations that modules hold on to, without their graph.
+
+    Raises:
+        ModelError: it cannot be copied.
+    """
+    held = (
+        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
+    )
+    memo: dict[int, Any] = {id(value): value.detach().clone() for value in held if not value.is_leaf}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ModelError(
+            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take it after the last, "
+            "or use trainer.ledger and trainer.model."
+        ) from error
 
 
 def diverged(model: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from equidp.mechanism import PrivateStep, ShareLimits
 from equidp.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.base import Policy
 from equidp.policies.sgd import SGD
-from equidp.run import Run, settings_of
+from equidp.run import Run, copied, settings_of
 from equidp.sampling import PoissonSampler
 from equidp.settings import check_number, unknown_name
 from equidp.wiring import check_groups, check_kinds, check_optimizer, check_scheduler, checked_schedule
@@ -177,7 +177,7 @@ class Trainer:
         inputs, targets, *_ = self._on_device(next(self._load([_spread(self.num_examples)])))
         check_model(self.model, self.loss, inputs, targets)
         if isinstance(self.train, GroupedDataset):
-            check_classes(self.model, self.loss, inputs, self.train.class_names)
+            check_classes(self.model, self.loss, inputs, targets, self.train.class_names)
         engine = make_engine(name, self.model, self.loss)
         check_engine(engine, self.model, self.loss, inputs, targets)
         return engine
@@ -255,11 +255,7 @@ class Trainer:
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were trained then; "
                 "make a new Trainer."
             )
-        if batch.indices is not self._sample:
-            raise SettingError(
-                "step() was given a batch that is not the last of trainer.batches(), or was taken already: epsilon holds for "
-                "Poisson samples, each used once. Write `for batch in trainer.batches(): trainer.step(batch)`."
-            )
+        self._check_sample(batch)
         now = list(self.model.parameters())
         if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
             raise SettingError(
@@ -285,6 +281,22 @@ class Trainer:
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
+    def _check_sample(self, batch: Batch) -> None:
+        """Epsilon holds for Poisson samples, each used once, with each example in it once."""
+        drawn = self._sample
+        if drawn is None or not (
+            batch.indices is drawn or torch.equal(batch.indices.to(drawn.device), drawn)
+        ):
+            raise SettingError(
+                "step() was given a batch that is not the last of trainer.batches(), or was taken already: epsilon holds for "
+                "Poisson samples, each used once. Write `for batch in trainer.batches(): trainer.step(batch)`."
+            )
+        if any(len(part) != len(drawn) for part in batch):
+            raise SettingError(
+                "step() was given inputs, targets or groups of another number of examples than was drawn: each may be in a sample "
+                "once. Average augmentations of an example inside the model or the loss."
+            )
+
     def _drop_other_gradients(self) -> None:
         """Whatever else the optimizer holds, such as a frozen layer, may have gradients from before, without noise."""
         private = {id(parameter) for parameter in self._private_step.parameters}
@@ -301,8 +313,8 @@ class Trainer:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         if not self.begun and self.steps_done >= self.steps:
             raise SettingError(
-                f"the ledger holds all {self.steps} planned steps, and this model took none of them; restore it from the run's "
-                "checkpoints (Checkpoints.restore), or give a ledger of its own."
+                f"the ledger holds all {self.steps} planned steps, and this Trainer took none of them; restore the model from the "
+                "run's checkpoints (Checkpoints.restore), or give a ledger of its own."
             )
         was_training = self.model.training
         self.model.train()
@@ -313,9 +325,9 @@ class Trainer:
                 callback.before_training(self)
                 begun.append(callback)
             for batch in self.batches():
-                self.step(batch)
                 if not self.model.training:  # a callback looked at it in evaluation mode
                     self.model.train()
+                self.step(batch)
                 if self._stopped is not None:
                     raise self._stopped
         finally:
@@ -341,8 +353,12 @@ class Trainer:
         return self._private_step.share_limits
 
     def run(self) -> Run:
-        """What has been trained and spent so far; with steps left, of a copy of the model, which further ones do not change."""
-        model = self.model if self.steps_done >= self.steps else copy.deepcopy(self.model)
+        """What has been trained and spent so far; with steps left, of a copy of the model, which further ones do not change.
+
+        Raises:
+            ModelError: the model cannot be copied.
+        """
+        model = self.model if self.steps_done >= self.steps else copied(self.model)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, settings_of(self))
 
 

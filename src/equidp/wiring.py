@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
 from equidp.budget import PrivacyBudget
@@ -63,6 +63,10 @@ def check_groups(policy: Policy, train: object) -> None:
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """The optimizer moves what the model trains, one step for each gradient."""
+    if not isinstance(getattr(optimizer, "param_groups", None), list):
+        raise SettingError(
+            f"optimizer={optimizer!r}; expected a torch optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)."
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SettingError(
             "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another that takes one."
@@ -92,19 +96,19 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             "ReduceLROnPlateau follows a figure that is measured, and the Trainer steps a scheduler without one; step it in a "
             "callback's after_epoch, with a figure of public or test data."
         )
-    if not isinstance(scheduler, LRScheduler):
+    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise SettingError(
             f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
             "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
         )
-    if scheduler.optimizer is not optimizer:
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise SettingError(
             "the scheduler was made for another optimizer, and would change nothing; make it for this one."
         )
-    total = getattr(scheduler, "total_steps", None)  # of OneCycleLR, which refuses more
-    if isinstance(total, int) and total < steps:
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
         raise SettingError(
-            f"the scheduler ends after total_steps={total}, and the plan has {steps} steps; give it those."
+            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the plan has {steps}; give "
+            "it those (total_steps)."
         )
 
 

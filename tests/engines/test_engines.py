@@ -450,9 +450,65 @@ class Shuffled(nn.Module):
 
 def test_a_module_that_cannot_drop_out_the_same_again_is_refused_when_it_is_tried():
     model, inputs, targets = Shuffled(), torch.randn(9, 6), torch.arange(9) % 2
-    with pytest.raises(ModelError, match=r"Shuffled draws random numbers .* Use engine='functional'"):
+    with pytest.raises(ModelError, match=r"draws random numbers .* Use engine='functional'"):
         check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
     check_engine(make_engine("functional", model, loss), model, loss, inputs, targets)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_little_dropout_in_another_order_is_found_out_too(seed):
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(6))
+            self.body, self.out = nn.LSTM(6, 8, num_layers=2, dropout=0.1, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.out(self.body(values + self.shift)[0][:, -1])
+
+    torch.manual_seed(seed)
+    model, inputs, targets = Reads(), torch.randn(16, 5, 6), torch.arange(16) % 2
+    with pytest.raises(ModelError, match="draws random numbers"):
+        check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
+
+
+def test_examples_that_cannot_be_drawn_again_contribute_nothing_and_stop_nothing():
+    """A run that ends because of one example tells of it."""
+    model, inputs = OwnAndDropout(), torch.randn(5, 6)
+    inputs[2] = 3e38
+    engine = make_engine("ghost", model, lambda outputs, targets: outputs.sum(dim=1))
+    norms = engine.norms(inputs, torch.zeros(5))
+    assert (norms[[0, 1, 3, 4]] > 0).all()
+    assert torch.isfinite(norms).all()
+    shuffled = make_engine("ghost", Shuffled(), loss)
+    norms = shuffled.norms(torch.randn(5, 6), torch.arange(5) % 2)
+    shuffled.weighted_sum(torch.ones(5))
+    total = torch.cat([parameter.grad.flatten() for parameter in shuffled.model.parameters()])
+    assert total.norm() <= norms.sum() * (1 + 1e-5)
+
+
+def test_what_follows_may_change_a_random_modules_outputs_in_place():
+    model, inputs, targets = (
+        nn.Sequential(OwnAndDropout(), nn.ReLU(inplace=True)),
+        torch.randn(9, 6),
+        torch.arange(9) % 2,
+    )
+    check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
+
+
+def test_chunks_that_do_not_run_alike_twice_add_no_more_than_their_norms():
+    """The functional engine computes long batches again; Python's own random numbers are others then."""
+    draws = iter([0.1] * 3 + [50.0, float("nan"), 50.0])
+
+    class Fickle(nn.Linear):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values) * next(draws)
+
+    engine = FunctionalEngine(Fickle(4, 2), loss, chunk_size=1)
+    norms = engine.norms(torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    engine.weighted_sum(torch.ones(3))
+    total = torch.cat([parameter.grad.flatten() for parameter in engine.model.parameters()])
+    assert 0 < total.norm() <= (norms[0] + norms[2]) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

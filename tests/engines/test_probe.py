@@ -275,3 +275,23 @@ def test_weights_that_go_to_other_examples_are_found_out_where_all_norms_are_ali
         check_engine(
             make_engine("ghost", model, LOSS), model, LOSS, inputs, torch.zeros(4, dtype=torch.int64)
         )
+
+
+def test_mixing_in_some_passes_only_is_found_out():
+    class Sometimes(nn.Linear):
+        def forward(self, values: Tensor) -> Tensor:
+            mixed = 0.5 * values + 0.5 * values.roll(1, 0)
+            return super().forward(mixed if self.training and torch.rand(1) < 0.4 else values)
+
+    with pytest.raises(ModelError, match="changes with the other examples in the batch"):
+        check_model(Sometimes(4, 2), LOSS, torch.randn(6, 4), torch.arange(6) % 2)
+
+
+def test_a_buffer_that_a_forward_pass_makes_is_refused():
+    class Makes(nn.Linear):
+        def forward(self, values: Tensor) -> Tensor:
+            self.register_buffer("seen", values.mean())
+            return super().forward(values)
+
+    with pytest.raises(ModelError, match="buffer seen changes in training"):
+        check_model(Makes(4, 2), LOSS, torch.randn(6, 4), torch.arange(6) % 2)

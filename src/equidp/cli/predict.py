@@ -48,11 +48,12 @@ def predict_command(
         raise SettingError(
             f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller learning rate."
         )
-    rows = pd.DataFrame(shares.numpy(), columns=[f"p({name})" for name in classes])
+    texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
+    rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
     if table is not None:
         rows = pd.concat([_beside(table, names(keep), rows.columns), rows], axis=1)
-    text = rows.to_csv(index=False, float_format="%.6g")
+    text = rows.to_csv(index=False)
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -69,4 +70,4 @@ def _beside(table: Path, keep: list[str], taken: pd.Index) -> pd.DataFrame:
         )
     written = read_as_written(table)
     check_columns(written, keep, "--keep")
-    return written[keep]
+    return written[list(dict.fromkeys(keep))]

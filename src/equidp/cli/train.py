@@ -213,7 +213,7 @@ def _say_plan(prepared: Prepared) -> None:
         for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
             typer.echo(line)
         if config.release_epsilon is not None:
-            entries = (*trainer.run().entries, (trainer.event, trainer.steps))
+            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
             total = epsilon_of(entries, trainer.delta, config.accountant)
             typer.echo(
                 f"Releasing each group's mean epsilon costs {config.release_epsilon:g} besides: epsilon {total:.4f} in all "

@@ -79,7 +79,7 @@ def loaded_batches(
     )
     for inputs, targets, groups in loader:
         _check_groups(groups, num_groups)
-        yield Batch(inputs, targets, groups, order.next_indices())
+        yield Batch(inputs, targets, groups.long(), order.next_indices())
 
 
 def _described(example: object) -> str:
@@ -88,7 +88,7 @@ def _described(example: object) -> str:
 
 def _check_groups(groups: Tensor, num_groups: int | None) -> None:
     expected = "whole numbers from 0" + ("" if num_groups is None else f" to {num_groups - 1}")
-    if groups.dim() != 1 or groups.is_floating_point():
+    if groups.dim() != 1 or groups.is_floating_point() or groups.dtype == torch.bool:
         raise DataError(
             f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an example; expected "
             f"{expected}."

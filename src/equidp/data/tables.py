@@ -43,7 +43,7 @@ def read_table(
     Raises:
         DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than `fewest` rows.
     """
-    table = read_as_written(path)
+    table = _read(path)
     if len(table) < fewest:
         raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}.")
     check_columns(table, drop, "drop")
@@ -57,8 +57,12 @@ def read_as_written(path: Path) -> pd.DataFrame:
     Raises:
         DataError: not a table, duplicate or nameless columns.
     """
+    return _read(path, as_written=True)
+
+
+def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
     try:
-        table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+        table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path, as_written)
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):
@@ -85,7 +89,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return table.reset_index(drop=all(name is None for name in table.index.names))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, as_written: bool) -> pd.DataFrame:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file, skipinitialspace=True), [])
         if not header:
@@ -105,6 +109,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
                 header=None,
                 dtype=str,
                 na_values=["?"],
+                na_filter=not as_written,
                 skipinitialspace=True,
                 names=range(len(names)),
                 index_col=False,

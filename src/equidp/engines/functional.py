@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from equidp.engines.base import LossFunction
 from equidp.engines.layers import RandomState, unrolled
+from equidp.engines.layers.base import held_to_norms
 from equidp.errors import SettingError
 
 _CHUNK_NUMBERS = 2**26
@@ -21,7 +22,7 @@ class FunctionalEngine:
     """Per-example gradients by `vmap(grad)`, in chunks that bound memory.
 
     A batch of one chunk keeps its gradients for the weighted sum; a longer one computes them again, with the same random numbers
-    (dropout), chunk by chunk.
+    (dropout), chunk by chunk, and holds them to the norms that it gave.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
@@ -38,6 +39,7 @@ class FunctionalEngine:
         self._batch: tuple[Tensor, Tensor] | None = None
         self._kept: list[dict[str, Tensor]] = []
         self._random: RandomState | None = None
+        self._norms = torch.empty(0)
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `GradientEngine.norms`."""
@@ -45,19 +47,21 @@ class FunctionalEngine:
         self._random = RandomState(inputs.device)
         norms = []
         for gradients in self._chunks():
-            rows = [gradient.flatten(1) for gradient in gradients.values()]
-            norms.append(torch.linalg.vector_norm(torch.stack([_lengths(row) for row in rows]), dim=0))
+            norms.append(_norms(gradients))
             if len(inputs) <= self.chunk_size:
                 self._kept = [gradients]
-        return torch.cat(norms)
+        self._norms = torch.cat(norms)
+        return self._norms.clone()
 
     def weighted_sum(self, weights: Tensor) -> None:
         """See `GradientEngine.weighted_sum`."""
         assert self._random is not None, "norms() comes first"
         parameters = dict(self.model.named_parameters())
         with nullcontext() if self._kept else self._random.again():
-            chunks = torch.split(weights, self.chunk_size)
-            for gradients, part in zip(self._kept or self._chunks(), chunks, strict=True):
+            chunks = torch.split(weights, self.chunk_size), torch.split(self._norms, self.chunk_size)
+            for gradients, part, before in zip(self._kept or self._chunks(), *chunks, strict=True):
+                if not self._kept:
+                    part = held_to_norms(part, gradients, before, _norms(gradients))
                 for name, gradient in gradients.items():
                     with torch.autocast(gradient.device.type, enabled=False):
                         total = torch.tensordot(part.to(gradient.dtype), gradient, dims=1)
@@ -85,6 +89,12 @@ class FunctionalEngine:
             with unrolled(self.model):
                 gradients = gradient(trained, x, y)
             yield gradients
+
+
+def _norms(gradients: dict[str, Tensor]) -> Tensor:
+    rows = [_lengths(gradient.flatten(1)) for gradient in gradients.values()]
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
+    return norms
 
 
 def _lengths(rows: Tensor) -> Tensor:

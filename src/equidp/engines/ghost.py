@@ -87,6 +87,11 @@ class GhostEngine:
                     call.settle()
             return self._squared_norms(len(inputs), losses.device).sqrt()
 
+    def drew_otherwise(self) -> bool:
+        """Whether a module that `norms` ran again drew other random numbers (dropout) for some example than in the pass itself."""
+        drawn = [call.drew_otherwise for call in self._calls if isinstance(call, FallbackCall)]
+        return any(bool(each.any()) for each in drawn if each is not None)
+
     def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
         parts = [
             _one_per_example(call.squares, call.module, batch)

@@ -8,15 +8,19 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from equidp.engines.base import GradientEngine, LossFunction
-from equidp.engines.layers import attention_in_full
+from equidp.engines.ghost import GhostEngine
+from equidp.engines.layers import RandomState, attention_in_full
 from equidp.errors import ModelError
 
 _TOLERANCE = 0.02
 """Of the largest norm; mistakes in a gradient's structure are far beyond it."""
 _AUTOCAST_TOLERANCE = 0.2
 """The same under autocast, where two ways through twenty layers differ by several percent."""
+_SEEDS = 10
+"""How often a model that draws random numbers is tried: it may mix examples in some passes only."""
 
 
 def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> None:
@@ -38,6 +42,10 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
             "the model has no trainable parameter; set requires_grad on those that are to be trained."
         )
     for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before the optimizer is made."
+            )
         if parameter.is_meta:
             raise ModelError(
                 f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
@@ -60,22 +68,24 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
     with _undisturbed(model) as buffers:
         outputs = _forward(model, inputs)
         for name, buffer in model.named_buffers():
-            if not _same(buffer, buffers[name]):
+            if name not in buffers or not _same(buffer, buffers[name]):
                 raise ModelError(
                     f"buffer {name} changes in training: it carries statistics of the data past the noise. "
                     "Turn its tracking off (track_running_stats=False)."
                 )
         _check_loss(loss, outputs, targets)
-        _check_mixing(model, inputs, outputs)
+        _check_mixing(model, inputs)
 
 
-def check_classes(model: nn.Module, loss: LossFunction, inputs: Tensor, class_names: Sequence[str]) -> None:
+def check_classes(
+    model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str]
+) -> None:
     """Refuses a model or loss that has no place for the last class, which the examples that are tried may lack.
 
     Args:
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
-        inputs: a few examples, [batch, ...].
+        inputs, targets: a few examples, [batch, ...].
         class_names: one per class.
 
     Raises:
@@ -84,7 +94,7 @@ def check_classes(model: nn.Module, loss: LossFunction, inputs: Tensor, class_na
     with _undisturbed(model):
         outputs = _forward(model, inputs)
         try:
-            loss(outputs, torch.full((len(inputs),), len(class_names) - 1, device=inputs.device))
+            loss(outputs, torch.full_like(targets, len(class_names) - 1))
         except (RuntimeError, IndexError, ValueError) as error:
             raise ModelError(
                 f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
@@ -121,19 +131,25 @@ def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _check_mixing(model: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
     """Changes all other examples and looks whether the first and the last notice."""
-    for kept in (0, len(inputs) - 1):
-        others = inputs.roll(1, dims=0)
-        if inputs.is_floating_point():
-            others = 3.0 * others + 1.0
-        others[kept] = inputs[kept]
-        again = _forward(model, others)
-        if not torch.allclose(again[kept], outputs[kept], rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise ModelError(
-                "the model's output for one example changes with the other examples in the batch, so no example's influence is "
-                "bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
-            )
+    before = RandomState(inputs.device)
+    with torch.random.fork_rng(devices=[]):
+        model(inputs)
+        random = before.moved()
+    for seed in range(_SEEDS if random else 1):
+        outputs = _forward(model, inputs, seed)
+        for kept in (0, len(inputs) - 1):
+            others = inputs.roll(1, dims=0)
+            if inputs.is_floating_point():
+                others = 3.0 * others + 1.0
+            others[kept] = inputs[kept]
+            again = _forward(model, others, seed)
+            if not torch.allclose(again[kept], outputs[kept], rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise ModelError(
+                    "the model's output for one example changes with the other examples in the batch, so no example's influence is "
+                    "bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
+                )
 
 
 def check_engine(
@@ -158,6 +174,11 @@ def check_engine(
         if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
             with _explained(engine):
                 engine.norms(inputs, targets)
+            if isinstance(engine, GhostEngine) and engine.drew_otherwise():
+                raise ModelError(
+                    "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of "
+                    "its own. Use engine='functional', or that module without."
+                )
             model.eval()
         single = [
             _flat_gradients(loss(model(x[None]), y[None]).sum(), trained)
@@ -250,7 +271,8 @@ def _undisturbed(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             module.training = mode
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+                if name in buffers:
+                    buffer.copy_(buffers[name])
             for name, parameter in model.named_parameters():
                 parameter.data.copy_(parameters[name])
     if rewritten:

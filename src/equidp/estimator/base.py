@@ -30,7 +30,7 @@ from equidp.estimator.fits import FITS, row_hashes
 from equidp.models import MODELS
 from equidp.plans import METHODS, ModelFactory, Plan, default_delta
 from equidp.policies import SGD, Policy
-from equidp.run import Run, predict
+from equidp.run import predict
 from equidp.settings import unknown_name
 from equidp.training import Trainer
 
@@ -113,7 +113,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             self.run_ = trainer.fit()
         finally:  # Whatever stops a fit, its steps are spent.
-            self._account(inputs, trainer.run())
+            self._account(inputs, trainer)
         return self
 
     def _groups(self, sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
@@ -209,20 +209,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _account(self, inputs: Tensor, run: Run) -> None:
+    def _account(self, inputs: Tensor, trainer: Trainer) -> None:
         """Says what this fit spent, and what it comes to with earlier ones on the same people."""
-        self.epsilon_spent_ = run.epsilon()
-        if not run.entries:
+        entries, delta, accountant = trainer.ledger.entries, trainer.delta, trainer.accountant
+        self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
+        if not entries:
             return
-        fits, spent = FITS.add(self, row_hashes(inputs.numpy()), run.entries)
+        fits, spent = FITS.add(self, row_hashes(inputs.numpy()), entries)
         if self.budget is not None:
             self.epsilon_total_ = self.budget.spent()
             return
-        self.epsilon_total_ = epsilon_of(spent, run.delta, run.accountant)
+        self.epsilon_total_ = epsilon_of(spent, delta, accountant)
         if fits > 1:
             _warn(
                 f"{fits} fits of this process are on the same people, as far as equidp can see, and together they spent epsilon "
-                f"{self.epsilon_total_:.4g} at delta {run.delta:g}. One PrivacyBudget for all (budget=...) would limit that.",
+                f"{self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all (budget=...) would limit that.",
                 2,
             )
         if multiprocessing.parent_process() is not None:
@@ -265,8 +266,8 @@ def _check_order(**given: Any) -> None:
         same = len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and theirs.isin(ours).all()
         if same and not ours.equals(theirs):
             raise DataError(
-                f"{name} names the same rows as {first} in another order, and rows belong together by position; pass "
-                f"{name}.loc[{first}.index]."
+                f"{name} names the same rows as {first} in another order, and rows belong together by position. If the names are "
+                f"right, pass {name}.loc[{first}.index]; if the positions are, {name}.to_numpy()."
             )
 
 

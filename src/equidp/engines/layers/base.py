@@ -155,6 +155,23 @@ def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Te
     return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
 
 
+def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor, now: Tensor) -> Tensor:
+    """Weights [batch] under which gradients that are computed again add no more than those that were measured.
+
+    A module may not run alike twice (random numbers of Python's own). Gradients that are no numbers this time become 0 in place.
+
+    Args:
+        weights: [batch], made for the norms `before`.
+        gradients: [batch, *shape], by name.
+        before, now: their norms the first time and this time, [batch].
+    """
+    broken = ~torch.isfinite(now)
+    if broken.any():
+        for each in gradients.values():
+            each[broken] = 0.0
+    return weights * (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
+
+
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
     """Squared norms over all tensors together, [batch], from per-example gradients [batch, *shape]."""
     return (

@@ -11,25 +11,27 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.base import LayerCall, precise, squared_lengths, weighted_sums
+from equidp.engines.layers.base import LayerCall, held_to_norms, precise, squared_lengths, weighted_sums
 from equidp.engines.layers.opened import unrolled
 from equidp.engines.layers.randomness import RandomState
 from equidp.errors import ModelError
 
-_AS_BEFORE = 0.02
-"""How far outputs may be from those with the same random numbers, of their norm: rounding is below, another draw beyond."""
+_ALIKE, _ALIKE_AUTOCAST = 1e-3, 0.05
+"""How far an example's outputs may be from those with the same random numbers, of their norm: rounding is below."""
 
 
 class FallbackCall(LayerCall):
     """Any module that computes each example's output from that example's inputs, called again under `vmap(vjp)`.
 
     Tensors among the arguments whose first dimension is the batch, whatever size that was in earlier calls, are taken apart; all
-    else is passed to every example as it is. Of several outputs, those that the loss depends on count.
+    else is passed to every example as it is. Of several outputs, those that the loss depends on count. Random numbers are drawn
+    again as they were; an example that gets others this time, for want of the order, contributes nothing here.
 
     Args:
         whole: which arguments are known not to follow the batch; told of those that this call shows.
 
     Attributes:
+        drew_otherwise: which examples got other random numbers when it was run again, [batch]; None where it draws none.
         grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set by the backward pass.
     """
 
@@ -52,11 +54,11 @@ class FallbackCall(LayerCall):
         self._split = [place not in whole for place in places]
         self.grad_outputs: dict[int, Tensor] = {}
         self._random: RandomState | None = None
+        self.drew_otherwise: Tensor | None = None
         self._outputs: list[Any] = []
         device = self.inputs.device.type
-        self._autocast = torch.autocast(
-            device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
-        )
+        self._coarse = torch.is_autocast_enabled(device)
+        self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=self._coarse)
 
     def _looks_like_batch(self, argument: object) -> bool:
         return isinstance(argument, Tensor) and argument.shape[:1] == self.inputs.shape[:1]
@@ -69,20 +71,19 @@ class FallbackCall(LayerCall):
     def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
         """Told of a call that drew random numbers, with their state before it and its flattened outputs."""
         self._random = random
-        self._outputs = [each.detach() if isinstance(each, Tensor) else each for each in outputs]
+        # Copies: what follows may change outputs in place.
+        self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
 
     def drop(self) -> None:
         super().drop()
         self._flat, self._outputs, self.grad_outputs = [], [], {}
 
     def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        """As ever, but no gradient is longer than its norm was said to be, should the module not run alike twice."""
+        """As ever, but no gradient is longer than its norm was said to be."""
         gradients = self.example_gradients()
         if self.squares is not None:
-            now = squared_lengths(gradients)
-            weights = weights * (self.squares / now.clamp_min(torch.finfo(now.dtype).tiny)).sqrt().clamp(
-                max=1.0
-            )
+            now = squared_lengths(gradients).sqrt()
+            weights = held_to_norms(weights, gradients, self.squares.sqrt(), now)
         return weighted_sums(weights, gradients)
 
     def example_gradients(self) -> dict[str, Tensor]:
@@ -130,16 +131,21 @@ class FallbackCall(LayerCall):
                 f"{type(self.module).__name__} cannot be computed one example at a time by torch.func ({error}). "
                 "Replace it by layers that can."
             ) from error
+        gradients_by_name = {name: precise(each, each)[0] for name, each in gradients_by_name.items()}
         if self._random:
-            self._check_drawn_again(dict(zip(positions, outputs, strict=True)))
-        return {name: precise(each, each)[0] for name, each in gradients_by_name.items()}
+            same = self._drawn_again(dict(zip(positions, outputs, strict=True)))
+            for each in gradients_by_name.values():
+                each[~same] = 0.0
+        return gradients_by_name
 
-    def _check_drawn_again(self, outputs: dict[int, Tensor]) -> None:
-        """Gradients of outputs belong to the random numbers that these were computed with."""
+    def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
+        """Which examples have their outputs of the pass itself again, [batch]: gradients belong to the numbers drawn there."""
+        allowed = _ALIKE_AUTOCAST if self._coarse else _ALIKE
+        same = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
+        finite = same.clone()
         for position, again in outputs.items():
-            first = self._outputs[position].to(again.dtype)
-            if not torch.linalg.vector_norm(again - first) <= _AS_BEFORE * torch.linalg.vector_norm(first):
-                raise ModelError(
-                    f"{type(self.module).__name__} draws random numbers (dropout) in an order of its own, so that torch.func "
-                    "cannot draw the same for one example at a time. Use engine='functional', or layers without."
-                )
+            first, again = self._outputs[position].flatten(1).float(), again.flatten(1).float()
+            same &= (again - first).norm(dim=1) <= allowed * first.norm(dim=1)
+            finite &= torch.isfinite(first).all(dim=1)
+        self.drew_otherwise = finite & ~same
+        return same
