@@ -375,6 +375,40 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     assert "--resume run" in run("audit", "run")[2]
 
 
+def test_files_that_are_not_as_they_were_written_are_named(run, people):
+    """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over them."""
+    assert run("train", *TABLE, *PLAN, "--individual", "--out", "run")[0] == 0
+    folder = people / "run"
+    assert (
+        subprocess.run(
+            ["sha256sum", "--check", "--quiet", "files.sha256"], cwd=folder, check=False
+        ).returncode
+        == 0
+    )
+    for name in (
+        "card.html",
+        "card.md",
+        "config.json",
+        "preprocessing.json",
+        "released.json",
+        "record.parquet",
+    ):
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(kept + b" ")
+        for command in ("audit", "predict"):
+            code, out, err = run(command, "run")
+            assert (code, out) == (2, "")
+            assert f"{name} in 'run' is not as equidp wrote it" in " ".join(err.split())
+        (folder / name).write_bytes(kept)
+    (folder / "released.json").rename(folder / "elsewhere.json")
+    assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("audit", "run")[2].split())
+    (folder / "elsewhere.json").rename(folder / "released.json")
+    (folder / "files.sha256").unlink()
+    assert "write it anew by equidp train --resume run" in " ".join(run("audit", "run")[2].split())
+    assert run("train", "--resume", "run")[0] == 0
+    assert run("audit", "run")[0] == 0
+
+
 def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, people):
     budget = ("--budget", "b", "--budget-epsilon", "9", "--budget-delta", "1e-4", "--delta", "1e-4")
     assert run("train", *TABLE, *PLAN, *budget, "--bounds", "age=0:100", "--out", "run")[0] == 0

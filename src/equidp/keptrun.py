@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -25,7 +26,7 @@ from equidp.report.card import weights_digest
 from equidp.run import Run
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
-CARD = "card.md"
+CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         ) from error
     ledger = read_ledger(place / "ledger")
     _check_card(place, weights_digest(model), ledger.checks[-1])
+    _check_files(place)
     assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")
     run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant)
@@ -163,6 +165,30 @@ def _check_card(place: Path, weights: str, check: str) -> None:
                 f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was replaced. Bring back "
                 "all of the run's files as equidp wrote them."
             )
+
+
+def manifest(place: Path) -> str:
+    """A line for each of the run's finished files: its SHA-256 and its name, as the program sha256sum reads them."""
+    names = (CONFIG, ENCODER, MODEL, RELEASED, RECORD, PAGE, CARD)
+    there = [name for name in names if (place / name).exists()]
+    return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
+
+
+def _check_files(place: Path) -> None:
+    """The manifest, written after the cards, tells of each file as it is."""
+    try:
+        written = set((place / MANIFEST).read_text().splitlines())
+    except OSError as error:
+        raise DataError(
+            f"{MANIFEST} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it anew by equidp "
+            f"train --resume {place}"
+        ) from error
+    changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
+    if changed:
+        raise DataError(
+            f"{', '.join(changed)} in {os.fspath(place)!r} {'is' if len(changed) == 1 else 'are'} not as equidp wrote "
+            f"{'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring {'it' if len(changed) == 1 else 'them'} back."
+        )
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ record.parquet       figures of the test set by epoch and group
 model.pt             the trained weights
 released.json        what was released of individual privacy, where that was asked for
 card.html, card.md   the model card
+files.sha256         checksums of all these but ledger and checkpoints, which have their own
 """
 
 from __future__ import annotations
@@ -35,7 +36,20 @@ from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.files import check_writable, sync_folder, write_whole
 from equidp.individual import IndividualAccountant
-from equidp.keptrun import CONFIG, ENCODER, MODEL, RELEASED, check_same, read_config, read_released
+from equidp.keptrun import (
+    CARD,
+    CONFIG,
+    ENCODER,
+    MANIFEST,
+    MODEL,
+    PAGE,
+    RECORD,
+    RELEASED,
+    check_same,
+    manifest,
+    read_config,
+    read_released,
+)
 from equidp.ledger import Ledger
 from equidp.ledger_file import LedgerFile
 from equidp.ledger_text import read_ledger
@@ -132,7 +146,7 @@ def train(
             place,
             seconds=config.checkpoint_seconds,
             how_to_resume=f"equidp train --resume {place}",
-            after_saving=lambda _: record.save(place / "record.parquet"),
+            after_saving=lambda _: record.save(place / RECORD),
         )
         release = config.release_event()
         resumed = any(event != release for event, _ in ledger.entries)
@@ -147,11 +161,12 @@ def train(
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
         run = trainer.fit()
-        record.save(place / "record.parquet")
+        record.save(place / RECORD)
         for accountant in accountants:
             _release(place, accountant, trainer, config)
         _save_model(place, run.model)
         _write_cards(place, run, split, config, facts, ledger.check, budget)
+        write_whole(place / MANIFEST, manifest(place).encode())
     return run, split.test
 
 
@@ -167,7 +182,7 @@ def _check_charged(budget: str, spent: Entries, place: Path) -> None:
 
 def _record_so_far(place: Path, steps: int) -> RunRecord:
     """The record up to a checkpoint; what came after is done again."""
-    path = place / "record.parquet"
+    path = place / RECORD
     if not path.exists():
         return RunRecord()
     record = RunRecord.load(path)
@@ -227,7 +242,7 @@ def _write_cards(
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
-    paths = [place / "card.html", place / "card.md"]
+    paths = [place / PAGE, place / CARD]
     notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
     released = {
         f"estimated mean epsilon of the training examples of {row['group']} (± {row['standard_error']:.2g})": row[
