@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -379,12 +380,9 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over them."""
     assert run("train", *TABLE, *PLAN, "--individual", "--out", "run")[0] == 0
     folder = people / "run"
-    assert (
-        subprocess.run(
-            ["sha256sum", "--check", "--quiet", "files.sha256"], cwd=folder, check=False
-        ).returncode
-        == 0
-    )
+    for line in (folder / "files.sha256").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert digest == hashlib.sha256((folder / name).read_bytes()).hexdigest()
     for name in (
         "card.html",
         "card.md",
