@@ -122,7 +122,7 @@ class Trainer:
         check_scheduler(scheduler, optimizer, self.steps - self.steps_done)
         self._stopped: BaseException | None = None
         self._sample: torch.Tensor | None = None
-        self.begun = False
+        self.begun = False  # whether the model took steps of this plan, here or before it was restored
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._private_step = PrivateStep(
             self.engine,
