@@ -171,3 +171,16 @@ def test_a_ledger_in_memory_takes_what_a_trainer_tells_it():
     ledger.expect(StepEvent(0.5, 1.0), 3)
     ledger.settle()
     assert ledger.entries == ()
+
+
+def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
+    """What runs spent since the copy was made is charged again, or does not fit."""
+    path = tmp_path / "b.ledger"
+    event = StepEvent(0.1, 1.0)
+    with equidp.PrivacyBudget(path, epsilon=4.0, delta=1e-5) as budget:
+        budget.catch_up(((event, 3),))
+        budget.catch_up(((event, 2), (event, 1)))
+        assert budget.entries == ((event, 3),)
+        with pytest.raises(BudgetError):
+            budget.catch_up(((event, 10**6),))
+        assert budget.entries == ((event, 3),)

@@ -82,7 +82,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert len(pd.read_csv(people / "test.csv")) == 34
 
     run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
-    pd.read_csv(people / "people.csv").to_csv(people / "others.csv", index=False)
+    pd.read_csv(people / "people.csv").iloc[::-1].to_csv(people / "others.csv", index=False)
     code, out, _ = run("audit", "run", "others.csv", "--reference", "plain", "--json", "a.json")
     assert code == 0
     assert "privacy cost" in out
@@ -353,9 +353,11 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
 @pytest.mark.filterwarnings("always::equidp.DataWarning")
 def test_an_audit_on_the_training_file_says_what_that_is_worth(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
-    code, _, err = run("audit", "run", "people.csv")
-    assert code == 0
-    assert "most of its rows are training examples" in " ".join(err.split())
+    (people / "copy.csv").write_bytes((people / "people.csv").read_bytes())
+    for name in ("people.csv", "copy.csv"):
+        code, _, err = run("audit", "run", name)
+        assert code == 0
+        assert "most of its rows are training examples" in " ".join(err.split())
 
 
 def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
@@ -397,6 +399,11 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
             code, out, err = run(command, "run")
             assert (code, out) == (2, "")
             assert f"{name} in 'run' is not as equidp wrote it" in " ".join(err.split())
+        (folder / name).write_bytes(kept)
+        (folder / name).write_bytes(kept + b" ")
+        assert "is not as equidp wrote it" in " ".join(
+            run("train", "--resume", "run")[2].split()
+        )  # and lists nothing anew
         (folder / name).write_bytes(kept)
     (folder / "released.json").rename(folder / "elsewhere.json")
     assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("audit", "run")[2].split())
@@ -457,7 +464,11 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     (people / "run" / "released.json").unlink()
     code, _, err = run("train", "--resume", "run")  # nor because what was released is gone
     assert code == 2
-    assert "released, and paid for, once; bring it back" in " ".join(err.split())
+    assert "released.json in 'run' is not as equidp wrote it" in " ".join(err.split())
+    (people / "run" / "files.sha256").unlink()
+    assert "released, and paid for, once; bring it back" in " ".join(
+        run("train", "--resume", "run")[2].split()
+    )
     assert read_ledger(people / "run" / "ledger").entries == entries
 
 

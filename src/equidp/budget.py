@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,23 @@ class PrivacyBudget:
         """A number of steps that fit, quickly: the most by Renyi accounting."""
         cheap = "rdp" if self.accountant == "pld" else self.accountant
         return _last(lambda count: self._fits(event, count, planned, cheap), 0, steps + 1)
+
+    def catch_up(self, spent: Entries) -> None:
+        """Charges what a run's own ledger counts and nothing here does: after a crash, or if this was brought back from a copy.
+
+        Raises:
+            BudgetError: it does not fit.
+        """
+        known, counted = (Counter[StepEvent]() for _ in range(2))
+        for total, entries in ((known, self.entries), (counted, spent)):
+            for event, steps in entries:
+                total[event] += steps
+        for event, steps in (counted - known).items():
+            run = self.ledger(Ledger())
+            run.expect(event, steps)
+            for _ in range(steps):
+                run.spend(event)
+            run.settle()
 
     def _all_planned(self) -> Entries:
         return tuple(plan for plan in self._planned.values() if plan[1])

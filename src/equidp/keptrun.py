@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
@@ -99,10 +100,10 @@ class KeptRun:
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if Path(config.data).exists() and path.resolve() == Path(config.data).resolve():
+        if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
             warnings.warn(
-                f"{os.fspath(path)!r} is the file that the run was trained on: most of its rows are training examples, and tell "
-                "nothing of new people. Leave it out to test on the rows that were held out.",
+                f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows are training examples, "
+                "and tell nothing of new people. Leave it out to test on the rows that were held out.",
                 DataWarning,
                 stacklevel=2,
             )
@@ -143,10 +144,12 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         ) from error
     ledger = read_ledger(place / "ledger")
     _check_card(place, weights_digest(model), ledger.checks[-1])
-    _check_files(place)
+    check_files(place)
     assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")
-    run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant)
+    rates = [event.sample_rate for event, _ in ledger.entries]
+    known = {"training examples": round(config.plan.batch_size / min(rates))} if rates else {}
+    run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, read_released(place))
 
 
@@ -174,7 +177,7 @@ def manifest(place: Path) -> str:
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
-def _check_files(place: Path) -> None:
+def check_files(place: Path) -> None:
     """The manifest, written after the cards, tells of each file as it is."""
     try:
         written = set((place / MANIFEST).read_text().splitlines())

@@ -45,6 +45,7 @@ from equidp.keptrun import (
     PAGE,
     RECORD,
     RELEASED,
+    check_files,
     check_same,
     manifest,
     read_config,
@@ -127,6 +128,8 @@ def train(
     """
     place = Path(folder)
     config, facts = read_config(place)
+    if (place / MANIFEST).exists():
+        check_files(place)
     split = config.load()[0] if prepared is None else prepared.split
     check_same(split, config, facts, place)
     with ExitStack() as stack:
@@ -142,6 +145,7 @@ def train(
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
             _check_charged(config.budget, ledger.entries, place)
             budget = stack.enter_context(open_budget(config, config.budget))
+            budget.catch_up(ledger.entries)
         checkpoints = Checkpoints(
             place,
             seconds=config.checkpoint_seconds,
@@ -165,6 +169,7 @@ def train(
         for accountant in accountants:
             _release(place, accountant, trainer, config)
         _save_model(place, run.model)
+        (place / MANIFEST).unlink(missing_ok=True)  # until the cards are those of the files beside them
         _write_cards(place, run, split, config, facts, ledger.check, budget)
         write_whole(place / MANIFEST, manifest(place).encode())
     return run, split.test
@@ -244,10 +249,12 @@ def _write_cards(
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
     paths = [place / PAGE, place / CARD]
     notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
-    released = {
-        f"estimated mean epsilon of the training examples of {row['group']} (± {row['standard_error']:.2g})": row[
-            "mean"
-        ]
-        for row in read_released(place)
-    }
+    released = {_estimate(row, run.epsilon()): row["mean"] for row in read_released(place)}
     write_cards(run, paths, split.test, facts["name"], notes, released, details)
+
+
+def _estimate(row: dict[str, Any], spent: float) -> str:
+    """What a released mean is called, with its standard error: for a small group that can be all there is."""
+    error = row["standard_error"]
+    little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
+    return f"estimated mean epsilon of the training examples of {row['group']} (standard error {error:.2g}{little})"

@@ -352,6 +352,7 @@ def test_values_that_are_neither_numbers_nor_texts(save, value, message):
         (people().to_csv(index=False, sep=";"), "separate columns by commas"),
         (people().head(0).to_csv(index=False), "holds 0 rows"),
         ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
+        (b"\x1f\x8b\x08\x00", r"byte 2 is not UTF-8"),
         (b"\xff\xfe\x00age,sex,income\n", r"cannot be read as a table: byte 1 is not UTF-8\. Expected"),
         ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
     ],
@@ -460,3 +461,8 @@ def test_a_few_values_that_are_no_numbers_are_said(tmp_path):
     ):
         table = read_table(tmp_path / "lab.csv")
     assert table["lab"].dtype == object
+
+
+def test_a_compressed_file_is_called_so(save):
+    with pytest.raises(DataError, match="it is compressed; unpack it first"):
+        open_source(save(b"\x1f\x8b\x08\x00", "people.csv.gz"), target="income", group="sex").split(seed=0)

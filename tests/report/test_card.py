@@ -7,6 +7,7 @@ import io
 import re
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -114,7 +115,9 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     run.card(tmp_path / "card.md", test=whole.subset(few))
     card = (tmp_path / "card.md").read_text()
     assert "| b | 2 | – | – to – | – | – to – |" in card
-    assert "| b | no | 1 | – | – to – |" in card or "| b | yes | 2 | – | – to – |" in card
+    assert "| b | no |" not in card
+    assert "| b | yes |" not in card
+    assert "| a | no |" in card
     assert "| a | 150 | " in card
     assert ", in every group alike" in card
 
@@ -154,8 +157,38 @@ def test_epsilon_in_words_is_never_below_the_truth():
     from equidp.report.card import guarantee_in_words
 
     for spent in (0.10001, 1.23449, 2.9999, 6.0):
-        said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_in_words(spent, 1e-5)[0])[1])
+        said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_in_words(spending(spent))[0])[1])
         assert spent <= said <= spent + 0.001
+
+
+def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
+    return SimpleNamespace(epsilon=lambda: epsilon, delta=delta, settings={"training examples": 1000})
+
+
+def test_no_more_is_promised_than_epsilon_and_delta_hold():
+    """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as private."""
+    from equidp.report.card import guarantee_in_words
+
+    said = {epsilon: " ".join(guarantee_in_words(spending(epsilon))) for epsilon in (0.5, 3.0, 500.0)}
+    assert ["it hardly tells whether" in text for text in said.values()] == [True, False, False]
+    assert ["can depend strongly on a single" in text for text in said.values()] == [False, False, True]
+    assert not any("Warning" in text for text in said.values())
+    assert "delta is not below 1/n, n = 1,000" in guarantee_in_words(spending(0.5, 0.01))[-1]
+
+
+def test_a_person_who_is_alone_in_a_group_is_not_told_of_by_class_or_gap(tmp_path):
+    """The only test example of a group would show its class by its count, and its error as the fairness difference."""
+    data = toy(seed=1)
+    groups = data.groups.clone()
+    groups[0] = 2
+    test = equidp.GroupedDataset(data.inputs, data.targets, groups, ("a", "b", "alone"), data.class_names)
+    run = make_trainer().fit()
+    run.card(tmp_path / "card.md", test=test)
+    card = (tmp_path / "card.md").read_text()
+    assert re.findall(r"^\| alone \| .*", card, re.MULTILINE) == ["| alone | 1 | – | – to – | – | – to – |"]
+    run.card(tmp_path / "others.md", test=data.subset(torch.arange(1, len(data))))
+    gap = re.compile(r"Equalized odds difference: .* points")
+    assert gap.search(card)[0] == gap.search((tmp_path / "others.md").read_text())[0]
 
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])

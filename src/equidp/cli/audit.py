@@ -65,7 +65,7 @@ def audit_command(
         content["costs"] = json.loads(costs.to_json(orient="records"))
     if json_file is not None:
         write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
-    for sentence in guarantee_in_words(kept.run.epsilon(), kept.run.delta):
+    for sentence in guarantee_in_words(kept.run):
         typer.echo(sentence)
     print_groups(metrics)
     print_recalls(by_class)

@@ -234,7 +234,7 @@ def _duration(seconds: float) -> str:
 
 def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
     """What a person wants to know, and where the rest is."""
-    for sentence in guarantee_in_words(run.epsilon(), run.delta):
+    for sentence in guarantee_in_words(run):
         typer.echo(sentence)
     taken, planned = run.settings["planned steps"], run.settings["steps of the whole plan"]
     if taken < planned:

@@ -17,6 +17,7 @@ from equidp.settings import names, unknown_name
 
 PARQUET = (".parquet", ".pq")
 MISSING = "missing"
+_COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 _MOST_CATEGORIES = 1000
 LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
@@ -65,7 +66,9 @@ def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
         table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path, as_written)
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if isinstance(error, UnicodeDecodeError):
+        if path.suffix.lower() in _COMPRESSED:
+            reason = "it is compressed; unpack it first"
+        elif isinstance(error, UnicodeDecodeError):
             reason = f"byte {error.start + 1:,} is not UTF-8"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file in UTF-8 with a header, or Parquet."

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from equidp.accounting import epsilon, run_event
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 _FEWEST = 5  # test examples that figures may be of, in a card that leaves the house
+_STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 _TEMPLATES = {".html": "card.html", ".md": "card.md"}
 
 LIMITS = (
     "The guarantee is for one example. Someone with m examples in the data is protected by about m times epsilon.",
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their results, add to it.",
     "The number of examples, the names of groups and classes, and all settings count as public.",
-    f"Of fewer than {_FEWEST} test examples no figures are shown, which would be those of a few people.",
+    f"Of fewer than {_FEWEST} test examples no figures are shown, which would be those of a few people; differences of figures "
+    "that are shown can still tell of them.",
     "Metrics are exact for the test examples, which the guarantee does not cover; intervals speak of their number alone, not of "
     "what another training run would give.",
     "Noisy sums are rounded to about a thousandth of their noise, so that gaps between a computer's numbers could tell them apart "
@@ -85,16 +88,18 @@ def card_facts(
     if test is not None:
         outputs = predict(run.model, test.inputs)
         metrics = _metrics(outputs, test)
-        by_class = _withheld(
-            recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL)
+        by_class = _of_enough(
+            recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL), metrics
         )
         hidden = blind_spots(outputs, test.targets, test.class_names)
-        gaps = fairness_gaps(outputs, test.targets, test.groups, test.num_classes)
+        enough = torch.bincount(test.groups, minlength=test.num_groups)[test.groups] >= _FEWEST
+        if enough.any():
+            gaps = fairness_gaps(outputs[enough], test.targets[enough], test.groups[enough], test.num_classes)
     return {
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
         "private": math.isfinite(spent),
-        "guarantee": guarantee_in_words(spent, run.delta),
+        "guarantee": guarantee_in_words(run),
         "summary": _summary(metrics),
         "parameters": _parameters(run, spent, released=bool(released)),
         "event": str(run_event(run.entries)),
@@ -132,22 +137,35 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def guarantee_in_words(spent: float, delta: float) -> list[str]:
+def guarantee_in_words(run: Run) -> list[str]:
     """Sentences for someone who has never heard of epsilon."""
+    spent, delta = run.epsilon(), run.delta
     if math.isinf(spent):
         return ["No guarantee: this model was trained without noise, and may reveal its training data."]
     shown = math.ceil(1000 * spent) / 1000  # never below the truth
-    return [
-        f"Training was ({shown:g}, {delta:g})-differentially private for each training example: whatever is done with the model, "
-        "what it gives away hardly depends on whether any one example was in the training data.",
+    if spent >= _WEAK:
+        meaning = "what the model gives away can depend strongly on a single training example."
+    elif spent > _STRONG:
+        meaning = "whatever is done with the model, what it tells of whether any one example was in the data is limited."
+    else:
+        meaning = "whatever is done with the model, it hardly tells whether any one example was in the training data."
+    sentences = [
+        f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
         f"In odds: whoever holds the model and all else there is to know can shift the odds on whether an example was there by a "
         f"factor of at most e^{shown:g}, {_factor(spent)}, except with a probability of about {delta:g}.",
         "This holds for every example of every group alike.",
     ]
+    examples = run.settings.get("training examples")
+    if examples is not None and delta >= 1 / examples:
+        sentences.append(
+            f"Warning: delta is not below 1/n, n = {examples:,} training examples: a method that publishes one example whole would "
+            "count as private too."
+        )
+    return sentences
 
 
 def _factor(spent: float) -> str:
-    return f"about {math.exp(spent):,.3g}" if spent < 7 else "more than 1,000, which promises little"
+    return f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
 
 
 def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -215,3 +233,14 @@ def _withheld(table: pd.DataFrame) -> list[dict[str, Any]]:
     table.loc[few, figures] = np.nan
     rows: list[dict[str, Any]] = table.to_dict("records")
     return rows
+
+
+def _of_enough(recalls: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of groups and classes that are of more than a handful of people: a count alone would tell someone's class."""
+    small = [row["group"] for row in metrics if row["count"] < _FEWEST]
+    kept: list[dict[str, Any]] = (
+        recalls[(recalls["count"] >= _FEWEST) & ~recalls["group"].isin(small)].to_dict("records")
+        if len(recalls)
+        else []
+    )
+    return kept
