@@ -190,10 +190,7 @@ class PrivacyBudget:
         Raises:
             BudgetError: it does not fit.
         """
-        known, counted = (Counter[StepEvent]() for _ in range(2))
-        for total, entries in ((known, self.entries), (counted, spent)):
-            for event, steps in entries:
-                total[event] += steps
+        known, counted = (Counter(dict(_together(*entries))) for entries in (self.entries, spent))
         for event, steps in (counted - known).items():
             run = self.ledger(Ledger())
             run.expect(event, steps)

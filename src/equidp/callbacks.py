@@ -6,7 +6,6 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from rich.progress import (
     BarColumn,
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from equidp.data.base import GroupedDataset
 from equidp.mechanism import capped_weights, rowwise
-from equidp.metrics import group_metrics
+from equidp.metrics import check_outputs, group_metrics
 from equidp.policies.base import Policy
 from equidp.record import RunRecord
 from equidp.run import predict
@@ -112,15 +111,16 @@ class EpochRecorder(Callback):
         ]
 
     def before_training(self, trainer: Trainer) -> None:
-        self._metrics(trainer)  # while nothing is spent, should the model be one that has none
-
-    def _metrics(self, trainer: Trainer) -> pd.DataFrame:
-        test = self.test
-        outputs = predict(trainer.model, test.inputs)
-        return group_metrics(outputs, test.targets, test.groups, test.group_names).set_index("group")
+        # While nothing is spent, should the model be one that has no metrics.
+        check_outputs(predict(trainer.model, self.test.inputs[:1]), self.test.targets)
 
     def after_epoch(self, trainer: Trainer) -> None:
-        metrics = self._metrics(trainer)
+        metrics = group_metrics(
+            predict(trainer.model, self.test.inputs),
+            self.test.targets,
+            self.test.groups,
+            self.test.group_names,
+        ).set_index("group")
         released = trainer.policy.released_state()
         for group, name in enumerate(self.test.group_names):
             self.record.append(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class EquidpError(Exception):
     """Base of every error that equidp raises on purpose; the command line turns it into exit code 2."""
@@ -53,3 +58,8 @@ class DataWarning(UserWarning):
 
 class ApproximationWarning(UserWarning):
     """A figure is less exact than its name says."""
+
+
+def shape_in_words(values: Tensor, first: str) -> str:
+    """A shape for an error message, which does not tell how many examples were drawn: `[batch, 3]`."""
+    return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

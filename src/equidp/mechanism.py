@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from equidp.engines.base import GradientEngine
-from equidp.errors import PolicyError, SettingError
+from equidp.errors import PolicyError, SettingError, shape_in_words
 from equidp.ledger import Ledger, StepEvent
 from equidp.noise import Randomness, grid
 from equidp.policies.base import Policy
@@ -125,9 +125,7 @@ def _vmapped(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Te
 
 
 def _shape(values: Tensor, norms: Tensor) -> str:
-    """A shape in words that do not tell how many examples were drawn."""
-    first = ["batch" if len(values) == len(norms) else "?"] if values.dim() else []
-    return f"[{', '.join([*first, *map(str, values.shape[1:])])}]"
+    return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")
 
 
 def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:

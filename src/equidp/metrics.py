@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equidp.data.base import ALL
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, SettingError, shape_in_words
 from equidp.settings import check_number
 
 COSTS = ("privacy_cost", "excessive_risk")
@@ -56,12 +56,7 @@ def group_metrics(
     Raises:
         DataError: outputs of another shape.
     """
-    classes = int(targets.max()) + 1 if len(targets) else 1
-    if outputs.dim() != 2 or outputs.shape[1] < max(classes, 2):
-        raise DataError(
-            f"the model's outputs are [n{''.join(f', {size}' for size in outputs.shape[1:])}] for {max(classes, 2)} classes; group "
-            "metrics need one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
-        )
+    check_outputs(outputs, targets)
     correct = (outputs.argmax(dim=1) == targets).double()
     losses = cross_entropy(outputs.double(), targets, reduction="none")
     rows = []
@@ -72,6 +67,16 @@ def group_metrics(
         accuracy, loss = float(correct[members].mean()), float(losses[members].mean())
         rows.append({"group": name, "count": int(members.sum()), "accuracy": accuracy, "loss": loss})
     return pd.DataFrame(rows)
+
+
+def check_outputs(outputs: Tensor, targets: Tensor) -> None:
+    """Raises unless outputs, [n, classes], have a logit for each class of the targets."""
+    classes = max(int(targets.max()) + 1 if len(targets) else 1, 2)
+    if outputs.dim() != 2 or outputs.shape[1] < classes:
+        raise DataError(
+            f"the model's outputs are {shape_in_words(outputs, 'n')} for {classes} classes; group metrics need one logit per "
+            "class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
+        )
 
 
 def metric_frame(

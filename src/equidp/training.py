@@ -17,7 +17,7 @@ from equidp.budget import PrivacyBudget
 from equidp.callbacks import Callback
 from equidp.data.base import GroupedDataset
 from equidp.data.batches import Batch, batches, loaded_batches
-from equidp.engines import check_classes, check_engine, check_model, make_engine
+from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.errors import SettingError
 from equidp.ledger import Ledger, StepEvent
@@ -134,7 +134,7 @@ class Trainer:
             randomness=self.randomness,
             physical_batch_size=physical_batch_size,
         )
-        groups = train.num_groups if isinstance(train, GroupedDataset) else getattr(policy, "num_groups", 1)
+        groups = train.num_groups if isinstance(train, GroupedDataset) else policy.num_groups or 1
         self._private_step.rehearse(torch.arange(groups, device=self._parameters[0].device))
 
     def _noise_multiplier(self, noise_multiplier: float | None, target_epsilon: float | None) -> float:
@@ -175,9 +175,8 @@ class Trainer:
     def _checked_engine(self, name: str) -> GradientEngine:
         """The engine, after model, loss and engine were tried on a few examples."""
         inputs, targets, *_ = self._on_device(next(self._load([_spread(self.num_examples)])))
-        check_model(self.model, self.loss, inputs, targets)
-        if isinstance(self.train, GroupedDataset):
-            check_classes(self.model, self.loss, inputs, targets, self.train.class_names)
+        class_names = self.train.class_names if isinstance(self.train, GroupedDataset) else ()
+        check_model(self.model, self.loss, inputs, targets, class_names)
         engine = make_engine(name, self.model, self.loss)
         check_engine(engine, self.model, self.loss, inputs, targets)
         return engine
@@ -223,12 +222,7 @@ class Trainer:
     def _load(self, samples: Any) -> Iterator[Batch]:
         if isinstance(self.train, GroupedDataset):
             return batches(self.train, samples)
-        return loaded_batches(
-            self.train,
-            samples,
-            num_groups=getattr(self.policy, "num_groups", None),
-            workers=self.workers,
-        )
+        return loaded_batches(self.train, samples, num_groups=self.policy.num_groups, workers=self.workers)
 
     def _on_device(self, batch: Batch) -> Batch:
         device = next((parameter.device for parameter in self._parameters), batch.inputs.device)

@@ -43,9 +43,7 @@ def check_kinds(
             f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as [equidp.ProgressBar()]."
         )
     if not isinstance(ledger, Ledger | None):
-        raise SettingError(
-            f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile.open('run.ledger')."
-        )
+        raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
     if not isinstance(budget, PrivacyBudget | None):
         raise SettingError(
             f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, delta=1e-6)."
@@ -54,7 +52,7 @@ def check_kinds(
 
 def check_groups(policy: Policy, train: object) -> None:
     """A policy made for a number of groups gets as many."""
-    wanted = getattr(policy, "num_groups", None)
+    wanted = policy.num_groups
     if wanted is not None and isinstance(train, GroupedDataset) and wanted != train.num_groups:
         raise SettingError(
             f"the policy was made for num_groups={wanted}, and the data has {train.num_groups} groups; make it for these."

@@ -51,7 +51,7 @@ def predict_command(
     texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
-    if table is not None:
+    if keep and table is not None:
         rows = pd.concat([_beside(table, names(keep), rows.columns), rows], axis=1)
     text = rows.to_csv(index=False)
     if out is None:

@@ -10,14 +10,13 @@ from equidp.engines.base import GradientEngine, LossFunction, dataset_norms
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.probe import check_classes, check_engine, check_model
+from equidp.engines.probe import check_engine, check_model
 from equidp.settings import unknown_name
 
 __all__ = [
     "ENGINES",
     "GradientEngine",
     "LossFunction",
-    "check_classes",
     "check_engine",
     "check_model",
     "dataset_norms",

@@ -47,7 +47,7 @@ class FunctionalEngine:
         self._random = RandomState(inputs.device)
         norms = []
         for gradients in self._chunks():
-            norms.append(_norms(gradients))
+            norms.append(_norms_of(gradients))
             if len(inputs) <= self.chunk_size:
                 self._kept = [gradients]
         self._norms = torch.cat(norms)
@@ -61,7 +61,7 @@ class FunctionalEngine:
             chunks = torch.split(weights, self.chunk_size), torch.split(self._norms, self.chunk_size)
             for gradients, part, before in zip(self._kept or self._chunks(), *chunks, strict=True):
                 if not self._kept:
-                    part = held_to_norms(part, gradients, before, _norms(gradients))
+                    part = held_to_norms(part, gradients, before, _norms_of(gradients))
                 for name, gradient in gradients.items():
                     with torch.autocast(gradient.device.type, enabled=False):
                         total = torch.tensordot(part.to(gradient.dtype), gradient, dims=1)
@@ -91,7 +91,7 @@ class FunctionalEngine:
             yield gradients
 
 
-def _norms(gradients: dict[str, Tensor]) -> Tensor:
+def _norms_of(gradients: dict[str, Tensor]) -> Tensor:
     rows = [_lengths(gradient.flatten(1)) for gradient in gradients.values()]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
     return norms

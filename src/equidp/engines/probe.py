@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from equidp.engines.base import GradientEngine, LossFunction
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.layers import RandomState, attention_in_full
-from equidp.errors import ModelError
+from equidp.errors import ModelError, shape_in_words
 
 _TOLERANCE = 0.02
 """Of the largest norm; mistakes in a gradient's structure are far beyond it."""
@@ -23,18 +23,21 @@ _SEEDS = 10
 """How often a model that draws random numbers is tried: it may mix examples in some passes only."""
 
 
-def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> None:
+def check_model(
+    model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str] = ()
+) -> None:
     """Refuses a model or loss that per-example gradients make no sense for.
 
     Args:
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
         inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
+        class_names: one per class, where targets are classes.
 
     Raises:
         ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers or parameters that running
             the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number per
-            example.
+            example, or fails for the last class.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -74,32 +77,9 @@ def check_model(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: T
                     "Turn its tracking off (track_running_stats=False)."
                 )
         _check_loss(loss, outputs, targets)
+        if class_names:
+            _check_last_class(loss, outputs, targets, class_names)
         _check_mixing(model, inputs)
-
-
-def check_classes(
-    model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str]
-) -> None:
-    """Refuses a model or loss that has no place for the last class, which the examples that are tried may lack.
-
-    Args:
-        model: is left as it was.
-        loss: (outputs, targets) -> losses [batch].
-        inputs, targets: a few examples, [batch, ...].
-        class_names: one per class.
-
-    Raises:
-        ModelError: the loss fails for it.
-    """
-    with _undisturbed(model):
-        outputs = _forward(model, inputs)
-        try:
-            loss(outputs, torch.full_like(targets, len(class_names) - 1))
-        except (RuntimeError, IndexError, ValueError) as error:
-            raise ModelError(
-                f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
-                f"model's outputs are [batch{''.join(f', {size}' for size in outputs.shape[1:])}]; give it one per class."
-            ) from error
 
 
 def _forward(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
@@ -131,13 +111,24 @@ def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
+def _check_last_class(
+    loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
+) -> None:
+    """The examples that are tried may lack it, and a rare one would end training in the middle."""
+    try:
+        loss(outputs, torch.full_like(targets, len(class_names) - 1))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ModelError(
+            f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
+            f"model's outputs are {shape_in_words(outputs, 'batch')}; give it one per class."
+        ) from error
+
+
 def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
     """Changes all other examples and looks whether the first and the last notice."""
     before = RandomState(inputs.device)
-    with torch.random.fork_rng(devices=[]):
-        model(inputs)
-        random = before.moved()
-    for seed in range(_SEEDS if random else 1):
+    model(inputs)
+    for seed in range(_SEEDS if before.moved() else 1):
         outputs = _forward(model, inputs, seed)
         for kept in (0, len(inputs) - 1):
             others = inputs.roll(1, dims=0)

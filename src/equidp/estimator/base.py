@@ -121,7 +121,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.method not in METHODS:
             raise unknown_name("method", self.method, METHODS)
         if sensitive_features is None:
-            if hasattr(METHODS[self.method].make(Plan(), 2), "num_groups"):
+            if METHODS[self.method].make(Plan(), 2).num_groups is not None:
                 raise SettingError(
                     f"method={self.method!r} tells groups apart and there are none: pass each example's group, "
                     "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or 'global-adapt'."

@@ -21,11 +21,13 @@ class Policy(ABC):
     `statistics` and `weights` run example by example under `torch.vmap`: use torch operations, and `torch.where` instead of `if`.
 
     Attributes:
+        num_groups: K, of a policy that is made for so many groups; None: it takes any.
         statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: the policy reads no statistics.
         statistics_noise: sigma_s, noise multiplier of the statistics (their sensitivity is 1); set by `prepare`.
         expected_batch_size: b; set by `prepare`.
     """
 
+    num_groups: int | None = None
     statistics_ratio: float | None = None
     statistics_noise: float | None = None
     expected_batch_size: float | None = None

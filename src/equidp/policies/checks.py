@@ -41,7 +41,7 @@ def check_policy(policy: Policy, num_groups: int | None = None, *, noise_multipl
         )
     generator = torch.Generator().manual_seed(0)
     policy = copy.deepcopy(policy)
-    groups: int = getattr(policy, "num_groups", 2) if num_groups is None else num_groups
+    groups: int = (policy.num_groups or 2) if num_groups is None else num_groups
     policy.prepare(noise_multiplier=noise_multiplier, expected_batch_size=float(_BATCH))
     for trial in range(_TRIALS):
         norms, members = _batch(generator, groups)
@@ -93,9 +93,8 @@ def _check_once(policy: Policy, norms: Tensor, groups: Tensor) -> None:
     _check_weights(name, whole["weights"], norms, groups, sensitivity)
     _check_group_bounds(policy, whole["weights"], norms, groups)
     kept = torch.arange(2, len(norms), 3)
-    for compute in rules.values():
-        rowwise(compute, norms, groups)
     for rule, compute in rules.items():
+        rowwise(compute, norms, groups)
         alone, among_others = compute(norms[kept], groups[kept]), whole[rule][kept]
         if not torch.allclose(alone.to(torch.float64), among_others.to(torch.float64), rtol=1e-6):
             raise PolicyError(

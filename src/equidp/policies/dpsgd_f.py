@@ -28,6 +28,7 @@ class _GroupBounds(Policy):
         max_ratio: a group's bound is at most (1 + max_ratio) C_0, whatever the noise does to the counts.
     """
 
+    num_groups: int
     state_names = ("bounds", "counts")
 
     def __init__(

@@ -21,6 +21,7 @@ class Naive(Policy):
         min_count: released counts below this are raised to it; it caps theta, and with it the noise.
     """
 
+    num_groups: int
     state_names = ("theta",)
 
     def __init__(

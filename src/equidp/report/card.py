@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -87,12 +86,9 @@ def card_facts(
     gaps: dict[str, float] = {}
     if test is not None:
         outputs = predict(run.model, test.inputs)
-        metrics = _metrics(outputs, test)
-        by_class = _of_enough(
-            recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL), metrics
-        )
+        metrics, by_class = _metrics(outputs, test), _recalls(outputs, test)
         hidden = blind_spots(outputs, test.targets, test.class_names)
-        enough = torch.bincount(test.groups, minlength=test.num_groups)[test.groups] >= _FEWEST
+        enough = torch.bincount(test.groups)[test.groups] >= _FEWEST
         if enough.any():
             gaps = fairness_gaps(outputs[enough], test.targets[enough], test.groups[enough], test.num_classes)
     return {
@@ -222,25 +218,16 @@ def _recompute(run: Run) -> str:
 
 
 def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
+    """By group, without figures where they would tell what the model does to a handful of people."""
     table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
-    return _withheld(table)
-
-
-def _withheld(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows, without figures where they would tell what the model does to a handful of people."""
-    few = table["count"] < _FEWEST if len(table) else []
-    figures = [name for name in table.columns if name not in ("group", "class", "count")]
-    table.loc[few, figures] = np.nan
+    figures = [name for name in table.columns if name not in ("group", "count")]
+    table.loc[table["count"] < _FEWEST, figures] = np.nan
     rows: list[dict[str, Any]] = table.to_dict("records")
     return rows
 
 
-def _of_enough(recalls: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of groups and classes that are of more than a handful of people: a count alone would tell someone's class."""
-    small = [row["group"] for row in metrics if row["count"] < _FEWEST]
-    kept: list[dict[str, Any]] = (
-        recalls[(recalls["count"] >= _FEWEST) & ~recalls["group"].isin(small)].to_dict("records")
-        if len(recalls)
-        else []
-    )
-    return kept
+def _recalls(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
+    """Of no fewer than a handful of people: a count alone would tell someone's class."""
+    table = recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL)
+    rows: list[dict[str, Any]] = table[table["count"] >= _FEWEST].to_dict("records") if len(table) else []
+    return rows
