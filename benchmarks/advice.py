@@ -10,12 +10,12 @@ import argparse
 import torch
 
 import equidp
-from equidp.advise import advise
+from equidp.accounting.schedule import default_delta
+from equidp.advice.advise import advise
+from equidp.advice.norm_profile import private_profile
 from equidp.data import open_source
+from equidp.kernel.noise import SeededRandomness
 from equidp.models import MODELS
-from equidp.noise import SeededRandomness
-from equidp.plans import default_delta
-from equidp.profile import private_profile
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
         profile=profile,
     )
     print("\n".join(advice.in_words()))
-    comparison = equidp.compare(
+    comparison = equidp.comparison.compare(
         source,
         methods=list(dict.fromkeys([advice.method, *arguments.methods.split(",")])),
         seeds=arguments.seeds,

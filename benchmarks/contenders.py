@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import equidp
-from equidp.data.base import GroupedDataset
-from equidp.data.batches import Batch
+from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
+from equidp.kernel.loop import Batch
 
 Step = Callable[[], object]
 Batches = tuple[Tensor, Tensor, Tensor]

@@ -21,8 +21,9 @@ import torch
 from matplotlib.figure import Figure
 
 from equidp import Diagnostics, Effort, Plan, default_plan
+from equidp.comparison.grid import RunSpec, split
 from equidp.data import open_source
-from equidp.runs import RunSpec, make_trainer, split
+from equidp.training.build import make_trainer
 
 DATA = "mnist-esipova"
 EVERY = 426  # steps; two epochs

@@ -19,13 +19,14 @@ import numpy.typing as npt
 import torch
 
 from equidp import Callback, GroupedDataset, IndividualAccountant, Trainer, default_plan
-from equidp.accounting import Histories, individual_epsilons
+from equidp.comparison.grid import RunSpec, split
 from equidp.data import open_source
 from equidp.engines import dataset_norms
+from equidp.evaluation.predict import predict
 from equidp.individual import IndividualReport
-from equidp.individual.counting import current_shares
-from equidp.run import predict
-from equidp.runs import RunSpec, make_trainer, split
+from equidp.individual.histories import Histories, individual_epsilons
+from equidp.individual.step_counts import current_shares
+from equidp.training.build import make_trainer
 
 _QUANTILES = [0.1, 0.3, 0.5, 0.7, 0.9]
 

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from equidp import IndividualAccountant, Trainer, default_plan
-from equidp.accounting import Histories, individual_epsilons
+from equidp.comparison.grid import RunSpec, split
 from equidp.data import open_source
-from equidp.ledger import StepEvent
-from equidp.runs import RunSpec, make_trainer, split
+from equidp.individual.histories import Histories, individual_epsilons
+from equidp.kernel.ledger import StepEvent
+from equidp.training.build import make_trainer
 
 _WARMING_UP = 32
 

@@ -25,14 +25,14 @@ from pathlib import Path
 
 import torch
 
-from equidp import mechanism
-from equidp.accounting import epsilon
-from equidp.checkpoint import Checkpoints
-from equidp.config import TrainConfig, plan_for
-from equidp.keptrun import open_run
-from equidp.ledger_text import read_ledger
-from equidp.preparing import prepare
-from equidp.runfolder import begin, train
+from equidp.kernel import epsilon
+from equidp.kernel import step as mechanism
+from equidp.kernel.ledger_format import read_ledger
+from equidp.runs.config import TrainConfig, plan_for
+from equidp.runs.prepare import prepare
+from equidp.runs.saved import open_run
+from equidp.runs.train import begin, train
+from equidp.training.checkpoint import Checkpoints
 
 METHODS = ("dpsgd-f", "dpsgd", "global-adapt")
 

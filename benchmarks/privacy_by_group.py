@@ -17,8 +17,9 @@ import joblib
 import torch
 
 from equidp import IndividualAccountant, Plan, default_plan
+from equidp.comparison.grid import RunSpec, split
 from equidp.data import open_source
-from equidp.runs import RunSpec, make_trainer, split
+from equidp.training.build import make_trainer
 
 METHODS = ("dpsgd", "dpsgd-f-code", "global-adapt")
 

@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from equidp import Plan, default_plan
+from equidp.comparison.grid import RunSpec, split
 from equidp.data import DataSplit, GroupedDataset, open_source
 from equidp.models import MODELS
-from equidp.runs import RunSpec, make_trainer, split
+from equidp.training.build import make_trainer
 
 METHODS = {
     "digits": ("sgd", "dpsgd", "dpsgd-f", "global-adapt"),

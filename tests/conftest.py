@@ -8,9 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
-from torch import Tensor
 
 settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("equidp")
@@ -42,21 +40,3 @@ def command(monkeypatch, capsys):
         return end.value.code or 0, seen.out, " ".join(seen.err.split())
 
     return invoke
-
-
-class GivenGradients:
-    """An engine whose per-example gradients are its inputs, [batch, d]: what the mechanism does with them is plain to see."""
-
-    def __init__(self, parameter: torch.nn.Parameter) -> None:
-        self.parameter = parameter
-        self.gradients: Tensor | None = None
-
-    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        self.gradients = inputs
-        return torch.linalg.vector_norm(inputs, dim=1)
-
-    def weighted_sum(self, weights: Tensor) -> None:
-        assert self.gradients is not None
-        total = weights @ self.gradients
-        self.parameter.grad = total if self.parameter.grad is None else self.parameter.grad + total
-        self.gradients = None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from equidp.cli import main
-from equidp.ledger_text import read_ledger
-from equidp.plans import METHODS
+from equidp.kernel.ledger_format import read_ledger
+from equidp.policies.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

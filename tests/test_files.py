@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from equidp.files import write_whole
+from equidp._files import write_whole
 
 
 def test_a_replaced_file_keeps_its_permissions_and_leaves_nothing_beside(tmp_path):

@@ -1,10 +1,9 @@
 """equidp: differentially private training at the same price for every group."""
 
-from equidp.budget import PrivacyBudget
-from equidp.callbacks import Callback, EpochRecorder, ProgressBar
-from equidp.checkpoint import Checkpoints
-from equidp.compare import Comparison, compare, default_plan
-from equidp.data.base import DataSource, DataSplit, GroupedDataset
+from equidp.accounting.budget import PrivacyBudget
+from equidp.comparison.compare import compare
+from equidp.comparison.result import Comparison
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics, Effort, diagnose
 from equidp.engines import make_compatible
 from equidp.errors import (
@@ -22,9 +21,9 @@ from equidp.errors import (
 )
 from equidp.estimator import PrivateClassifier, PrivateRegressor
 from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
-from equidp.ledger_file import LedgerFile
-from equidp.mechanism import PrivateStep, private_sum
-from equidp.plans import METHODS, Plan
+from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.noisy_sum import private_sum
+from equidp.kernel.step import PrivateStep
 from equidp.policies import (
     DPSGD,
     DPSGDF,
@@ -39,9 +38,14 @@ from equidp.policies import (
     Quantile,
     check_policy,
 )
-from equidp.record import RunRecord
-from equidp.run import Run
-from equidp.training import Trainer
+from equidp.policies.methods import METHODS
+from equidp.training.checkpoint import Checkpoints
+from equidp.training.plan import Plan, default_plan
+from equidp.training.progress import ProgressBar
+from equidp.training.record import RunRecord
+from equidp.training.recorder import EpochRecorder
+from equidp.training.run import Run
+from equidp.training.trainer import Callback, Trainer
 
 __all__ = [
     "DPSGD",

@@ -25,7 +25,7 @@ class ModelError(EquidpError, ValueError):
 
 
 class PolicyError(EquidpError):
-    """A policy broke the contract of `equidp.policies.base.Policy` in a way that training cannot go on with."""
+    """A policy broke the contract of `equidp.kernel.policy.Policy` in a way that training cannot go on with."""
 
 
 class BudgetError(EquidpError):

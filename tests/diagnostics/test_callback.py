@@ -11,8 +11,8 @@ import equidp
 from equidp.diagnostics import Diagnostics, Effort, diagnose
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, DataError, SettingError
-from equidp.record import RunRecord
-from toy import make_trainer, toy
+from equidp.training.record import RunRecord
+from support.toy import make_trainer, toy
 
 LITTLE = Effort(batches=2, trace_vectors=2, eigenvalue_products=2, curvature_examples=10)
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dense import full_hessian
-from equidp.data.base import GroupedDataset
+from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian, extreme_eigenvalues, hutchinson_trace
 from equidp.diagnostics.gradients import Subject
 from equidp.engines import make_engine
 from equidp.engines.layers import unrolled
-from oracle import loss
+from support.dense import full_hessian
+from support.oracle import loss
 
 
 def subject_of(model: nn.Module, chunk_size: int = 7) -> Subject:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import equidp
-from dense import full_hessian, gradients
 from equidp.diagnostics import Diagnosis, Effort, diagnose
 from equidp.errors import ApproximationWarning, DataError, SettingError
-from equidp.noise import SeededRandomness
-from equidp.sampling import PoissonSampler
-from toy import toy
+from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.sampling import PoissonSampler
+from support.dense import full_hessian, gradients
+from support.toy import toy
 
 EVERYTHING = Effort(
     batches=5, curvature_examples=None, trace_vectors=60, trace_error=0.0, eigenvalue_products=100,

@@ -10,7 +10,7 @@ from opacus import GradSampleModule
 from torch import Tensor, nn
 
 from equidp.engines import make_engine
-from oracle import SumOfSquares, drawn, loss
+from support.oracle import SumOfSquares, drawn, loss
 
 CASES = {
     "linear": (nn.Linear(5, 3), (5,)),

@@ -14,7 +14,7 @@ from equidp.engines.functional import FunctionalEngine
 from equidp.engines.layers import RULES, rule_for
 from equidp.errors import ModelError, SettingError
 from equidp.models import MODELS
-from oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
+from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 
 MODEL_SHAPES = {
     "logistic": (5,),

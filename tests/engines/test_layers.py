@@ -19,7 +19,7 @@ from equidp.engines.layers import FallbackCall, OpenedCall, rule_for
 from equidp.engines.layers.conv import ConvCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.errors import ModelError
-from oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
+from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 
 
 @pytest.fixture(autouse=True)

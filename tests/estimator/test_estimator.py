@@ -19,9 +19,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import equidp
+from equidp.accounting.schedule import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import Fits, row_hashes
-from equidp.plans import METHODS, default_delta
+from equidp.policies.methods import METHODS
 
 N = 240
 GROUPS = np.where(np.arange(N) % 3, "city", "country")
@@ -220,7 +221,7 @@ def test_cross_validation_warns_with_the_total_whatever_preprocessing_does():
     assert [text.split()[0] for text in totals(caught)] == ["2", "3", "4"]
     fits = [each[-1] for each in done["estimator"]]
     whole = tuple(entry for each in fits for entry in each.run_.entries)
-    expected = equidp.accounting.epsilon(whole, fits[-1].delta_, "rdp")
+    expected = equidp.kernel.epsilon(whole, fits[-1].delta_, "rdp")
     assert fits[-1].epsilon_total_ == pytest.approx(expected)
     assert 1.0 < expected < 4.0
     assert f"epsilon {expected:.4g}" in totals(caught)[-1]
@@ -318,7 +319,7 @@ def test_an_account_tells_strangers_apart():
         pass
 
     fits, rows = Fits(), np.arange(10, dtype=np.uint64)
-    event = equidp.ledger.StepEvent(0.5, 1.0)
+    event = equidp.kernel.ledger.StepEvent(0.5, 1.0)
     first, second, third = Estimator(), Estimator(), Estimator()
     assert fits.add(first, rows, [(event, 3)])[0] == 1
     assert fits.add(second, rows + 100, [(event, 4)])[0] == 1

@@ -11,11 +11,11 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import equidp
-from equidp.accounting import epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
-from equidp.individual.counting import StepCounts, _alike, current_shares
-from toy import make_trainer, toy
+from equidp.individual.step_counts import StepCounts, _alike, current_shares
+from equidp.kernel import epsilon
+from support.toy import make_trainer, toy
 
 POLICIES = {
     "dpsgd": lambda: equidp.DPSGD(0.5),

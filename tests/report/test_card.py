@@ -14,9 +14,9 @@ import torch
 
 import equidp
 from equidp.errors import SettingError
-from equidp.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.report.card import _summary
-from toy import make_trainer, toy
+from support.toy import make_trainer, toy
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equidp.compare import Comparison
-from equidp.data.base import ALL
-from equidp.metrics import COSTS, METRICS, equal_cost, summary
-from equidp.report import html
-from equidp.report.table import print_comparison
-from made_up import made_up
+from equidp.comparison.result import Comparison
+from equidp.data.dataset import ALL
+from equidp.evaluation.groups import COSTS, METRICS, equal_cost, summary
+from equidp.report import page as html
+from equidp.report.terminal import print_comparison
+from support.made_up import made_up
 
 COSTLY = {
     "dpsgd": {"a": 0.021, "b": 0.402, "c": 0.113},

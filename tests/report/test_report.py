@@ -7,11 +7,12 @@ import re
 import pytest
 from rich.console import Console
 
+from equidp._files import check_writable
 from equidp.errors import SettingError
-from equidp.files import check_writable
-from equidp.report import html, words
-from equidp.report.table import print_comparison
-from made_up import made_up
+from equidp.report import page as html
+from equidp.report import words
+from equidp.report.terminal import print_comparison
+from support.made_up import made_up
 
 CLEAR = {"dpsgd": {"a": 0.02, "b": 0.40}, "fair": {"a": 0.03, "b": 0.05}}
 

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from equidp._files import check_writable, write_whole
+from equidp._validate import names
 from equidp.cli.app import app, progress_bar, stoppable
 from equidp.cli.options import (
     BatchSize,
@@ -28,13 +30,11 @@ from equidp.cli.options import (
     opened,
     plan_changes,
 )
-from equidp.compare import default_plan
-from equidp.data.tabular import TEST_SHARE
-from equidp.diagnostics.ablation import ERRORS, ablate, ablation_summary
-from equidp.files import check_writable, write_whole
-from equidp.plans import METHODS
-from equidp.report.table import ablation_table
-from equidp.settings import names
+from equidp.comparison.ablation import ERRORS, ablate, ablation_summary
+from equidp.data.table import TEST_SHARE
+from equidp.policies.methods import METHODS
+from equidp.report.terminal import ablation_table
+from equidp.training.plan import default_plan
 
 
 @app.command("ablate")

@@ -11,8 +11,11 @@ from typing import Annotated
 
 import typer
 
-from equidp.advise import Advice, advise
-from equidp.budget import PrivacyBudget
+from equidp._validate import unknown_name
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.schedule import default_delta
+from equidp.advice.advise import Advice, advise
+from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli.app import app
 from equidp.cli.options import (
     DATA,
@@ -29,12 +32,10 @@ from equidp.cli.options import (
 )
 from equidp.data import DataSource, GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.ledger import Ledger
+from equidp.kernel.ledger import Ledger
 from equidp.models import MODELS
-from equidp.plans import PLANS, Plan, default_delta
-from equidp.profile import NormProfile, private_profile, public_profile
-from equidp.runs import build_model
-from equidp.settings import unknown_name
+from equidp.training.build import build_model
+from equidp.training.plan import Plan, default_plan
 
 _PROFILE_SHARE = 0.1
 
@@ -105,7 +106,7 @@ def advise_command(
 
     like_data = partial(opened, target=target, group=group, drop=drop, missing=missing, bounds=bounds)
     split = like_data(data).split(seed)
-    train, name = split.train, model or str(PLANS.get(data, Plan()).model)
+    train, name = split.train, model or str(default_plan(data).model)
     fresh = build_model(Plan(name), split, seed)
     delta = default_delta(len(train)) if delta is None else delta
     if public is not None:

@@ -21,7 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from equidp._validate import names
 from equidp.cli.memory import keep_freed_memory
+from equidp.comparison.progress import Progress as ProgressHook
 from equidp.errors import (
     ApproximationWarning,
     DataWarning,
@@ -30,8 +32,6 @@ from equidp.errors import (
     SettingError,
     TrainingStopped,
 )
-from equidp.runs import Progress as ProgressHook
-from equidp.settings import names
 
 app = typer.Typer(
     name="equidp",

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from equidp._files import check_writable
+from equidp._validate import names
 from equidp.cli.app import app, numbers, progress_bar, say, stoppable
 from equidp.cli.options import (
     BatchSize,
@@ -35,14 +37,14 @@ from equidp.cli.options import (
     plan_changes,
     release_cost,
 )
-from equidp.compare import DEFAULT_METHODS, Comparison, compare, default_plan
-from equidp.data.tabular import TEST_SHARE
+from equidp.comparison.compare import DEFAULT_METHODS, compare
+from equidp.comparison.result import Comparison
+from equidp.data.table import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
-from equidp.files import check_writable
-from equidp.plans import METHODS
-from equidp.report.diagnosis import sensitive_findings
-from equidp.settings import names
+from equidp.policies.methods import METHODS
+from equidp.report.diagnosis_section import sensitive_findings
+from equidp.training.plan import default_plan
 
 
 @app.command("compare")

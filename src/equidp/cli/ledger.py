@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from equidp.accounting import epsilon, run_event
-from equidp.accounting.epsilon import checked_delta
+from equidp.accounting import run_event
 from equidp.cli.app import app
-from equidp.ledger_text import LedgerContent, Spent, read_ledger
+from equidp.kernel import epsilon
+from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.words import counted_steps
 
 ledger = typer.Typer(no_args_is_help=True, help="What was spent.")

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from equidp._validate import names
 from equidp.cli.app import say
-from equidp.compare import RELEASE_EPSILON
+from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, open_source, parse_bounds
-from equidp.data.tabular import TEST_SHARE
+from equidp.data.table import TEST_SHARE
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.models import MODELS
-from equidp.plans import Plan
-from equidp.settings import names
+from equidp.training.plan import Plan
 
 Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
 Group = Annotated[

@@ -9,14 +9,14 @@ import pandas as pd
 import torch
 import typer
 
+from equidp._files import check_writable, write_whole
+from equidp._validate import names
 from equidp.cli.app import app, say
 from equidp.cli.options import Rows, RunFolder
-from equidp.data.tables import check_columns, read_as_written
+from equidp.data.read import check_columns, read_as_written
 from equidp.errors import SettingError
-from equidp.files import check_writable, write_whole
-from equidp.keptrun import open_run
-from equidp.run import predict
-from equidp.settings import names
+from equidp.evaluation.predict import predict
+from equidp.runs.saved import open_run
 
 
 @app.command("predict")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equidp.data.base import ALL
+from equidp.data.dataset import ALL
 from equidp.report.words import number, points
 
 _SHOWN = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
+from equidp._validate import unknown_name
 from equidp.errors import SettingError
-from equidp.settings import unknown_name
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
-from equidp.account import PlannedRun
+from equidp._validate import names
 from equidp.accounting import ACCOUNTANTS
-from equidp.accounting import epsilon as epsilon_of
-from equidp.audit import blind_spots, group_intervals, recalls
-from equidp.callbacks import Callback, ProgressBar
+from equidp.accounting.planned import PlannedRun
 from equidp.cli.app import app, say, stoppable
 from equidp.cli.options import (
     DATA,
@@ -40,19 +38,22 @@ from equidp.cli.options import (
 )
 from equidp.cli.tables import print_groups, print_recalls
 from equidp.cli.toml import read_config
-from equidp.config import TrainConfig, plan_for
 from equidp.data import SOURCES, GroupedDataset
-from equidp.data.tabular import TEST_SHARE
+from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
+from equidp.evaluation.intervals import blind_spots, group_intervals, recalls
+from equidp.evaluation.predict import diverged, predict
+from equidp.kernel import epsilon as epsilon_of
 from equidp.models import MODELS
-from equidp.plans import METHODS
-from equidp.preparing import Prepared, prepare, seconds_per_step
+from equidp.policies.methods import METHODS
 from equidp.report.card import guarantee_in_words
 from equidp.report.words import counted_steps
-from equidp.run import Run, diverged, predict
-from equidp.runfolder import DIVERGED, begin, check_new, train
-from equidp.settings import names
-from equidp.training import BEYOND_BUDGET
+from equidp.runs.config import TrainConfig, plan_for
+from equidp.runs.prepare import Prepared, prepare, seconds_per_step
+from equidp.runs.train import DIVERGED, begin, check_new, train
+from equidp.training.progress import ProgressBar
+from equidp.training.run import Run
+from equidp.training.trainer import BEYOND_BUDGET, Callback
 
 _NOT_BEGUN = (
     "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."

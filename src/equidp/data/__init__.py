@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from equidp._validate import unknown_name
 from equidp.data.adult import AdultEsipova, AdultXu
-from equidp.data.base import DataSource, DataSplit, GroupedDataset
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.digits import MNIST, Digits
 from equidp.data.dutch import DutchEsipova, DutchXu
-from equidp.data.tables import PARQUET, parse_bounds
-from equidp.data.tabular import TEST_SHARE, TableSource
+from equidp.data.read import PARQUET, parse_bounds
+from equidp.data.table import TEST_SHARE, TableSource
 from equidp.errors import DataError, SettingError
-from equidp.settings import unknown_name
 
 __all__ = [
     "SOURCES",

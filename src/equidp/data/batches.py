@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from equidp.data.base import GroupedDataset
+from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
-
-
-class Batch(NamedTuple):
-    """One Poisson sample. It may be empty.
-
-    Attributes:
-        inputs: [batch, ...].
-        targets: [batch, ...].
-        groups: [batch], int64.
-        indices: [batch], int64, where the examples stand in the dataset.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    groups: Tensor
-    indices: Tensor
+from equidp.kernel.loop import Batch
 
 
 def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:

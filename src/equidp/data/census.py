@@ -13,7 +13,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
-from equidp.data.base import DataSplit, GroupedDataset
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.fetch import RemoteFile
 
 SEXES = ("Male", "Female")

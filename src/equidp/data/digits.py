@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from equidp.data.base import DataSplit, GroupedDataset
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.fetch import RemoteFile
 from equidp.errors import DataError
 

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 
-from equidp.callbacks import Callback
-from equidp.data.base import GroupedDataset
+from equidp._validate import check_whole
+from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.diagnose import (
     Diagnosis,
     check_clips,
     chosen_groups,
     diagnose_step,
-    undisturbed,
     warn_of_kinks,
     warn_of_optimizer,
 )
 from equidp.diagnostics.effort import Cost, Effort, cost_of
-from equidp.diagnostics.figures import Step
 from equidp.diagnostics.gradients import Subject
+from equidp.diagnostics.rows import Step
+from equidp.engines.preserved import undisturbed
 from equidp.errors import SettingError
 from equidp.individual import IndividualClipping
-from equidp.record import RunRecord
-from equidp.settings import check_whole
+from equidp.training.record import RunRecord
+from equidp.training.trainer import Callback
 
 if TYPE_CHECKING:
-    from equidp.training import Trainer
+    from equidp.training.trainer import Trainer
 
 RECORD_KEY = "sensitive_diagnosis"
 """Under this name a run's record holds the tables of its diagnosis."""

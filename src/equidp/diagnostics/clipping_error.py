@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from equidp.settings import check_number
+from equidp._validate import check_number
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jvp
 
-from equidp.data.base import GroupedDataset
+from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject, flat
 from equidp.engines.layers import unrolled
 

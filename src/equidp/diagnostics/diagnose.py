@@ -5,26 +5,26 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import nn
 
-from equidp.data.base import GroupedDataset
+from equidp._validate import unknown_name
+from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.clipping_error import best_clipping_bound
 from equidp.diagnostics.effort import Effort
-from equidp.diagnostics.figures import Step, batch_figures, group_row, pair_rows
 from equidp.diagnostics.gradients import Subject
+from equidp.diagnostics.measure import draw_batches, group_curvature, view_group
+from equidp.diagnostics.rows import Step, batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
-from equidp.diagnostics.views import draw_batches, group_curvature, view_group
 from equidp.engines import make_engine
-from equidp.engines.base import LossFunction
+from equidp.engines.preserved import undisturbed
 from equidp.errors import ApproximationWarning, DataError, SettingError
-from equidp.policies.base import Policy
-from equidp.settings import unknown_name
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.policy import Policy
 
 _PUBLIC = {"group", "other", "examples", "learning_rate"}
 
@@ -180,19 +180,3 @@ def warn_of_optimizer(optimizer: torch.optim.Optimizer) -> None:
             ApproximationWarning,
             stacklevel=3,
         )
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes, gradients and random numbers as before outside."""
-    modes = {module: module.training for module in model.modules()}
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    try:
-        with torch.random.fork_rng():
-            model.eval()
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for parameter, gradient in gradients:
-            parameter.grad = gradient

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from equidp.data.base import GroupedDataset
+from equidp._validate import check_number, check_whole
+from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian
 from equidp.diagnostics.gradients import Subject
-from equidp.settings import check_number, check_whole
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from equidp.callbacks import step_weights
-from equidp.data.base import GroupedDataset
-from equidp.engines.base import GradientEngine, LossFunction
-from equidp.policies.base import Policy
+from equidp.data.dataset import GroupedDataset
+from equidp.kernel.bounding import step_weights
+from equidp.kernel.engine import GradientEngine, LossFunction
+from equidp.kernel.policy import Policy
 
 
 @dataclass(frozen=True, eq=False)

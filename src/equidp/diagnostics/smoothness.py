@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.base import LossFunction
+from equidp.kernel.engine import LossFunction
 
 _KINKS = (
     "Relu", "LeakyRelu", "PreluKernel", "Rrelu", "Hardtanh", "Threshold", "MaxPool", "AdaptiveMaxPool", "FractionalMaxPool",

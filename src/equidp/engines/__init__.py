@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from torch import nn
 
-from equidp.engines.base import GradientEngine, LossFunction, dataset_norms
+from equidp._validate import unknown_name
+from equidp.engines.check import check_engine, check_model
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.probe import check_engine, check_model
-from equidp.settings import unknown_name
+from equidp.engines.norms import dataset_norms
+from equidp.kernel.engine import GradientEngine, LossFunction
 
 __all__ = [
     "ENGINES",

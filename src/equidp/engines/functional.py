@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from equidp.engines.base import LossFunction
 from equidp.engines.layers import RandomState, unrolled
-from equidp.engines.layers.base import held_to_norms
+from equidp.engines.layers.sums import held_to_norms
 from equidp.errors import SettingError
+from equidp.kernel.engine import LossFunction
 
 _CHUNK_NUMBERS = 2**26
 """Gradient entries held at a time: a quarter of a gibibyte in float32."""

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten
 
-from equidp.engines.base import LossFunction
 from equidp.engines.layers import (
     Call,
     FallbackCall,
@@ -30,8 +29,9 @@ from equidp.engines.layers import (
     replaced,
     rule_for,
 )
-from equidp.engines.layers.base import squared_lengths
+from equidp.engines.layers.sums import squared_lengths
 from equidp.errors import ModelError
+from equidp.kernel.engine import LossFunction
 
 _COARSE = ("tf32", "bf16")
 _backends: Any = torch.backends
@@ -50,8 +50,9 @@ class GhostEngine:
     """See the module's docstring.
 
     Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are run from products
-    (`equidp.engines.layers.opened`); any other module that owns trainable parameters is run again by torch.func, alone. Parameters
-    that several calls share (tied weights, a layer used twice) get their cross terms from per-example gradients of those calls.
+    (`equidp.engines.layers.decomposed`); any other module that owns trainable parameters is run again by torch.func, alone.
+    Parameters that several calls share (tied weights, a layer used twice) get their
+    cross terms from per-example gradients of those calls.
     Other forwards are on the model during `norms` only.
 
     Args:

@@ -19,20 +19,22 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from equidp.accounting import epsilon as epsilon_of
-from equidp.budget import PrivacyBudget
-from equidp.data.base import GroupedDataset
+from equidp._validate import unknown_name
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.schedule import default_delta
+from equidp.data.dataset import GroupedDataset
 from equidp.data.labels import crossed
-from equidp.data.tabular import MOST_GROUPS
-from equidp.engines.base import LossFunction
+from equidp.data.table import MOST_GROUPS
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
+from equidp.evaluation.predict import predict
+from equidp.kernel import epsilon as epsilon_of
+from equidp.kernel.engine import LossFunction
 from equidp.models import MODELS
-from equidp.plans import METHODS, ModelFactory, Plan, default_delta
 from equidp.policies import SGD, Policy
-from equidp.run import predict
-from equidp.settings import unknown_name
-from equidp.training import Trainer
+from equidp.policies.methods import METHODS
+from equidp.training.plan import ModelFactory, Plan
+from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,10 +11,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
-from equidp.data.base import GroupedDataset
-from equidp.engines.base import LossFunction
+from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.estimator.base import PrivateEstimator
+from equidp.kernel.engine import LossFunction
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]

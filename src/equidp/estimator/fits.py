@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp.accounting.events import Entries
-from equidp.ledger import StepEvent
+from equidp.kernel.events import Entries
+from equidp.kernel.ledger import StepEvent
 
 Hashes = npt.NDArray[np.uint64]
 

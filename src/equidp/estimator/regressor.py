@@ -13,11 +13,11 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from equidp.budget import PrivacyBudget
-from equidp.engines.base import LossFunction
+from equidp.accounting.budget import PrivacyBudget
 from equidp.errors import SettingError
 from equidp.estimator.base import PrivateEstimator
-from equidp.plans import ModelFactory
+from equidp.kernel.engine import LossFunction
+from equidp.training.plan import ModelFactory
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]

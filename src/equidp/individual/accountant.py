@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from equidp.accounting import Histories, epsilon, individual_epsilons
-from equidp.callbacks import Callback
-from equidp.data.base import GroupedDataset
+from equidp._validate import check_number
+from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.errors import DataError, SettingError
-from equidp.individual.counting import StepCounts
+from equidp.individual.histories import Histories, individual_epsilons
 from equidp.individual.report import IndividualReport
-from equidp.settings import check_number
+from equidp.individual.step_counts import StepCounts
+from equidp.kernel import epsilon
+from equidp.training.trainer import Callback
 
 if TYPE_CHECKING:
-    from equidp.training import Trainer
+    from equidp.training.trainer import Trainer
 
 
 class IndividualAccountant(Callback):

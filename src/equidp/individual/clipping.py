@@ -10,7 +10,7 @@ from equidp.errors import SettingError
 from equidp.individual.accountant import IndividualAccountant
 
 if TYPE_CHECKING:
-    from equidp.training import Trainer
+    from equidp.training.trainer import Trainer
 
 
 class IndividualClipping(IndividualAccountant):

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from equidp.accounting import calibrate_noise
-from equidp.data.base import ALL
+from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
-from equidp.ledger import Ledger, StepEvent
-from equidp.mechanism import private_sum
-from equidp.noise import Randomness
+from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.noise import Randomness
+from equidp.kernel.noisy_sum import private_sum
 
 _QUANTILE_STEPS = 20
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from equidp.kernel.policy import Policy
 from equidp.policies.automatic import Automatic
-from equidp.policies.base import Policy
 from equidp.policies.checks import check_policy
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode

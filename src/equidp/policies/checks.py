@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import EquidpError, PolicyError
-from equidp.policies.base import Policy
+from equidp.kernel.policy import Policy
 
 _TRIALS = 50
 _BATCH = 12
@@ -74,7 +74,7 @@ def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]
 
 
 def _check_once(policy: Policy, norms: Tensor, groups: Tensor) -> None:
-    from equidp.mechanism import rowwise  # the mechanism knows policies, not the other way round
+    from equidp.kernel.step import rowwise  # the mechanism knows policies, not the other way round
 
     name = type(policy).__name__
     before, sensitivity = policy.state_dict(), policy.sensitivity

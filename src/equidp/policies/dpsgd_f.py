@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
-from equidp.policies.base import Policy
-from equidp.settings import check_number, check_whole
+from equidp.kernel.policy import Policy
 
 
 class _GroupBounds(Policy):

@@ -6,9 +6,9 @@ import math
 
 from torch import Tensor
 
+from equidp._validate import check_number
 from equidp.errors import SettingError
-from equidp.policies.base import Policy
-from equidp.settings import check_number
+from equidp.kernel.policy import Policy
 
 
 class GlobalAdapt(Policy):

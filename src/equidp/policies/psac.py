@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from equidp.policies.base import Policy
-from equidp.settings import check_number
+from equidp._validate import check_number
+from equidp.kernel.policy import Policy
 
 
 class PSAC(Policy):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from equidp.policies.base import Policy
+from equidp.kernel.policy import Policy
 
 
 class SGD(Policy):

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equidp.accounting import epsilon, run_event
-from equidp.audit import blind_spots, fairness_gaps, group_intervals, recalls
-from equidp.data.base import ALL, GroupedDataset
+from equidp._files import check_writable, write_whole
+from equidp._provenance import versions, weights_digest
+from equidp.accounting import run_event
+from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
-from equidp.files import check_writable, write_whole
-from equidp.report.pages import filled
+from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, recalls
+from equidp.evaluation.predict import predict
+from equidp.kernel import epsilon
+from equidp.report.render import filled
 from equidp.report.words import counted_steps, number, points
-from equidp.run import predict
 
 if TYPE_CHECKING:
-    from equidp.run import Run
+    from equidp.training.run import Run
 
 LEVEL = 0.95
 _FEWEST = 5  # test examples that figures may be of, in a card that leaves the house
@@ -115,22 +114,6 @@ def card_facts(
         "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
-
-
-def versions() -> dict[str, str]:
-    """Of what a run depends on."""
-    packages = ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over names and values of the model's state."""
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def guarantee_in_words(run: Run) -> list[str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equidp.data.base import ALL
-from equidp.metrics import equal_cost, group_gaps, interval, wilcoxon_table
+from equidp.data.dataset import ALL
+from equidp.evaluation.groups import equal_cost, group_gaps, interval, wilcoxon_table
 
 if TYPE_CHECKING:
-    from equidp.compare import Comparison
+    from equidp.comparison.result import Comparison
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30

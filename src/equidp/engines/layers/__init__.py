@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from equidp.engines.layers.base import Call, RuledCall
+from equidp.engines.layers.call import Call
 from equidp.engines.layers.conv import ConvCall, ConvTransposeCall
+from equidp.engines.layers.decomposed import OpenedCall, attention_in_full, forward_for, replaced, unrolled
 from equidp.engines.layers.embedding import EmbeddingBagCall, EmbeddingCall
 from equidp.engines.layers.fallback import FallbackCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.engines.layers.norm import GroupNormCall, InstanceNormCall, LayerNormCall, RMSNormCall
-from equidp.engines.layers.opened import OpenedCall, attention_in_full, forward_for, replaced, unrolled
-from equidp.engines.layers.randomness import RandomState
+from equidp.engines.layers.rng_state import RandomState
+from equidp.engines.layers.rule import RuledCall
 from equidp.engines.layers.tape import Tape
 
 __all__ = [

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall, gram_norms, squared_lengths
+from equidp.engines.layers.rule import LayerCall
+from equidp.engines.layers.sums import CHUNK_NUMBERS, gram_norms, squared_lengths
 
 _FEW_CHANNELS = 8
 _COST_OF_ADDING = 18

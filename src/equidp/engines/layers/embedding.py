@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equidp.engines.layers.base import LayerCall, gram_norms
+from equidp.engines.layers.rule import LayerCall
+from equidp.engines.layers.sums import gram_norms
 
 
 class EmbeddingCall(LayerCall):

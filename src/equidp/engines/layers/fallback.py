@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.base import LayerCall, held_to_norms, precise, squared_lengths, weighted_sums
-from equidp.engines.layers.opened import unrolled
-from equidp.engines.layers.randomness import RandomState
+from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.rng_state import RandomState
+from equidp.engines.layers.rule import LayerCall
+from equidp.engines.layers.sums import held_to_norms, precise, squared_lengths, weighted_sums
 from equidp.errors import ModelError
 
 _ALIKE, _ALIKE_AUTOCAST = 1e-3, 0.05

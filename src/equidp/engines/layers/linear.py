@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equidp.engines.layers.base import LayerCall, gram_norms, precise, squared_lengths
+from equidp.engines.layers.rule import LayerCall
+from equidp.engines.layers.sums import gram_norms, precise, squared_lengths
 
 
 class LinearUse:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
-from equidp.engines.layers.base import CHUNK_NUMBERS, LayerCall, RuledCall
+from equidp.engines.layers.rule import LayerCall, RuledCall
+from equidp.engines.layers.sums import CHUNK_NUMBERS
 from equidp.engines.layers.tape import Tape
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from equidp.engines.layers.base import Call
+from equidp.engines.layers.call import Call
 from equidp.errors import ModelError
 
 

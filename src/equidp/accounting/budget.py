@@ -1,0 +1,279 @@
+"""One budget for all that is trained on one dataset."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from equidp._validate import check_number, unknown_name
+from equidp.accounting import ACCOUNTANTS
+from equidp.errors import BudgetError, SettingError
+from equidp.kernel import epsilon as epsilon_of
+from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger_file import LedgerFile
+
+Entries = tuple[tuple[StepEvent, int], ...]
+
+
+class PrivacyBudget:
+    """What may be spent on one dataset in all, by however many runs; their steps are accounted for together.
+
+    Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before it spends anything.
+
+    Args:
+        path: a ledger file that outlives the process, which one process at a time may hold; None: kept in memory.
+        epsilon, delta: the most that all runs together may spend. A file remembers them: they may be left out for one that exists,
+            and cannot be changed.
+        accountant: a name from `ACCOUNTANTS`.
+        run: what this process calls what it does; for readers of the file.
+
+    Raises:
+        SettingError: not a budget.
+        BudgetError: the file has another budget, is damaged, in use, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        accountant: str | None = None,
+        run: str = "training",
+    ) -> None:
+        if epsilon is not None:
+            check_number("(0, inf]", epsilon=epsilon)
+        given = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
+        known = {name: value for name, value in given.items() if value is not None}
+        facts: dict[str, Any] = {"accountant": "pld", **known}
+        if delta is not None:
+            checked_delta(delta)
+        if facts["accountant"] not in ACCOUNTANTS:
+            raise unknown_name("accountant", facts["accountant"], ACCOUNTANTS)
+        new = path is None or not _has_a_line(path)
+        if new and (epsilon is None or delta is None):
+            raise SettingError(
+                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."
+            )
+        self.path = path
+        self._ledger = Ledger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
+        self._lock, self._process = threading.RLock(), os.getpid()
+        self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
+        facts = self._agreed(facts, known)
+        self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
+
+    def _agreed(self, facts: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        """The facts of the file, which what was given must agree with."""
+        if not isinstance(self._ledger, LedgerFile):
+            return facts
+        kept = self._ledger.facts.get("budget")
+        if kept is None:
+            self.close()
+            raise BudgetError(
+                f"{self.path!r} is the ledger of a single run, not a budget; name another file."
+            )
+        for name, value in given.items():
+            if kept[name] != value:
+                self.close()
+                raise BudgetError(
+                    f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not {value}. A budget does not "
+                    f"change: leave {name} out."
+                )
+        return dict(kept)
+
+    @property
+    def entries(self) -> Entries:
+        """(event, number of steps) pairs spent so far, by all runs."""
+        return self._ledger.entries
+
+    def spent(self, delta: float | None = None) -> float:
+        """Epsilon of all that was spent so far, at `delta` (default: the budget's)."""
+        return epsilon_of(self.entries, self.delta if delta is None else delta, self.accountant)
+
+    def left_in_words(self) -> str:
+        """What was spent, and of how much."""
+        steps = sum(count for _, count in self.entries)
+        return (
+            f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta {self.delta:g}; "
+            f"about {max(0.0, self.epsilon - self.spent()):.4g} is left."
+        )
+
+    def fits(self, event: StepEvent, steps: int) -> bool:
+        """Whether so many more steps fit, beside what running trainers have planned."""
+        with self._lock:
+            return self._fits(event, steps, self._all_planned())
+
+    def steps_that_fit(self, event: StepEvent, steps: int) -> int:
+        """The most of so many steps that fit."""
+        with self._lock:
+            planned = self._all_planned()
+            if self._fits(event, steps, planned):
+                return steps
+            # Renyi accounting is cheap and hardly ever below PLD: the most that fits by it is a good place to start from.
+            low, high = self._surely_fit(event, steps, planned), steps
+            while not self._fits(event, low, planned):
+                low, high = low - 1, low
+            step = 1 + low // 16
+            while low + step < high:
+                if not self._fits(event, low + step, planned):
+                    high = low + step
+                    break
+                low, step = low + step, 2 * step
+            return _last(lambda count: self._fits(event, count, planned), low, high)
+
+    def check(self, event: StepEvent, steps: int) -> None:
+        """Raises a BudgetError that says what is left, unless so many more steps fit."""
+        if self.fits(event, steps):
+            return
+        raise BudgetError(
+            f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier {event.noise_multiplier:.4g}) "
+            f"does not fit into the budget: {self.left_in_words()} At least "
+            f"{self._surely_fit(event, steps, self._all_planned()):,} of its steps would fit. Plan for a smaller epsilon or "
+            "fewer steps; nothing was spent."
+        )
+
+    def ledger(self, own: Ledger) -> Ledger:
+        """A run's ledger `own`, whose steps are charged to the budget first."""
+        return _ChargedLedger(own, self)
+
+    def rehearsal(self) -> PrivacyBudget:
+        """The same budget in memory: what is charged to it, nobody pays."""
+        copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
+        for event, steps in self.entries:
+            for _ in range(steps):
+                copied._ledger.spend(event)
+        return copied
+
+    def close(self) -> None:
+        """Lets other processes have the file."""
+        if isinstance(self._ledger, LedgerFile):
+            self._ledger.close()
+
+    def __enter__(self) -> PrivacyBudget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __copy__(self) -> PrivacyBudget:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyBudget:
+        """Itself: a copy would be the same privacy, spent twice."""
+        return self
+
+    def __getstate__(self) -> None:
+        raise BudgetError(
+            "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one process (n_jobs=1)."
+        )
+
+    def _fits(self, event: StepEvent, steps: int, planned: Entries, accountant: str | None = None) -> bool:
+        if not steps:
+            return True
+        total = _together(*self.entries, *planned, (event, steps))
+        return epsilon_of(total, self.delta, accountant or self.accountant) <= float(self.epsilon)
+
+    def _surely_fit(self, event: StepEvent, steps: int, planned: Entries) -> int:
+        """A number of steps that fit, quickly: the most by Renyi accounting."""
+        cheap = "rdp" if self.accountant == "pld" else self.accountant
+        return _last(lambda count: self._fits(event, count, planned, cheap), 0, steps + 1)
+
+    def catch_up(self, spent: Entries) -> None:
+        """Charges what a run's own ledger counts and nothing here does: after a crash, or if this was brought back from a copy.
+
+        Raises:
+            BudgetError: it does not fit.
+        """
+        known, counted = (Counter(dict(_together(*entries))) for entries in (self.entries, spent))
+        for event, steps in (counted - known).items():
+            run = self.ledger(Ledger())
+            run.expect(event, steps)
+            for _ in range(steps):
+                run.spend(event)
+            run.settle()
+
+    def _all_planned(self) -> Entries:
+        return tuple(plan for plan in self._planned.values() if plan[1])
+
+    def _plan(self, run: Ledger, event: StepEvent, steps: int) -> None:
+        """Sets so many steps aside for a run that begins, so that no other can be promised them."""
+        self._check_process()
+        with self._lock:
+            self._planned.pop(run, None)
+            self.check(event, steps)
+            self._planned[run] = (event, steps)
+            self._ledger.expect(event, steps)
+
+    def _charge(self, run: Ledger, event: StepEvent) -> None:
+        self._check_process()
+        with self._lock:
+            planned, steps = self._planned.get(run, (None, 0))
+            if planned == event and steps:
+                self._planned[run] = (event, steps - 1)
+            else:
+                self.check(event, 1)
+            self._ledger.spend(event)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise BudgetError(
+                "this budget belongs to the process that made it: each copy would spend it whole. Train in one process (n_jobs=1)."
+            )
+
+    def _settle(self, run: Ledger) -> None:
+        with self._lock:
+            self._planned.pop(run, None)
+            self._ledger.settle()
+
+
+class _ChargedLedger(Ledger):
+    """What one run spends; each step is charged to a budget before it counts here."""
+
+    def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:
+        self._own, self._budget = own, budget
+
+    def spend(self, event: StepEvent) -> None:
+        self._budget._charge(self, event)
+        self._own.spend(event)
+
+    def expect(self, event: StepEvent, steps: int) -> None:
+        self._budget._plan(self, event, steps)
+        self._own.expect(event, steps)
+
+    def settle(self) -> None:
+        self._budget._settle(self)
+        self._own.settle()
+
+    @property
+    def entries(self) -> Entries:
+        return self._own.entries
+
+
+def _has_a_line(path: str | os.PathLike[str]) -> bool:
+    """Whether a ledger was begun there: one that has no whole line says nothing yet."""
+    if not os.path.isfile(path):
+        return False
+    with Path(path).open("rb") as file:
+        return file.readline().endswith(b"\n")
+
+
+def _together(*entries: tuple[StepEvent, int]) -> Entries:
+    """Equal events counted once, so that equal totals are worked out once."""
+    counts: dict[StepEvent, int] = {}
+    for event, steps in entries:
+        counts[event] = counts.get(event, 0) + steps
+    return tuple(counts.items())
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number in [low, high) that fits; `low` does."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,244 @@
+"""compare(): methods x seeds, and what privacy cost each group."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from equidp._validate import unknown_name
+from equidp.accounting import calibrate_noise
+from equidp.accounting.schedule import checked_schedule, default_delta
+from equidp.comparison.grid import (
+    INDIVIDUAL,
+    RunSpec,
+    check_folder,
+    results_table,
+    run_all,
+    split,
+    split_facts,
+)
+from equidp.comparison.progress import Progress
+from equidp.comparison.result import Comparison
+from equidp.data import open_source
+from equidp.data.dataset import DataSource, DataSplit
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
+from equidp.diagnostics.callback import RECORD_KEY
+from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
+from equidp.evaluation.groups import check_level, check_tau
+from equidp.evaluation.intervals import most_frequent
+from equidp.policies.methods import METHODS
+from equidp.training.build import make_trainer
+from equidp.training.plan import Plan, default_plan
+from equidp.training.record import RunRecord
+
+BASELINE = "sgd"
+DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt")
+RELEASE_EPSILON = 0.1
+"""What a release of individual privacy may cost (Yu et al., Table 2)."""
+
+
+def compare(
+    data: str | DataSource = "digits",
+    *,
+    methods: Sequence[str] = DEFAULT_METHODS,
+    seeds: int | Sequence[int] = 5,
+    plan: Plan | None = None,
+    epsilons: Sequence[float] = (),
+    tau: float = 0.05,
+    level: float = 0.95,
+    engine: str = "ghost",
+    directory: str | os.PathLike[str] = "equidp-runs",
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+    command: str = "",
+    release_epsilon: float | None = None,
+    diagnosis: DiagnosisPlan | None = None,
+) -> Comparison:
+    """Trains one model several ways, private and not, and measures what privacy cost each group.
+
+    Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from seeds: this is for
+    choosing a method, and the models are not for release.
+
+    Args:
+        data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own.
+        methods: names from `equidp.policies.methods.METHODS`; plain SGD is always among them, as the baseline.
+        seeds: how many seeds (0, 1, ...), or which.
+        plan: how to train; default: `default_plan(data)`.
+        epsilons: target epsilons, to each of which the noise is calibrated; none: the plan's noise multiplier.
+        tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
+        level: of the confidence intervals.
+        engine: name of the gradient engine.
+        directory: finished runs are kept here, and taken from here if data, settings and code are the same.
+        jobs: processes; None: one per core.
+        on_progress: called with (steps done, steps in all) now and then.
+        command: what the report names as the command that made it.
+        release_epsilon: account for each training example of the private runs (its norm is taken once an epoch), and release the
+            mean epsilon of each group at this epsilon and the run's delta; None: neither.
+        diagnosis: what to diagnose of the private runs, and when; None: nothing.
+
+    Raises:
+        SettingError, DataError, ModelError: before anything is trained.
+    """
+    source = open_source(data) if isinstance(data, str) else data
+    seeds, epsilons = checked_seeds(seeds), list(dict.fromkeys(epsilons))
+    check_level(level)
+    check_tau(tau)
+    methods = _checked_methods(methods)
+    sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
+    data_split = split(source, seeds[0])
+    plan = default_plan(source) if plan is None else plan
+    if plan.delta is None:
+        plan = replace(plan, delta=default_delta(max(sizes.values())))
+    specs = [
+        spec
+        for seed, size in sizes.items()
+        for spec in _specs(source, methods, plan, epsilons, seed, engine, size)
+    ]
+    if release_epsilon is not None:
+        calibrate_noise(release_epsilon, plan.delta, 1.0, 1)  # refuses what cannot be released at
+        specs = [
+            spec if spec.method == BASELINE else replace(spec, release_epsilon=release_epsilon)
+            for spec in specs
+        ]
+    if diagnosis is not None:
+        specs = [spec if spec.method == BASELINE else replace(spec, diagnosis=diagnosis) for spec in specs]
+    _dry_run(specs, data_split, seeds[0])
+    # Worker processes outlive a comparison, and are where the first one was.
+    folder = Path(directory).absolute()
+    check_folder(folder)
+    records = run_all(specs, folder, jobs, on_progress)
+    return Comparison(
+        _settings(
+            source,
+            data_split,
+            plan,
+            specs,
+            {"tau": tau, "level": level, "command": command, "num_train_by_seed": list(sizes.values())},
+        ),
+        results_table(records),
+        pd.concat([record.table() for record in records], ignore_index=True),
+        individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
+        sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(specs, records),
+    )
+
+
+def _joined_diagnosis(specs: Sequence[RunSpec], records: Sequence[RunRecord]) -> Diagnosis:
+    """The tables of all diagnosed runs, with the columns method, setting and seed before the others."""
+    tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
+    for spec, record in zip(specs, records, strict=True):
+        run = {"method": spec.method, "setting": spec.setting, "seed": spec.seed}
+        for name, rows in record.settings[RECORD_KEY].items() if spec.diagnosis is not None else ():
+            tables[name] += [{**run, **row} for row in rows]
+    return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
+
+
+def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """How many seeds (0, 1, ...), or which: as a list of at least one."""
+    listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not listed or not all(isinstance(seed, int) for seed in listed):
+        raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
+    return listed
+
+
+def _checked_methods(methods: Sequence[str]) -> list[str]:
+    if isinstance(methods, str):
+        raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
+    for method in methods:
+        if method not in METHODS:
+            raise unknown_name("method", method, METHODS)
+    if not set(methods) - {BASELINE}:
+        raise SettingError(
+            f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
+        )
+    return [BASELINE, *dict.fromkeys(method for method in methods if method != BASELINE)]
+
+
+def _specs(
+    source: DataSource,
+    methods: Sequence[str],
+    plan: Plan,
+    epsilons: Sequence[float],
+    seed: int,
+    engine: str,
+    num_train: int,
+) -> list[RunSpec]:
+    """Every run of a seed. The baseline runs once, whatever epsilons are asked for."""
+    specs = []
+    for method in methods:
+        own = plan.for_method(method)
+        if method == BASELINE or not epsilons:
+            specs.append(RunSpec(source, method, own, "", math.nan, seed, engine))
+            continue
+        for target in epsilons:
+            label = f"epsilon={target:g}" if len(epsilons) > 1 else ""
+            sample_rate, steps = checked_schedule(num_train, own.batch_size, epochs=own.epochs)
+            assert own.delta is not None
+            ratio = METHODS[method].make(own, 1).statistics_ratio
+            noise = _noise(target, own.delta, sample_rate, steps, ratio)
+            noisy = replace(own, noise_multiplier=noise)
+            specs.append(RunSpec(source, method, noisy, label, target, seed, engine))
+    return specs
+
+
+_noise = lru_cache(maxsize=256)(calibrate_noise)
+
+
+def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
+    """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
+    with warnings.catch_warnings():
+        for category in (PrivacyWarning, ApproximationWarning):
+            warnings.simplefilter("once", category)
+        for spec in specs:
+            if spec.seed == seed:
+                trainer = make_trainer(spec, data)
+                if spec.diagnosis is not None:
+                    Diagnostics.of(spec.diagnosis).check(trainer)
+
+
+def _settings(
+    source: DataSource, data: DataSplit, plan: Plan, specs: Sequence[RunSpec], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The facts that the report states, as plain values."""
+    sample_rate, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
+    model = (
+        plan.model
+        if isinstance(plan.model, str)
+        else getattr(plan.model, "__name__", type(plan.model).__name__)
+    )
+    return {
+        **{name: value for name, value in asdict(plan).items() if name != "model"},
+        "data": source.name,
+        "model": model,
+        "learning_rate": steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
+        "steps": steps,
+        "sample_rate": sample_rate,
+        "methods": list(dict.fromkeys(spec.method for spec in specs)),
+        "seeds": list(dict.fromkeys(spec.seed for spec in specs)),
+        "noise_multipliers": {
+            f"{spec.method} {spec.setting}".strip(): spec.plan.noise_multiplier
+            for spec in specs
+            if spec.method != BASELINE and spec.seed == specs[0].seed
+        },
+        "baseline": BASELINE,
+        "num_train": len(data.train),
+        "most_frequent_class": most_frequent(data.test.targets, data.test.class_names),
+        "highlighted_groups": source.highlighted_groups,
+        "group_names": list(data.train.group_names),
+        "class_names": list(data.train.class_names),
+        "train_group_sizes": data.train.group_sizes().tolist(),
+        "test_group_sizes": data.test.group_sizes().tolist(),
+        "notes": list(data.notes),
+        "versions": {
+            name: version(name) for name in ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
+        },
+        **given,
+    }

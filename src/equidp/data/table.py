@@ -1,0 +1,164 @@
+"""Any table as grouped data: numbers scaled, categories one-hot, groups from one or several columns."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from equidp._validate import check_number, unknown_name
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import coded, crossed, rows_by_content
+from equidp.data.read import check_columns, check_features, first_text, read_table, refuse_missing
+from equidp.errors import DataError, DataWarning, SettingError
+
+MISSING_RULES = ("refuse", "category")
+_MOST_CLASSES = 100
+_MANY_CLASSES = 20
+MOST_GROUPS = 100
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A CSV or Parquet file. Target, group and dropped columns are not among the inputs.
+
+    Attributes:
+        path: the file.
+        target: column to predict; each of its values is a class.
+        group: columns whose combinations of values are the groups; the target may be among them.
+        drop: columns to leave out.
+        missing: "refuse", or "category": a category (or indicator) of its own; a missing target is always refused.
+        bounds: (column, low, high): public ranges that numbers are clipped to and scaled by, to [0, 1]. Numbers without one are
+            standardised by the training split, which epsilon does not cover.
+        test_share: chance of each row to be tested on, by the seed and by what is in it; at least one row of each group is.
+    """
+
+    path: str
+    target: str
+    group: tuple[str, ...]
+    drop: tuple[str, ...] = ()
+    missing: str = "refuse"
+    bounds: tuple[tuple[str, float, float], ...] = ()
+    test_share: float = TEST_SHARE
+
+    def __post_init__(self) -> None:
+        if self.missing not in MISSING_RULES:
+            raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
+        check_number("(0, 1)", test_share=self.test_share)
+        if not self.group:
+            raise SettingError("no group column; name the column (or columns) whose values are the groups.")
+        bounded = [name for name, *_ in self.bounds]
+        groups = [name for name in self.group if name != self.target]  # classes may be groups
+        roles = [self.target, *groups, *self.drop, *bounded]
+        twice = sorted({name for name in roles if roles.count(name) > 1})
+        if twice:
+            raise SettingError(
+                f"column {twice[0]!r} is named twice among target, group, drop and bounds; each needs its own."
+            )
+        for name, low, high in self.bounds:
+            if not (low < high and np.isfinite([low, high]).all()):
+                raise SettingError(
+                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
+                )
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).stem
+
+    @property
+    def highlighted_groups(self) -> tuple[str, str] | None:
+        return None
+
+    def split(self, seed: int) -> DataSplit:
+        """A split of its own for each seed.
+
+        Raises:
+            DataError: says what in the file cannot be used, and what to do.
+        """
+        return self.prepared(seed)[0]
+
+    def prepared(self, seed: int) -> tuple[DataSplit, TableEncoder]:
+        """The split, and what made inputs of its columns."""
+        table = self._table()
+        targets, class_names = coded(table[self.target])
+        groups, group_names = crossed(table, self.group)
+        self._check_labels(class_names, groups, group_names)
+        if table[self.target].dtype == float and len(class_names) > _MANY_CLASSES:
+            warnings.warn(
+                f"target {self.target!r} holds {len(class_names)} different numbers, each a class of its own; if it measures "
+                "something, bin it into few classes.",
+                DataWarning,
+                stacklevel=2,
+            )
+        features = table.drop(columns=[self.target, *self.group])
+        check_features(features)
+        train, test = rows_by_content(table, groups, group_names, self.test_share, seed)
+        bounds = {name: (low, high) for name, low, high in self.bounds}
+        encoder = TableEncoder.fitted(features, train, bounds, self.missing)
+        whole = GroupedDataset(
+            encoder.encode(features),
+            torch.from_numpy(targets),
+            torch.from_numpy(groups),
+            group_names,
+            class_names,
+        )
+        split = DataSplit(
+            whole.subset(torch.from_numpy(train)), whole.subset(torch.from_numpy(test)), encoder.notes()
+        )
+        return split, encoder
+
+    def _table(self) -> pd.DataFrame:
+        table = read_table(Path(self.path), self.drop)
+        check_columns(table, [self.target], "target")
+        check_columns(table, self.group, "group")
+        check_columns(table, [name for name, *_ in self.bounds], "bounds")
+        for name, *_ in self.bounds:
+            if table[name].dtype != float:
+                raise DataError(
+                    f"column {name!r} has bounds but holds texts, {first_text(table[name])}; "
+                    "bounds are for numbers."
+                )
+        absent = int(table[self.target].isna().sum())
+        if absent:
+            raise DataError(
+                f"target {self.target!r} is missing in {absent} of {len(table)} rows; remove those rows."
+            )
+        if self.missing == "refuse":
+            refuse_missing(
+                table,
+                "Drop those rows or columns, or treat missing as a category of its own (missing='category'; --missing category).",
+            )
+        return table
+
+    def _check_labels(
+        self, class_names: tuple[str, ...], groups: np.ndarray, group_names: tuple[str, ...]
+    ) -> None:
+        if len(class_names) < 2:
+            raise DataError(
+                f"target {self.target!r} has one class only, {class_names[0]!r}; expected at least two."
+            )
+        if len(class_names) > _MOST_CLASSES:
+            raise DataError(
+                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} classes. "
+                "Regression is not supported yet: bin numbers into classes first."
+            )
+        columns = ", ".join(self.group)
+        if len(group_names) > MOST_GROUPS:
+            raise DataError(
+                f"{columns} gives {len(group_names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+            )
+        if len(group_names) < 2:
+            raise DataError(
+                f"{columns} gives one group only, {group_names[0]!r}; expected at least two to compare."
+            )
+        for name, size in zip(group_names, np.bincount(groups).tolist(), strict=True):
+            if size < 2:
+                raise DataError(
+                    f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it with another."
+                )

@@ -1,0 +1,192 @@
+"""The tables of a diagnosis: from what was measured to one row per group, and one per pair of groups."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from equidp.diagnostics.alignment import alignment
+from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_error
+from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, noise_risk, norm_condition
+from equidp.diagnostics.gradients import BatchGradients
+from equidp.diagnostics.measure import GroupCurvature, GroupView
+
+_ROUNDING = 1e-5
+"""An eigenvalue below zero by less than this share of the largest one may be rounding in float32."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The private step that is diagnosed.
+
+    Attributes:
+        learning_rate: eta, of plain gradient descent.
+        noise_multiplier: sigma.
+        batch_size: b, expected.
+        sensitivity: S, of the policy as it is.
+    """
+
+    learning_rate: float
+    noise_multiplier: float
+    batch_size: float
+    sensitivity: float
+
+    @property
+    def laplace_epsilon(self) -> float:
+        """The epsilon at which Xu et al.'s Laplace noise is as large as this step's Gaussian noise."""
+        return math.inf if self.noise_multiplier == 0 else 1 / self.noise_multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFigures:
+    """One group's part of a diagnosis: what was measured of it, and the terms of each batch (one row per batch)."""
+
+    view: GroupView
+    curvature: GroupCurvature
+    by_batch: pd.DataFrame
+
+
+def batch_figures(
+    view: GroupView,
+    curvature: GroupCurvature,
+    batches: Sequence[BatchGradients],
+    data_gradient: Tensor,
+    step: Step,
+) -> GroupFigures:
+    """Terms, cosines and lengths of each batch for one group."""
+    rows = []
+    for gradients, (mean, clipped) in zip(batches, curvature.along, strict=True):
+        risk = batch_risk(
+            gradients,
+            view.gradient,
+            data_gradient,
+            mean_curvature=mean,
+            clipped_curvature=clipped,
+            learning_rate=step.learning_rate,
+        )
+        cosines = alignment(gradients, view.gradient)
+        rows.append(
+            {
+                "clipping": risk.clipping,
+                **asdict(risk),
+                "cosine_before": cosines.before,
+                "cosine_after": cosines.after,
+                "cosine_turned": cosines.turned,
+                "batch_norm": float(gradients.mean.norm()),
+                "clipped_norm": float(gradients.clipped.norm()),
+                "ratio": float(gradients.ratio),
+            }
+        )
+    return GroupFigures(view, curvature, pd.DataFrame(rows))
+
+
+def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
+    """Means over batches with their standard errors (`_se`), and what needs no batch."""
+    view, curvature = figures.view, figures.curvature
+    row: dict[str, Any] = {
+        "group": view.name,
+        "examples": view.count,
+        "learning_rate": step.learning_rate,
+    }
+    for name, values in figures.by_batch.items():
+        row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
+    row |= _noise_row(curvature, step)
+    row["excess"] = row["clipping"] + row["noise"]
+    row["excess_se"] = math.hypot(row["clipping_se"], row["noise_se"])
+    return row | _curvature_row(curvature) | _gradient_row(view, step)
+
+
+def _noise_row(curvature: GroupCurvature, step: Step) -> dict[str, float]:
+    trace, scale = curvature.trace, step.noise_multiplier * step.sensitivity
+    row = {}
+    for name, noise_scale in (("noise", scale / step.batch_size), ("noise_published", scale)):
+        given = {"learning_rate": step.learning_rate, "noise_scale": noise_scale}
+        row[name] = noise_risk(trace.value, **given)
+        row[f"{name}_se"] = noise_risk(trace.standard_error, **given)
+    return row
+
+
+def _curvature_row(curvature: GroupCurvature) -> dict[str, float]:
+    trace, ends = curvature.trace, curvature.eigenvalues
+    return {
+        "trace": trace.value,
+        "trace_se": trace.standard_error,
+        "trace_vectors": trace.vectors,
+        "smallest_eigenvalue": ends.smallest,
+        "largest_eigenvalue": ends.largest,
+        "eigenvalue_residual": ends.residual,
+    }
+
+
+def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
+    given = {"epsilon": step.laplace_epsilon, "expected_count": step.batch_size * view.share}
+    error = clipping_error(view.norms, view.weights, sensitivity=step.sensitivity, **given)
+    return {
+        "loss": view.loss,
+        "group_gradient_norm": float(view.gradient.norm()),
+        "mean_norm": float(view.norms.double().mean()),
+        "max_norm": float(view.norms.max()),
+        "share_clipped": view.share_clipped,
+        "not_finite": view.not_finite,
+        "error_bias": error.bias,
+        "error_variance": error.variance,
+        "error_lower": error.lower,
+        "error_upper": error.upper,
+        "best_bound": best_clipping_bound(view.norms, **given),
+    }
+
+
+def pair_rows(groups: Mapping[int, GroupFigures], step: Step) -> list[dict[str, Any]]:
+    """Of each ordered pair: by how much the first loses more by direction, and what two papers' bounds say of it."""
+    return [_pair_row(one, other, step) for one, other in itertools.permutations(groups.values(), 2)]
+
+
+def _pair_row(one: GroupFigures, other: GroupFigures, step: Step) -> dict[str, Any]:
+    ends = one.curvature.eigenvalues, other.curvature.eigenvalues
+    gap = one.by_batch["direction"] - other.by_batch["direction"]
+    bound = pd.Series(
+        [
+            direction_gap_bound(
+                first,
+                second,
+                largest_eigenvalue=ends[0].largest,
+                other_largest_eigenvalue=ends[1].largest,
+                squared_clipped_norm=length**2,
+                learning_rate=step.learning_rate,
+            )
+            for first, second, length in zip(
+                one.by_batch["direction_first_order"],
+                other.by_batch["direction_first_order"],
+                one.by_batch["clipped_norm"],
+                strict=True,
+            )
+        ]
+    )
+    by_norms = norm_condition(
+        float(one.view.gradient.norm()),
+        float(other.view.gradient.norm()),
+        share=one.view.share,
+        other_share=other.view.share,
+        clipping_bound=step.sensitivity,
+        learning_rate=step.learning_rate,
+    )
+    return {
+        "group": one.view.name,
+        "other": other.view.name,
+        "direction_gap": float(gap.mean()),
+        "direction_gap_se": float(gap.sem()),
+        "direction_bound": float(bound.mean()),
+        "direction_bound_se": float(bound.sem()),
+        "convex": all(each.smallest >= -_ROUNDING * abs(each.largest) for each in ends),
+        "step_small": all(step.learning_rate * each.largest <= 1 for each in ends),
+        "clipping_gap": float((one.by_batch["clipping"] - other.by_batch["clipping"]).mean()),
+        "norm_bound": by_norms.gap_bound,
+        "norm_condition": by_norms.holds,
+        "norm_assumed": by_norms.assumed,
+    }

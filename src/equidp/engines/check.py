@@ -1,0 +1,277 @@
+"""What is wrong with a model is found out by trying it on a few examples, before any budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from equidp.engines.ghost import GhostEngine
+from equidp.engines.layers import RandomState, attention_in_full
+from equidp.errors import ModelError, shape_in_words
+from equidp.kernel.engine import GradientEngine, LossFunction
+
+_TOLERANCE = 0.02
+"""Of the largest norm; mistakes in a gradient's structure are far beyond it."""
+_AUTOCAST_TOLERANCE = 0.2
+"""The same under autocast, where two ways through twenty layers differ by several percent."""
+_SEEDS = 10
+"""How often a model that draws random numbers is tried: it may mix examples in some passes only."""
+
+
+def check_model(
+    model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str] = ()
+) -> None:
+    """Refuses a model or loss that per-example gradients make no sense for.
+
+    Args:
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
+        class_names: one per class, where targets are classes.
+
+    Raises:
+        ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers or parameters that running
+            the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number per
+            example, or fails for the last class.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained:
+        raise ModelError(
+            "the model has no trainable parameter; set requires_grad on those that are to be trained."
+        )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before the optimizer is made."
+            )
+        if parameter.is_meta:
+            raise ModelError(
+                f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
+                "initialise or load)."
+            )
+    for name, parameter in trained.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected torch.float32. "
+                "Keep parameters in float32 and train under torch.autocast(..., dtype=torch.bfloat16)."
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise ModelError(
+                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no example's influence is "
+                "bounded then. Use GroupNorm or LayerNorm, or let equidp.make_compatible(model) replace it."
+            )
+    if len(inputs) == 1:
+        inputs, targets = inputs.repeat_interleave(2, dim=0), targets.repeat_interleave(2, dim=0)
+    with _undisturbed(model) as buffers:
+        outputs = _forward(model, inputs)
+        for name, buffer in model.named_buffers():
+            if name not in buffers or not _same(buffer, buffers[name]):
+                raise ModelError(
+                    f"buffer {name} changes in training: it carries statistics of the data past the noise. "
+                    "Turn its tracking off (track_running_stats=False)."
+                )
+        _check_loss(loss, outputs, targets)
+        if class_names:
+            _check_last_class(loss, outputs, targets, class_names)
+        _check_mixing(model, inputs)
+
+
+def _forward(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
+    """Outputs in training mode; the same random numbers each time."""
+    torch.manual_seed(seed)
+    try:
+        outputs = model(inputs)
+    except (RuntimeError, IndexError, TypeError, AssertionError) as error:
+        raise ModelError(f"the model cannot read inputs of shape {list(inputs.shape)}: {error}") from error
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ModelError(
+            f"the model gives {shape} for {len(inputs)} examples; expected a tensor [batch, ...]."
+        )
+    return outputs
+
+
+def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
+    try:
+        losses = loss(outputs, targets)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)}: {error}"
+        ) from error
+    if losses.shape != (len(outputs),):
+        raise ModelError(
+            f"the loss has shape {list(losses.shape)} for {len(outputs)} examples; expected one number per example, "
+            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+        )
+
+
+def _check_last_class(
+    loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
+) -> None:
+    """The examples that are tried may lack it, and a rare one would end training in the middle."""
+    try:
+        loss(outputs, torch.full_like(targets, len(class_names) - 1))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ModelError(
+            f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
+            f"model's outputs are {shape_in_words(outputs, 'batch')}; give it one per class."
+        ) from error
+
+
+def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
+    """Changes all other examples and looks whether the first and the last notice."""
+    before = RandomState(inputs.device)
+    model(inputs)
+    for seed in range(_SEEDS if before.moved() else 1):
+        outputs = _forward(model, inputs, seed)
+        for kept in (0, len(inputs) - 1):
+            others = inputs.roll(1, dims=0)
+            if inputs.is_floating_point():
+                others = 3.0 * others + 1.0
+            others[kept] = inputs[kept]
+            again = _forward(model, others, seed)
+            if not torch.allclose(again[kept], outputs[kept], rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise ModelError(
+                    "the model's output for one example changes with the other examples in the batch, so no example's influence is "
+                    "bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
+                )
+
+
+def check_engine(
+    engine: GradientEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
+) -> None:
+    """Refuses an engine that gives other norms or another sum than one backward pass per example does.
+
+    Dropout and the like are off meanwhile, where the model has any: two passes could not be compared otherwise.
+
+    Args:
+        engine: of this model and loss.
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
+
+    Raises:
+        ModelError: they differ, or the engine cannot do this model.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    grads = [parameter.grad for parameter in trained]
+    with _undisturbed(model), torch.enable_grad():
+        if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
+            with _explained(engine):
+                engine.norms(inputs, targets)
+            if isinstance(engine, GhostEngine) and engine.drew_otherwise():
+                raise ModelError(
+                    "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of "
+                    "its own. Use engine='functional', or that module without."
+                )
+            model.eval()
+        single = [
+            _flat_gradients(loss(model(x[None]), y[None]).sum(), trained)
+            for x, y in zip(inputs, targets, strict=True)
+        ]
+        finite = torch.stack([torch.isfinite(gradient).all() for gradient in single])
+        if not finite.any():
+            raise ModelError(
+                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: nothing would be "
+                "learned, and epsilon spent. Look for missing or huge values in inputs and targets, and at the loss."
+            )
+        single = [gradient for gradient, each in zip(single, finite, strict=True) if each]
+        inputs, targets = inputs[finite], targets[finite]
+        for parameter in trained:
+            parameter.grad = None
+        try:
+            with _explained(engine):
+                norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
+        finally:
+            for parameter, grad in zip(trained, grads, strict=True):
+                parameter.grad = grad
+    true_norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in single])
+    size = true_norms.max()
+    coarse = torch.is_autocast_enabled(inputs.device.type)
+    allowed = (_AUTOCAST_TOLERANCE if coarse else _TOLERANCE) * size
+    same_norms = ((norms - true_norms).abs() <= allowed).all()
+    true_sum = torch.tensordot(weights.to(total.dtype), torch.stack(single).to(total.dtype), dims=1)
+    same_sum = torch.linalg.vector_norm(total - true_sum) <= _TOLERANCE * size * len(inputs)
+    if not (same_norms and same_sum):
+        raise ModelError(
+            f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one backward pass each. "
+            "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight); call the layer), "
+            "or examples may change places on their way (sorted by length: enforce_sorted=False does without). Or use "
+            "engine='functional'."
+        )
+
+
+@contextmanager
+def _explained(engine: GradientEngine) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelError(
+            f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
+        ) from error
+
+
+def _engines_gradients(
+    engine: GradientEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The engine's norms, weights [batch] that tell whether each goes to the example that it is for, and the weighted sum."""
+    with suppress(RuntimeError, ValueError, TypeError, IndexError):
+        # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
+        engine.norms(inputs[1:], targets[1:])
+        engine.norms(inputs, targets)
+    norms = engine.norms(inputs, targets)
+    weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
+    engine.weighted_sum(weights)
+    return norms, weights, torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
+
+
+def _flat_gradients(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat([_flat(gradient, like) for gradient, like in zip(gradients, parameters, strict=True)])
+
+
+def _flat(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).flatten() if gradient is None else gradient.detach().flatten()
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Training mode without gradients inside; parameters, buffers, modes and random state as before outside.
+
+    Gives copies of the buffers. Refuses a model that wrote to its parameters.
+    """
+    modes = {module: module.training for module in model.modules()}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rewritten: list[str] = []
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    try:
+        with torch.no_grad(), attention_in_full(), torch.random.fork_rng(devices=list(devices)):
+            model.train()
+            yield buffers
+        now = dict(model.named_parameters())
+        rewritten = [name for name, kept in parameters.items() if not _same(now[name].detach(), kept)]
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in buffers:
+                    buffer.copy_(buffers[name])
+            for name, parameter in model.named_parameters():
+                parameter.data.copy_(parameters[name])
+    if rewritten:
+        raise ModelError(
+            f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. Initialise it without "
+            "data, and let nothing but the optimizer change it."
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))

@@ -1,0 +1,58 @@
+"""Weighted sums and norms from per-example gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHUNK_NUMBERS = 2**18
+"""Numbers of one intermediate result at a time: what stays in a processor's cache, and is small beside the activations."""
+
+
+def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in at least float32, so that norms and sums keep their precision under autocast."""
+    if inputs.dtype == gradient.dtype in (torch.float32, torch.float64):
+        return inputs, gradient
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    return inputs.to(dtype), gradient.to(dtype)
+
+
+def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """sum_i weights[i] * gradients[i], by name."""
+    return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
+
+
+def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor, now: Tensor) -> Tensor:
+    """Weights [batch] under which gradients that are computed again add no more than those that were measured.
+
+    A module may not run alike twice (random numbers of Python's own). Gradients that are no numbers this time become 0 in place.
+
+    Args:
+        weights: [batch], made for the norms `before`.
+        gradients: [batch, *shape], by name.
+        before, now: their norms the first time and this time, [batch].
+    """
+    broken = ~torch.isfinite(now)
+    if broken.any():
+        for each in gradients.values():
+            each[broken] = 0.0
+    return weights * (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
+
+
+def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
+    """Squared norms over all tensors together, [batch], from per-example gradients [batch, *shape]."""
+    return (
+        torch.stack([torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()])
+        .square()
+        .sum(0)
+    )
+
+
+def gram_norms(products: Tensor) -> Tensor:
+    """Squared norms from products <x_s, x_t> <g_s, g_t> [batch, T, T], never below the true ones for want of precision, [batch].
+
+    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An example with a norm
+    understated could contribute more than its bound, so the sum's largest rounding error is added.
+    """
+    rounding = 8 * torch.finfo(products.dtype).eps
+    return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))

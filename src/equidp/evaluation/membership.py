@@ -1,0 +1,215 @@
+"""Membership inference by group: can it be told from a model who was in its training data?
+
+Three attacks: a threshold on the loss (Yeom et al. 2018; by group as in Yu et al., Appendix D), and the likelihood-ratio attack
+with shadow models (LiRA, Carlini et al. 2022), online (Algorithm 1: shadows with and without the example) and offline (equation 4:
+shadows without it alone). Attacks show what leaks at least; epsilon bounds what leaks at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import joblib
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor, nn
+
+from equidp.data.dataset import ALL, GroupedDataset
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.groups import check_level
+from equidp.evaluation.predict import predict
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+FALSE_POSITIVE_RATES = (0.001, 0.01)
+_RESAMPLES = 200
+_FEW_SHADOWS = 64  # with fewer, one variance for all examples (Carlini et al., section VI.B)
+_SMALLEST_SPREAD = 1e-6
+
+
+def scaled_confidences(outputs: Tensor, targets: Tensor) -> Floats:
+    """log(p / (1 - p)) of each true class's probability p, [n]; from logits [n, classes] (Carlini et al., section V.A)."""
+    outputs = outputs.double()
+    chosen = outputs.gather(1, targets.unsqueeze(1)).squeeze(1)
+    others = outputs.scatter(1, targets.unsqueeze(1), -torch.inf).logsumexp(dim=1)
+    return (chosen - others).numpy()
+
+
+def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
+    """Log likelihood ratio of member against other, by Gaussians fitted to shadow models with and without each example, [n].
+
+    Args:
+        confidences: the target model's, [n].
+        shadows: the shadow models', [shadows, n].
+        inside: which shadow was trained with which example, [shadows, n].
+    """
+    likelihoods = []
+    for chosen in (inside, ~inside):
+        mean, spread = _fitted(shadows, chosen)
+        likelihoods.append(stats.norm.logpdf(confidences, mean, spread))
+    ratio: Floats = likelihoods[0] - likelihoods[1]
+    return ratio
+
+
+def offline_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
+    """How far above its Gaussian of shadow models without the example the target's confidence is, in standard deviations, [n]."""
+    mean, spread = _fitted(shadows, ~inside)
+    return (confidences - mean) / spread
+
+
+def _fitted(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
+    """Mean and spread over the chosen shadows of each example, [n]; one spread for all where shadows are few."""
+    kept = np.where(chosen, shadows, np.nan)
+    mean = np.nanmean(kept, axis=0)
+    count = chosen.sum(axis=0)
+    squares = np.nansum((kept - mean) ** 2, axis=0)
+    if len(shadows) < _FEW_SHADOWS:
+        spread = np.full(len(mean), (squares.sum() / np.maximum(count - 1, 1).sum()) ** 0.5)
+    else:
+        spread = (squares / np.maximum(count - 1, 1)) ** 0.5
+    return mean, np.maximum(spread, _SMALLEST_SPREAD)
+
+
+def sensitive_attack_table(
+    scores: Floats,
+    members: Bools,
+    groups: npt.NDArray[np.int64],
+    group_names: Sequence[str],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How well scores tell members from others, in each group and in all.
+
+    Args:
+        scores: [n], higher for whom the attack takes for a member.
+        members, groups: [n].
+        group_names: one per group.
+        level: of the intervals, which are percentiles of a bootstrap over members and over others.
+        seed: of the halves and of the bootstrap.
+
+    Returns:
+        Rows by group, then "all": group, members, others; success_rate (mean of the shares of members and of others told right, on
+        one half, by the threshold that is best on the other half), auc, tpr_at_0.1%_fpr, tpr_at_1%_fpr (share of members found by
+        the highest threshold that takes no more than that share of others for members), each with _low and _high. NaN for a group
+        with fewer than 4 members or others.
+    """
+    check_level(level)
+    rows = []
+    everyone = np.ones(len(groups), dtype=bool)
+    for name, chosen in [*((name, groups == at) for at, name in enumerate(group_names)), (ALL, everyone)]:
+        inside, outside = scores[chosen & members], scores[chosen & ~members]
+        figures = _with_intervals(inside, outside, level, np.random.default_rng(seed))
+        rows.append({"group": name, "members": len(inside), "others": len(outside), **figures})
+    return pd.DataFrame(rows)
+
+
+def _with_intervals(
+    inside: Floats, outside: Floats, level: float, generator: np.random.Generator
+) -> dict[str, float]:
+    enough = min(len(inside), len(outside)) >= 4
+    if not enough:
+        inside = outside = np.zeros(4)
+    # Halves are drawn once, and each is resampled by itself: nobody is in both.
+    halves = [np.array_split(generator.permutation(values), 2) for values in (inside, outside)]
+    found = _figures(halves)
+    again = pd.DataFrame(
+        _figures([[generator.choice(half, len(half)) for half in pair] for pair in halves])
+        for _ in range(_RESAMPLES)
+    )
+    ends = again.quantile([(1 - level) / 2, (1 + level) / 2])
+    return {
+        f"{name}{ending}": value if enough else np.nan
+        for name, figure in found.items()
+        for ending, value in (("", figure), ("_low", ends[name].iloc[0]), ("_high", ends[name].iloc[1]))
+    }
+
+
+def _figures(halves: list[list[Floats]]) -> dict[str, float]:
+    """Figures of scores of members and of others, each in two halves."""
+    (one, other), (first, second) = halves
+    truth = np.repeat([True, False], [len(one) + len(other), len(first) + len(second)])
+    scores = np.concatenate([one, other, first, second])
+    false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
+    threshold = _best_threshold(one, first)
+    figures = {
+        "success_rate": float(((other >= threshold).mean() + (second < threshold).mean()) / 2),
+        "auc": float(roc_auc_score(truth, scores)),
+    }
+    for rate in FALSE_POSITIVE_RATES:
+        figures[f"tpr_at_{100 * rate:g}%_fpr"] = float(true_rate[false_rate <= rate].max())
+    return figures
+
+
+def _best_threshold(inside: Floats, outside: Floats) -> float:
+    truth = np.repeat([True, False], [len(inside), len(outside)])
+    false_rate, true_rate, thresholds = roc_curve(truth, np.concatenate([inside, outside]))
+    return float(thresholds[np.argmax(true_rate - false_rate)])
+
+
+def sensitive_membership_inference(
+    data: GroupedDataset,
+    train: Callable[[GroupedDataset, int], nn.Module],
+    *,
+    shadow_models: int = 16,
+    seed: int = 0,
+    level: float = 0.95,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Trains a target model on half of the data, attacks it, and says how well the attacks tell members from others, by group.
+
+    For audits in the house: what comes out follows from raw data, and the shadow models are charged to no ledger.
+
+    Args:
+        data: members are a random half of it.
+        train: (data, seed) -> a classifier trained on that data with that seed, such as with a Trainer; outputs are logits.
+        shadow_models: an even number >= 4; each example is in the training data of exactly half of them. 16 give a rough picture,
+            256 the published one.
+        seed: of the halves; models are trained with seed, seed + 1, ...
+        level: of the intervals.
+        jobs: processes; None: one per core.
+
+    Returns:
+        `sensitive_attack_table` for each attack, with the column attack before the others: loss-threshold, lira-online,
+        lira-offline.
+    """
+    check_level(level)
+    if not (shadow_models >= 4 and shadow_models % 2 == 0):
+        raise SettingError(f"shadow_models={shadow_models}; expected an even number >= 4.")
+    if len(data) < 8:
+        raise DataError(f"{len(data)} examples; expected at least 8 to divide into members and others.")
+    generator = np.random.default_rng(seed)
+    members = generator.permutation(len(data)) < len(data) / 2
+    places = generator.random((shadow_models, len(data))).argsort(axis=0)
+    inside = places < shadow_models / 2
+    outputs = joblib.Parallel(n_jobs=jobs or joblib.cpu_count())(
+        joblib.delayed(_outputs)(data, chosen, train, seed + at)
+        for at, chosen in enumerate([members, *inside])
+    )
+    confidences = np.stack([scaled_confidences(each, data.targets) for each in outputs])
+    losses = torch.nn.functional.cross_entropy(outputs[0].double(), data.targets, reduction="none")
+    scores = {
+        "loss-threshold": -losses.numpy(),
+        "lira-online": online_scores(confidences[0], confidences[1:], inside),
+        "lira-offline": offline_scores(confidences[0], confidences[1:], inside),
+    }
+    tables = [
+        sensitive_attack_table(
+            score, members, data.groups.numpy(), data.group_names, level=level, seed=seed
+        ).assign(attack=name)
+        for name, score in scores.items()
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    return table[["attack", *(column for column in table if column != "attack")]]
+
+
+def _outputs(
+    data: GroupedDataset, chosen: Bools, train: Callable[[GroupedDataset, int], nn.Module], seed: int
+) -> Tensor:
+    model = train(data.subset(torch.from_numpy(np.flatnonzero(chosen))), seed)
+    return predict(model, data.inputs)

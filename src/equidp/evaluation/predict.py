@@ -1,0 +1,25 @@
+"""Predictions of a trained model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_CHUNK = 4096  # examples predicted at a time
+
+
+def diverged(model: nn.Module) -> bool:
+    """Whether training left weights that are no numbers any more."""
+    return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def predict(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The model's outputs in evaluation mode, [n, ...], on the CPU, in chunks that bound memory."""
+    was_training = model.training
+    device = next(model.parameters()).device
+    model.eval()
+    try:
+        with torch.no_grad():
+            return torch.cat([model(chunk.to(device)).cpu() for chunk in torch.split(inputs, _CHUNK)])
+    finally:
+        model.train(was_training)

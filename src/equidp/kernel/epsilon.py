@@ -1,0 +1,173 @@
+"""Epsilon of a whole run, by accountants that dp_accounting keeps."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+
+import absl.logging
+import dp_accounting
+import numpy as np
+import numpy.typing as npt
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from equidp._validate import check_number, unknown_name
+from equidp.errors import PrivacyWarning
+from equidp.kernel.events import Entries, run_event
+from equidp.kernel.ledger import StepEvent
+
+_FINE = 1e-4
+"""Width of the bins that losses are rounded up to; coarser only where epsilon is so large that it hardly matters."""
+
+_COARSE = 1e-3
+"""For numbers on the way: ten times cheaper, still an upper bound, about 0.1% above."""
+
+
+_SURE_DELTA, _ROUNDING = 1e-10, 1e-15
+"""Where delta is as small as what dp_accounting's Fourier transforms lose a step, PLD says too little; Renyi's bound holds."""
+
+
+def _steps(event: dp_accounting.DpEvent) -> int:
+    return sum(getattr(each, "count", 0) for each in getattr(event, "events", [event]))
+
+
+def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float]:
+    def epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
+        # Epsilon in the thousands would take bins by the billion: keep some 10^5 per unit of the Renyi epsilon.
+        renyi = _rdp(event, delta)
+        width = max(interval, 1e-5 * renyi)
+        if width > 1:  # epsilon beyond 10^5: Renyi's bound on it says as little
+            return renyi
+        if delta < _SURE_DELTA or _steps(event) * _ROUNDING > 1e-3 * delta:
+            return renyi
+        return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
+
+    return epsilon
+
+
+def _rdp(event: dp_accounting.DpEvent, delta: float) -> float:
+    return float(_renyi(event).get_epsilon(delta))
+
+
+def _renyi(event: dp_accounting.DpEvent) -> RdpAccountant:
+    # Orders whose series do not converge are left out, which is safe; the library would print a line for each.
+    level = absl.logging.get_verbosity()
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    try:
+        return RdpAccountant().compose(event)
+    finally:
+        absl.logging.set_verbosity(level)
+
+
+def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
+    accountant = _renyi(event)
+    orders = np.asarray(accountant.orders)
+    return float(np.min(np.asarray(accountant.rdp) + math.log(1 / delta) / (orders - 1)))
+
+
+def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Orders, and the Renyi divergence of one step at each of them (infinite where the series does not converge)."""
+    accountant = _renyi(run_event([(event, 1)]))
+    return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
+
+
+ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {
+    "pld": _pld_with(_FINE),
+    "rdp": _rdp,
+    "rdp-classic": _rdp_classic,
+}
+"""Name -> (event, delta) -> epsilon.
+
+pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic: Renyi with the older and
+looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021) print it.
+"""
+
+
+def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
+    """The smallest epsilon that the accountant can vouch for, for all the entries together.
+
+    Args:
+        entries: (step event, number of steps) pairs.
+        delta: in (0, 1).
+        accountant: a name from `ACCOUNTANTS`.
+
+    Returns:
+        Epsilon >= 0; infinite where a step had no noise; 0 for no steps.
+
+    Raises:
+        SettingError: delta outside (0, 1), or an unknown accountant.
+    """
+    checked_delta(delta)
+    return _with_accountant(tuple(entries), delta, _checked_accountant(accountant))
+
+
+@lru_cache(maxsize=1024)
+def _with_accountant(entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str) -> float:
+    return ACCOUNTANTS[accountant](run_event(entries), delta)
+
+
+def _checked_accountant(accountant: str) -> str:
+    if accountant not in ACCOUNTANTS:
+        raise unknown_name("accountant", accountant, ACCOUNTANTS)
+    return accountant
+
+
+def checked_delta(delta: float) -> float:
+    check_number("(0, 1)", ", a probability well below 1 / n", delta=delta)
+    return delta
+
+
+def check_delta(delta: float, num_examples: int) -> None:
+    """Warns of a delta of 1 / n or more: publishing one example in the clear would satisfy it."""
+    if checked_delta(delta) >= 1 / num_examples:
+        warnings.warn(
+            f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes one example whole counts "
+            "as private. Choose a smaller delta.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
+class EpsilonMeter:
+    """Epsilon so far at every step of a run of equal steps, at no visible cost.
+
+    Epsilon is worked out at some 25 numbers of steps, as they are reached, and a number of steps between two of them gets that of
+    the larger: an upper bound at every step, and at the last what `epsilon` says.
+
+    Args:
+        event: one step.
+        total_steps: T.
+        delta: in (0, 1).
+        accountant: a name from `ACCOUNTANTS`.
+        besides: (event, number of steps) pairs that were spent besides, and count from the start.
+    """
+
+    def __init__(
+        self,
+        event: StepEvent,
+        total_steps: int,
+        delta: float,
+        accountant: str = "pld",
+        besides: Entries = (),
+    ) -> None:
+        self._event, self._delta, self._besides = event, checked_delta(delta), tuple(besides)
+        self._accountant = _checked_accountant(accountant)
+        self._grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
+
+    def __call__(self, steps: int) -> float:
+        """An upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
+        reached = self._grid[bisect.bisect_left(self._grid, steps)] if steps else 0
+        entries = (*self._besides, *([(self._event, reached)] if reached else ()))
+        if reached == self._grid[-1]:
+            return epsilon(entries, self._delta, self._accountant)
+        return _on_the_way(entries, self._delta, self._accountant) if entries else 0.0
+
+
+@lru_cache(maxsize=4096)
+def _on_the_way(entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str) -> float:
+    of = _pld_with(_COARSE) if accountant == "pld" else ACCOUNTANTS[accountant]
+    return of(run_event(entries), delta)

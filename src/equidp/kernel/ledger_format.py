@@ -1,0 +1,165 @@
+"""The text of a ledger: lines of JSON, each with a checksum that chains it to the line before, and a seal beside the file.
+
+The first line says what the file is. Then `run` begins what one process wrote, `spend` pays for a block of equal steps, and
+`unspent` says how many steps of the block before were not spent. The seal holds the number of lines and the last checksum, so that
+lines missing at the end are noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equidp.errors import BudgetError
+from equidp.kernel.ledger import StepEvent
+
+FORMAT = 1
+HEADER = b'{"equidp_ledger":1,"time":"'
+_CHECK = 32  # hex digits of a checksum
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A block of equal steps as a ledger tells it.
+
+    Attributes:
+        process: which of those that wrote, from 1 on.
+        run: what it called itself.
+        event: one step.
+        steps: how many count as spent.
+        settled: whether the count is exact. The block that a process was killed in counts in full.
+        time: when it was written, by the clock of the machine, for readers alone.
+    """
+
+    process: int
+    run: str
+    event: StepEvent
+    steps: int
+    settled: bool
+    time: str
+
+
+@dataclass(frozen=True)
+class LedgerContent:
+    """What a ledger file says.
+
+    Attributes:
+        facts: what it was made with, such as a budget.
+        blocks: in the order they were written.
+        checks: checksum of each line.
+        torn: bytes after the last whole line.
+    """
+
+    facts: dict[str, Any]
+    blocks: tuple[Spent, ...]
+    checks: tuple[str, ...]
+    torn: bytes
+
+    @property
+    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+        """(event, number of steps) pairs, each event once."""
+        counts: dict[StepEvent, int] = {}
+        for block in self.blocks:
+            counts[block.event] = counts.get(block.event, 0) + block.steps
+        return tuple((event, steps) for event, steps in counts.items() if steps)
+
+
+def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
+    """Reads a ledger that another process may be writing; changes nothing.
+
+    Raises:
+        BudgetError: no ledger, or one that is damaged or was edited.
+    """
+    try:
+        # The seal first: a line written in between is one that the seal need not know.
+        seal = seal_path(path).read_text() if seal_path(path).exists() else ""
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise BudgetError(f"the ledger {os.fspath(path)!r} cannot be read ({error.strerror}).") from error
+    read = parsed(path, content)
+    if not read.checks:
+        raise BudgetError(f"{os.fspath(path)!r} holds no ledger; expected a file that equidp wrote.")
+    check_seal(path, read, seal)
+    return read
+
+
+def seal_path(path: str | os.PathLike[str]) -> Path:
+    return Path(f"{os.fspath(path)}.seal")
+
+
+def chained_line(check: str, record: Mapping[str, Any]) -> tuple[bytes, str]:
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+    check = _checksum(check, text)
+    return f"{text} {check}\n".encode(), check
+
+
+def _checksum(before: str, text: str) -> str:
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:_CHECK]
+
+
+def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> None:
+    """Raises where lines are missing that the seal knows of; lines that it does not know yet are fine."""
+    try:
+        lines, check = seal.split() or ("0", "")
+        whole = read.checks[int(lines) - 1] == check if int(lines) else not read.blocks
+    except (ValueError, IndexError):
+        whole = False
+    if not whole:
+        raise BudgetError(
+            f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: lines are missing at "
+            "the end, or one of the two files was replaced. Bring back both as equidp wrote them."
+        )
+
+
+def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
+    """Every whole line, checked."""
+    *lines, torn = content.split(b"\n")
+    records: list[dict[str, Any]] = []
+    checks: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        text, _, check = line.decode(errors="replace").rpartition(" ")
+        if _checksum(checks[-1] if checks else "", text) != check:
+            raise BudgetError(
+                f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or damaged, or is no ledger, and "
+                "what was spent cannot be told from it. Bring back the file as equidp wrote it."
+            )
+        checks.append(check)
+        records.append(json.loads(text))
+    try:
+        facts, blocks = _told(records)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise BudgetError(
+            f"{os.fspath(path)!r} is no ledger that this version of equidp can read ({error!r})."
+        ) from error
+    return LedgerContent(facts, blocks, tuple(checks), torn)
+
+
+def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spent, ...]]:
+    """Facts and blocks that the records tell of."""
+    if not records:
+        return {}, ()
+    if records[0]["equidp_ledger"] != FORMAT:
+        raise ValueError(f"format {records[0]['equidp_ledger']}")
+    facts = {name: value for name, value in records[0].items() if name not in ("equidp_ledger", "time")}
+    blocks: list[Spent] = []
+    process, run, first = 0, "", 0
+    for record in records[1:]:
+        if "run" in record:
+            process, run, first = process + 1, record["run"], len(blocks)
+        elif "unspent" in record:
+            last = blocks.pop()
+            if not 0 <= record["unspent"] <= last.steps:
+                raise ValueError(f"{record['unspent']} of {last.steps} steps unspent")
+            blocks.append(replace(last, steps=last.steps - record["unspent"], settled=True))
+        else:
+            # A process begins a block once it used up the one before.
+            if len(blocks) > first and "torn" not in record:
+                blocks[-1] = replace(blocks[-1], settled=True)
+            event = StepEvent(**record["spend"])
+            blocks.append(Spent(process, run, event, record["steps"], False, record["time"]))
+    return facts, tuple(blocks)

@@ -1,0 +1,152 @@
+"""A run before it spends anything: loaded, tried, and timed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from equidp._files import check_writable
+from equidp._provenance import versions
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.schedule import checked_schedule
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.policies.methods import METHODS
+from equidp.runs.config import TrainConfig
+from equidp.training.build import build_model, make_optimizer
+from equidp.training.trainer import Callback, Trainer
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that was checked and has spent nothing.
+
+    Attributes:
+        config: resolved.
+        split: its data.
+        encoder: of a table's columns.
+        trainer: in memory; not for training.
+    """
+
+    config: TrainConfig
+    split: DataSplit
+    encoder: TableEncoder | None
+    trainer: Trainer
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What follows from the configuration and the data, as plain values."""
+        train = self.split.train
+        return {
+            "num_train": len(train),
+            "input_shape": list(train.inputs.shape[1:]),
+            "group_names": list(train.group_names),
+            "class_names": list(train.class_names),
+            "notes": list(self.split.notes),
+            "name": self.config.source().name,
+            "versions": versions(),
+            "sensitive_data_sha256": self.split.digest(),
+        }
+
+
+def prepare(config: TrainConfig) -> Prepared:
+    """Loads the data and tries everything that can go wrong before budget is spent; leaves nothing behind.
+
+    Raises:
+        EquidpError: whatever is wrong.
+    """
+    split, encoder = config.load()
+    config = config.resolved(len(split.train))
+    with ExitStack() as stack:
+        budget = None
+        if config.budget is not None:
+            check_writable(config.budget)
+            path = config.budget if os.path.exists(config.budget) else None
+            budget = stack.enter_context(open_budget(config, path)).rehearsal()
+        ledger = Ledger()
+        charge_release(config.release_event(), ledger, budget)
+        return Prepared(config, split, encoder, make_run_trainer(config, split, ledger, budget))
+
+
+def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
+    """The configuration's budget, from its file or in memory."""
+    run = f"train {config.method} on {config.source().name}"
+    return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta, run=run)
+
+
+def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
+    """Pays for the release of individual privacy before a run's first step, so that what is planned fits beside it."""
+    if release is not None and all(event != release for event, _ in ledger.entries):
+        (ledger if budget is None else budget.ledger(ledger)).spend(release)
+
+
+def make_run_trainer(
+    config: TrainConfig,
+    split: DataSplit,
+    ledger: Ledger,
+    budget: PrivacyBudget | None,
+    callbacks: Sequence[Callback] = (),
+) -> Trainer:
+    """The trainer of a resolved configuration."""
+    plan = config.plan
+    model = build_model(plan, split, config.seed)
+    _, steps = checked_schedule(len(split.train), plan.batch_size, epochs=plan.epochs)
+    assert plan.delta is not None
+    return Trainer(
+        model,
+        make_optimizer(plan, model, steps),
+        split.train,
+        policy=METHODS[config.method].make(plan, split.train.num_groups),
+        batch_size=plan.batch_size,
+        steps=steps,
+        delta=plan.delta,
+        noise_multiplier=plan.noise_multiplier,
+        engine=config.engine,
+        accountant=config.accountant,
+        callbacks=callbacks,
+        ledger=ledger,
+        budget=budget,
+        beyond_budget=config.beyond_budget,
+    )
+
+
+def seconds_per_step(prepared: Prepared) -> float:
+    """Measured on random numbers in the shape of the data, so that nothing is learnt from it."""
+    config, train = prepared.config, prepared.split.train
+    size = 2 * config.plan.batch_size
+    shape = (size, *train.inputs.shape[1:])
+    made_up = GroupedDataset(
+        torch.randn(shape),
+        torch.randint(train.num_classes, (size,)),
+        torch.randint(train.num_groups, (size,)),
+        train.group_names,
+        train.class_names,
+    )
+    model = build_model(config.plan, prepared.split, config.seed)
+    trainer = Trainer(
+        model,
+        make_optimizer(config.plan, model, 1000),
+        made_up,
+        policy=METHODS[config.method].make(config.plan, train.num_groups),
+        batch_size=config.plan.batch_size,
+        steps=1000,
+        delta=1e-9,
+        noise_multiplier=config.plan.noise_multiplier,
+        engine=config.engine,
+        accountant="rdp",
+    )
+    batches = trainer.batches()
+    for _ in range(3):
+        trainer.step(next(batches))
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < 1.0 and steps < 500:
+        trainer.step(next(batches))
+        steps += 1
+    return (time.perf_counter() - began) / steps

@@ -1,0 +1,166 @@
+"""A finished run, read from its folder: what predictions and audits need."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from equidp._provenance import weights_digest
+from equidp.data.dataset import GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.data.labels import known_codes
+from equidp.data.read import check_read, read_table
+from equidp.errors import DataError, DataWarning, SettingError
+from equidp.kernel.ledger_format import read_ledger
+from equidp.models import MODELS
+from equidp.runs.config import TrainConfig
+from equidp.runs.layout import CARD, ENCODER, MODEL, check_files, check_same, read_config, read_released
+from equidp.training.run import Run
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A finished run, read from its folder.
+
+    Attributes:
+        folder: where it is.
+        config: what it was told.
+        facts: what followed, as plain values.
+        encoder: of a table's columns; None for a named dataset.
+        run: the trained model and what it cost.
+        released: each group's mean epsilon as it was released (group, mean, standard_error); empty where it was not.
+    """
+
+    folder: Path
+    config: TrainConfig
+    facts: dict[str, Any]
+    encoder: TableEncoder | None
+    run: Run
+    released: list[dict[str, Any]]
+
+    def test(self) -> GroupedDataset:
+        """The examples that the run was tested on.
+
+        Raises:
+            DataError: the data is not there any more, or changed.
+        """
+        split = self.config.load()[0]
+        check_same(split, self.config, self.facts, self.folder)
+        return split.test
+
+    def inputs(self, path: Path) -> torch.Tensor:
+        """What the model reads of a file, [n, inputs]. Other columns may be there, and are left out.
+
+        Raises:
+            DataError: it cannot be used.
+            SettingError: the run was not trained on a table.
+        """
+        return self._encoded(self._read(path))
+
+    def _read(self, path: Path, *further: str) -> pd.DataFrame:
+        if self.encoder is None:
+            raise SettingError(
+                f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the table out to use its "
+                "test examples."
+            )
+        names = [column.name for column in self.encoder.columns]
+        return read_table(path, only=[*names, *further], fewest=1)
+
+    def _encoded(self, table: pd.DataFrame) -> torch.Tensor:
+        assert self.encoder is not None
+        inputs = self.encoder.encode(table)
+        unseen = self.encoder.unseen(table)
+        if unseen:
+            listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
+            warnings.warn(
+                f"of {len(table):,} rows, some have values that the training data did not ({listed}); the model takes no notice "
+                "of those values.",
+                DataWarning,
+                stacklevel=3,
+            )
+        return inputs
+
+    def grouped(self, path: Path) -> GroupedDataset:
+        """A file with the columns of the run's table, target and groups included.
+
+        Raises:
+            DataError: it cannot be used, or holds classes or groups that the training data did not.
+            SettingError: the run was not trained on a table.
+        """
+        config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
+        if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
+            warnings.warn(
+                f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows are training examples, "
+                "and tell nothing of new people. Leave it out to test on the rows that were held out.",
+                DataWarning,
+                stacklevel=2,
+            )
+        columns = [str(config.target), *config.group]
+        table = self._read(path, *columns)
+        check_read(table, columns)
+        return GroupedDataset(
+            self._encoded(table),
+            torch.from_numpy(known_codes(table, columns[:1], classes)),
+            torch.from_numpy(known_codes(table, columns[1:], groups)),
+            tuple(groups),
+            tuple(classes),
+        )
+
+
+def open_run(folder: str | os.PathLike[str]) -> KeptRun:
+    """Reads a finished run.
+
+    Raises:
+        DataError: no run, or one that is not finished.
+        BudgetError: its ledger was damaged or edited.
+    """
+    place = Path(folder)
+    config, facts = read_config(place)
+    if not (place / MODEL).exists():
+        raise DataError(
+            f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
+        )
+    model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
+    encoder = None
+    try:
+        model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
+        if (place / ENCODER).exists():
+            encoder = TableEncoder.from_json((place / ENCODER).read_text())
+    except Exception as error:  # what is not a pickle can fail as anything
+        raise DataError(
+            f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it back."
+        ) from error
+    ledger = read_ledger(place / "ledger")
+    _check_card(place, weights_digest(model), ledger.checks[-1])
+    check_files(place)
+    assert config.plan.delta is not None
+    loss = nn.CrossEntropyLoss(reduction="none")
+    rates = [event.sample_rate for event, _ in ledger.entries]
+    known = {"training examples": round(config.plan.batch_size / min(rates))} if rates else {}
+    run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant, known)
+    return KeptRun(place, config, facts, encoder, run, read_released(place))
+
+
+def _check_card(place: Path, weights: str, check: str) -> None:
+    """The card, written last, names the weights and all that the ledger said then."""
+    try:
+        card = (place / CARD).read_text()
+    except OSError as error:
+        raise DataError(
+            f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it anew by equidp train "
+            f"--resume {place}"
+        ) from error
+    for what, digest in ((MODEL, weights), ("the ledger", check)):
+        if digest not in card:
+            raise DataError(
+                f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was replaced. Bring back "
+                "all of the run's files as equidp wrote them."
+            )

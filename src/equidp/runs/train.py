@@ -1,0 +1,261 @@
+"""A run's folder: everything that `equidp train` keeps.
+
+config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
+preprocessing.json   how a table's columns become inputs
+ledger, ledger.seal  what was spent
+checkpoint-*.pt      the last two states
+record.parquet       figures of the test set by epoch and group
+model.pt             the trained weights
+released.json        what was released of individual privacy, where that was asked for
+card.html, card.md   the model card
+files.sha256         checksums of all these but ledger and checkpoints, which have their own
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equidp._files import check_writable, sync_folder, write_whole
+from equidp.accounting.budget import PrivacyBudget
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.errors import BudgetError, DataError, SettingError
+from equidp.evaluation.predict import diverged
+from equidp.individual import IndividualAccountant
+from equidp.kernel.events import Entries
+from equidp.kernel.ledger import Ledger
+from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.ledger_format import read_ledger
+from equidp.policies.methods import METHODS
+from equidp.report.card import write_cards
+from equidp.runs.config import TrainConfig
+from equidp.runs.layout import (
+    CARD,
+    CONFIG,
+    ENCODER,
+    MANIFEST,
+    MODEL,
+    PAGE,
+    RECORD,
+    RELEASED,
+    check_files,
+    check_same,
+    manifest,
+    read_config,
+    read_released,
+)
+from equidp.runs.prepare import Prepared, charge_release, make_run_trainer, open_budget
+from equidp.training.checkpoint import Checkpoints
+from equidp.training.record import RunRecord
+from equidp.training.recorder import EpochRecorder
+from equidp.training.run import Run
+from equidp.training.trainer import Callback, Trainer
+
+DIVERGED = (
+    "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
+)
+
+
+def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
+    """Makes the folder, with all that is needed to train in it; whole or not at all.
+
+    Raises:
+        SettingError: the folder holds something, or cannot be made.
+    """
+    target = Path(folder)
+    check_new(target)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.mkdir(parents=True)
+        if target.exists():
+            draft.chmod(target.stat().st_mode)
+        content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
+        write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
+        if prepared.encoder is not None:
+            write_whole(draft / ENCODER, prepared.encoder.to_json().encode())
+        os.replace(draft, target)  # which takes the place of an empty folder
+        sync_folder(target.parent)
+    except OSError as error:
+        raise SettingError(
+            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_new(folder: Path) -> None:
+    """Raises unless a run may begin here."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        check_writable(folder / CONFIG)
+    elif folder.exists():
+        resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
+        raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
+
+
+def train(
+    folder: str | os.PathLike[str],
+    *,
+    previous: bool = False,
+    callbacks: Sequence[Callback] = (),
+    prepared: Prepared | None = None,
+    on_resume: Callable[[int, int], None] | None = None,
+) -> tuple[Run, GroupedDataset]:
+    """Takes the steps that are left of a folder's run, and writes model and card.
+
+    Args:
+        folder: made by `begin`.
+        previous: go on from the checkpoint before the last.
+        callbacks: watch the run.
+        prepared: where the caller has it at hand already.
+        on_resume: told steps spent and steps lost of a run that goes on.
+
+    Returns:
+        The run, and the test set.
+
+    Raises:
+        TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
+        EquidpError: whatever is wrong.
+    """
+    place = Path(folder)
+    config, facts = read_config(place)
+    if (place / MANIFEST).exists():
+        check_files(place)
+    split = config.load()[0] if prepared is None else prepared.split
+    check_same(split, config, facts, place)
+    with ExitStack() as stack:
+        ledger = stack.enter_context(
+            LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
+        )
+        for stale in place.glob(
+            ".*.tmp"
+        ):  # of a process that was killed; the ledger's lock says that none is at work
+            stale.unlink(missing_ok=True)
+        budget = None
+        if config.budget is not None:
+            # Before the budget is opened, which would make an empty one in the place of one that is gone.
+            _check_charged(config.budget, ledger.entries, place)
+            budget = stack.enter_context(open_budget(config, config.budget))
+            budget.catch_up(ledger.entries)
+        checkpoints = Checkpoints(
+            place,
+            seconds=config.checkpoint_seconds,
+            how_to_resume=f"equidp train --resume {place}",
+            after_saving=lambda _: record.save(place / RECORD),
+        )
+        release = config.release_event()
+        resumed = any(event != release for event, _ in ledger.entries)
+        record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
+        # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
+        accountants = [] if release is None else [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
+        watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
+        charge_release(release, ledger, budget)
+        trainer = make_run_trainer(config, split, ledger, budget, watchers)
+        if resumed:
+            lost = checkpoints.restore(trainer, previous=previous)
+            if on_resume is not None:
+                on_resume(trainer.steps_done, lost)
+        run = trainer.fit()
+        record.save(place / RECORD)
+        for accountant in accountants:
+            _release(place, accountant, trainer, config)
+        _save_model(place, run.model)
+        (place / MANIFEST).unlink(missing_ok=True)  # until the cards are those of the files beside them
+        _write_cards(place, run, split, config, facts, ledger.check, budget)
+        write_whole(place / MANIFEST, manifest(place).encode())
+    return run, split.test
+
+
+def _check_charged(budget: str, spent: Entries, place: Path) -> None:
+    """What a run spent was charged to its budget, so a budget that knows nothing of it is not the one it began with."""
+    known = {event for event, _ in read_ledger(budget).entries} if spent and os.path.exists(budget) else set()
+    if not {event for event, _ in spent} <= known:
+        raise BudgetError(
+            f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring back the file that it "
+            "began with."
+        )
+
+
+def _record_so_far(place: Path, steps: int) -> RunRecord:
+    """The record up to a checkpoint; what came after is done again."""
+    path = place / RECORD
+    if not path.exists():
+        return RunRecord()
+    record = RunRecord.load(path)
+    rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
+    return RunRecord(record.settings, rows)
+
+
+def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, config: TrainConfig) -> None:
+    """Each group's mean epsilon with noise, once: it was paid for before the first step."""
+    path = place / RELEASED
+    if path.exists() or config.release_epsilon is None:
+        return
+    if (place / MODEL).exists():
+        raise DataError(
+            f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
+        )
+    report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
+    means = replace(report, ledger=Ledger()).release_by_group(config.release_epsilon, trainer.delta)
+    write_whole(path, means.to_json(orient="records", indent=2).encode())
+
+
+def _save_model(place: Path, model: nn.Module) -> None:
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_whole(place / MODEL, buffer.getvalue())
+
+
+def _write_cards(
+    place: Path,
+    run: Run,
+    split: DataSplit,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    ledger_check: str,
+    budget: PrivacyBudget | None,
+) -> None:
+    details = {
+        "method's name": f"{config.method}: {METHODS[config.method].summary}",
+        "model": config.plan.model,
+        "input shape": tuple(facts["input_shape"]),
+        "epochs": config.plan.epochs,
+        "momentum": config.plan.momentum,
+        "weight decay": config.plan.weight_decay,
+        "last checksum of the ledger": ledger_check,
+        "test examples": "held out of the same data",
+    }
+    if config.target is not None:
+        details |= {
+            "target": config.target,
+            "group columns": config.group,
+            "input columns": tuple(
+                column.name for column in TableEncoder.from_json((place / ENCODER).read_text()).columns
+            ),
+            "public bounds": config.bounds or "none",
+            "missing values": "a category of their own" if config.missing == "category" else "refused",
+            "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about {config.test_share:g}",
+        }
+    if budget is not None:
+        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
+    paths = [place / PAGE, place / CARD]
+    notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
+    released = {_estimate(row, run.epsilon()): row["mean"] for row in read_released(place)}
+    write_cards(run, paths, split.test, facts["name"], notes, released, details)
+
+
+def _estimate(row: dict[str, Any], spent: float) -> str:
+    """What a released mean is called, with its standard error: for a small group that can be all there is."""
+    error = row["standard_error"]
+    little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
+    return f"estimated mean epsilon of the training examples of {row['group']} (standard error {error:.2g}{little})"

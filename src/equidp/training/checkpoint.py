@@ -1,0 +1,250 @@
+"""Checkpoints: a run that was stopped, in whatever way, goes on from the last one.
+
+What is kept: the model, the optimizer, the scheduler, the policy's state, and how many steps were spent by then. Not kept: where
+randomness stood. A run that goes on draws fresh noise, and steps that were spent after the checkpoint stay spent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from equidp._files import write_whole
+from equidp._validate import check_number
+from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
+from equidp.training.trainer import Callback
+
+if TYPE_CHECKING:
+    from equidp.training.trainer import Trainer
+
+_FORMAT = 1
+_SHARE_OF_TIME = 0.02  # of training, that saving may take
+
+
+class Checkpoints(Callback):
+    """Saves a run as it goes, and restores it. Give it to the `Trainer` as the last of its callbacks.
+
+    Ctrl-C and SIGTERM end training once the step under way is complete: `fit` saves and raises `TrainingStopped`. A second signal
+    ends it at once. A checkpoint is replaced only when the next one is whole and on disk; the last two are kept.
+
+    Args:
+        folder: where checkpoints lie; made if there is none.
+        seconds: between two checkpoints; more where saving takes long.
+        how_to_resume: what the message of a stopped run says.
+        after_saving: called with the trainer each time, to keep what else belongs to that moment.
+
+    Raises:
+        CheckpointError: the folder cannot be written; before any budget is spent.
+        ModelError: the state is more than tensors and plain values, so that `torch.load(weights_only=True)` refuses it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        seconds: float = 30.0,
+        how_to_resume: str = "make the Trainer again, with the same ledger, give it to Checkpoints.restore, and fit",
+        after_saving: Callable[[Trainer], None] | None = None,
+    ) -> None:
+        check_number("[0, inf]", seconds=seconds)
+        self.folder, self.seconds, self.how_to_resume = Path(folder), seconds, how_to_resume
+        self._after_saving = after_saving
+        self._saved_at = self._saving_took = 0.0
+        self._complete = self._saved = -1
+        self._failed = False
+        self._handlers: dict[int, Any] = {}
+
+    def before_training(self, trainer: Trainer) -> None:
+        for stale in self.folder.glob(".checkpoint-*.tmp"):
+            stale.unlink(missing_ok=True)
+        self._complete, self._failed = trainer.steps_done, False
+        self._save(trainer)
+        self._catch_signals(trainer)
+
+    def after_step(self, trainer: Trainer) -> None:
+        self._complete = trainer.steps_done
+        if time.monotonic() - self._saved_at > max(self.seconds, self._saving_took / _SHARE_OF_TIME):
+            self._save(trainer)
+
+    def after_training(self, trainer: Trainer) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+        # A step that was spent and not completed may have left the model half updated: the checkpoint before it holds.
+        if trainer.steps_done == self._complete and not self._failed:
+            self._save(trainer)
+
+    def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
+        """Loads the last checkpoint into a trainer that was made as the one that saved it, with the same ledger.
+
+        Args:
+            trainer: not trained yet.
+            previous: load the one before the last.
+
+        Returns:
+            Steps spent after that checkpoint. They are lost: the run goes on with the steps of its plan that are left, and the
+            scheduler is where the plan has it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged; says whether the one before is whole.
+            SettingError: the trainer has another plan.
+            BudgetError: the ledger knows of fewer steps than the checkpoint.
+        """
+        state = self._load(previous)
+        if state["event"] != asdict(trainer.event):
+            raise SettingError(
+                f"the checkpoint is of a run with steps {state['event']}, this trainer's are {asdict(trainer.event)}; make "
+                "the trainer with the settings of that run."
+            )
+        lost: int = trainer.steps_done - state["steps"]
+        if lost < 0:
+            raise BudgetError(
+                f"the checkpoint was saved after {state['steps']} steps, and the ledger knows of {trainer.steps_done}; give the "
+                "ledger of that run."
+            )
+        trainer.model.load_state_dict(state["model"])
+        trainer.optimizer.load_state_dict(state["optimizer"])
+        trainer.policy.load_state_dict(state["policy"])
+        trainer.begun = True
+        if trainer.scheduler is not None:
+            trainer.scheduler.load_state_dict(state["scheduler"])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of steps that a scheduler takes alone
+                for _ in range(lost):
+                    trainer.scheduler.step()
+        return lost
+
+    def steps_kept(self, *, previous: bool = False) -> int:
+        """Steps that the checkpoint which `restore` would load was saved after."""
+        return int(self._load(previous)["steps"])
+
+    def _save(self, trainer: Trainer) -> None:
+        if trainer.steps_done == self._saved:
+            return
+        began = time.monotonic()
+        content = _packed(_state(trainer), check=self._saved < 0)
+        path = self.folder / f"checkpoint-{trainer.steps_done:09}-{_digest(content)}.pt"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+            self._drop_old(path)
+        except OSError as error:
+            self._failed = True
+            raise CheckpointError(
+                f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training stops. Make room or make "
+                "the folder writable, then resume: what was spent is in the ledger, and the checkpoint before is whole."
+            ) from error
+        self._saved = trainer.steps_done
+        if self._after_saving is not None:
+            self._after_saving(trainer)
+        self._saved_at = time.monotonic()
+        self._saving_took = self._saved_at - began
+
+    def _drop_old(self, newest: Path) -> None:
+        """Leaves the newest and the one before, which a damaged one of the same step is not."""
+        others = [path for path in self._files() if path != newest]
+        earlier = [path for path in others if _steps(path) < _steps(newest)]
+        for path in set(others) - set(earlier[-1:]):
+            path.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("checkpoint-*-*.pt"), key=_steps)
+
+    def _load(self, previous: bool) -> dict[str, Any]:
+        files = self._files()
+        if len(files) < 1 + previous:
+            raise CheckpointError(
+                f"there is no {'earlier ' if previous and files else ''}checkpoint in {os.fspath(self.folder)!r}; expected a "
+                "folder that a run was kept in."
+            )
+        chosen = files[-1 - previous]
+        state = _unpacked(chosen)
+        if state is not None:
+            return state
+        before = _unpacked(files[-2]) if len(files) > 1 and not previous else None
+        offer = (
+            "No earlier one is whole: train anew, into another folder; what was spent stays spent."
+            if before is None
+            else f"The one before, saved after {before['steps']} steps, is whole: go on from it with previous=True (--previous)."
+        )
+        raise CheckpointError(
+            f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}"
+        )
+
+    def _catch_signals(self, trainer: Trainer) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            name = signal.Signals(number).name
+            stopped = TrainingStopped(f"stopped by {name}. To go on: {self.how_to_resume}.", number)
+            signal.signal(number, lambda *_: _raise(stopped))
+            trainer.stop(stopped)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, stop)
+
+
+def _steps(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _state(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "steps": trainer.steps_done,
+        "event": asdict(trainer.event),
+        "model": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
+        "policy": trainer.policy.state_dict(),
+    }
+
+
+def _packed(state: dict[str, Any], *, check: bool) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    if check:
+        try:
+            torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ModelError(
+                "the state of model, optimizer, scheduler or policy holds more than tensors and plain values, so a checkpoint of "
+                f"it could not be loaded safely ({str(error).splitlines()[0]}). Keep such objects out of state_dict()."
+            ) from error
+    return buffer.getvalue()
+
+
+def _unpacked(path: Path) -> dict[str, Any] | None:
+    """The state, or None where the file is not what was saved under its name."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint {os.fspath(path)!r} cannot be read ({error.strerror})."
+        ) from error
+    if _digest(content) != path.stem.rsplit("-", 1)[1]:
+        return None
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state

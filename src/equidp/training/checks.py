@@ -1,0 +1,100 @@
+"""Whether the parts that a Trainer is given fit together: what does not is refused before anything is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, IterableDataset
+
+from equidp.accounting.budget import PrivacyBudget
+from equidp.data.dataset import GroupedDataset
+from equidp.errors import DataError, ModelError, SettingError
+from equidp.kernel.ledger import Ledger
+from equidp.kernel.policy import Policy
+
+
+def check_kinds(model: object, train: object, policy: object, ledger: object, budget: object) -> None:
+    """Each is what it should be."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
+    if isinstance(train, DataLoader):
+        raise DataError(
+            "train is a DataLoader, whose batches are no Poisson samples; pass its dataset (loader.dataset)."
+        )
+    by_place = hasattr(train, "__len__") and hasattr(train, "__getitem__")
+    if isinstance(train, IterableDataset) or not (by_place or isinstance(train, GroupedDataset)):
+        raise DataError(
+            f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with __len__ and __getitem__: "
+            "a Poisson sample takes examples by their places."
+        )
+    if not isinstance(policy, Policy):
+        raise SettingError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
+    if not isinstance(ledger, Ledger | None):
+        raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
+    if not isinstance(budget, PrivacyBudget | None):
+        raise SettingError(
+            f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, delta=1e-6)."
+        )
+
+
+def check_groups(policy: Policy, train: object) -> None:
+    """A policy made for a number of groups gets as many."""
+    wanted = policy.num_groups
+    if wanted is not None and isinstance(train, GroupedDataset) and wanted != train.num_groups:
+        raise SettingError(
+            f"the policy was made for num_groups={wanted}, and the data has {train.num_groups} groups; make it for these."
+        )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """The optimizer moves what the model trains, one step for each gradient."""
+    if not isinstance(getattr(optimizer, "param_groups", None), list):
+        raise SettingError(
+            f"optimizer={optimizer!r}; expected a torch optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SettingError(
+            "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another that takes one."
+        )
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    left = [name for name, parameter in trained.items() if id(parameter) not in held]
+    if trained and len(left) == len(trained):
+        raise SettingError(
+            "the optimizer holds no parameter of the model; make it from model.parameters(), after make_compatible or any "
+            "other call that gives another model."
+        )
+    if left:
+        raise SettingError(
+            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: their gradients would be "
+            "clipped and noised for nothing. Make the optimizer after the last change to the model, or freeze those "
+            "(requires_grad_(False))."
+        )
+
+
+def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """The scheduler moves this optimizer's rate, once after each of so many steps."""
+    if scheduler is None:
+        return
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise SettingError(
+            "ReduceLROnPlateau follows a figure that is measured, and the Trainer steps a scheduler without one; step it in a "
+            "callback's after_epoch, with a figure of public or test data."
+        )
+    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
+        raise SettingError(
+            f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
+            "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
+        )
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise SettingError(
+            "the scheduler was made for another optimizer, and would change nothing; make it for this one."
+        )
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
+        raise SettingError(
+            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the plan has {steps}; give "
+            "it those (total_steps)."
+        )

@@ -1,0 +1,53 @@
+"""Progress of a run on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from equidp.training.trainer import Callback
+
+if TYPE_CHECKING:
+    from equidp.training.trainer import Trainer
+
+
+class ProgressBar(Callback):
+    """A bar with the time left and epsilon so far, on the terminal."""
+
+    _progress: Progress | None = None
+
+    def before_training(self, trainer: Trainer) -> None:
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("epsilon so far {task.fields[epsilon]}"),
+        )
+        self._task = self._progress.add_task(
+            "training", total=trainer.steps, completed=trainer.steps_done, epsilon="0"
+        )
+        self._progress.start()
+
+    def after_step(self, trainer: Trainer) -> None:
+        if self._progress is None:  # in a loop of one's own
+            self.before_training(trainer)
+        assert self._progress is not None
+        epsilon = f"<= {trainer.epsilon_so_far(trainer.steps_done):.3g} at delta {trainer.delta:g}"
+        self._progress.update(self._task, completed=trainer.steps_done, epsilon=epsilon)
+        if trainer.steps_done == trainer.steps:
+            self.after_training(trainer)
+
+    def after_training(self, trainer: Trainer) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None

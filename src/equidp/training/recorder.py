@@ -1,0 +1,99 @@
+"""Callbacks: the only way to watch a run. They read; the guarantee does not depend on them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from equidp.data.dataset import GroupedDataset
+from equidp.evaluation.groups import check_outputs, group_metrics
+from equidp.evaluation.predict import predict
+from equidp.kernel.bounding import share_clipped, step_weights
+from equidp.training.record import RunRecord
+from equidp.training.trainer import Callback
+
+if TYPE_CHECKING:
+    from equidp.training.trainer import Trainer
+
+
+class EpochRecorder(Callback):
+    """Writes figures of each group into a record after each epoch: of test data and releases, never of the training data.
+
+    Gradient figures (norms, share clipped, norm of the mean gradient) are those of a sample of the test data under the current
+    model and policy; an example counts as clipped when its weight is below that of a vanishing gradient of its group.
+
+    Args:
+        record: where the rows go.
+        test: what is measured.
+        gradient_examples: how many test examples of each group gradients are taken of, at most.
+    """
+
+    def __init__(self, record: RunRecord, test: GroupedDataset, *, gradient_examples: int = 200) -> None:
+        self.record = record
+        self.test = test
+        self._samples = [
+            torch.nonzero(test.groups == group).flatten()[:gradient_examples]
+            for group in range(test.num_groups)
+        ]
+
+    def before_training(self, trainer: Trainer) -> None:
+        # While nothing is spent, should the model be one that has no metrics.
+        check_outputs(predict(trainer.model, self.test.inputs[:1]), self.test.targets)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        metrics = group_metrics(
+            predict(trainer.model, self.test.inputs),
+            self.test.targets,
+            self.test.groups,
+            self.test.group_names,
+        ).set_index("group")
+        released = trainer.policy.released_state()
+        for group, name in enumerate(self.test.group_names):
+            self.record.append(
+                {
+                    "epoch": round(trainer.epoch),
+                    "step": trainer.steps_done,
+                    "group": name,
+                    "accuracy": float(metrics.loc[name, "accuracy"]),
+                    "loss": float(metrics.loc[name, "loss"]),
+                    **self._gradient_figures(trainer, group),
+                    **_released_figures(released, group),
+                    "epsilon": trainer.epsilon_so_far(trainer.steps_done),
+                }
+            )
+
+    def _gradient_figures(self, trainer: Trainer, group: int) -> dict[str, float]:
+        sample = self._samples[group]
+        if not len(sample):
+            return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
+        device = next(trainer.model.parameters()).device
+        norms = trainer.engine.norms(
+            self.test.inputs[sample].to(device), self.test.targets[sample].to(device)
+        )
+        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.engine.weighted_sum(torch.full_like(norms, 1 / len(sample)))
+        gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
+        mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
+        trainer.optimizer.zero_grad(set_to_none=True)
+        groups = torch.full_like(norms, group, dtype=torch.int64)
+        weights = step_weights(trainer.policy, norms, groups)
+        return {
+            "mean_norm": float(norms.mean()),
+            "max_norm": float(norms.max()),
+            "mean_gradient_norm": mean_gradient_norm,
+            "share_clipped": share_clipped(trainer.policy, weights, groups),
+        }
+
+
+def _released_figures(released: dict[str, Tensor | float], group: int) -> dict[str, Any]:
+    """The clipping bound of the group and, if the policy has one, its further scale (Z or theta)."""
+    figures = {
+        name: float(value[group]) if isinstance(value, Tensor) else float(value)
+        for name, value in released.items()
+    }
+    bound = figures.pop("clipping_bound", math.nan)
+    name, scale = next(iter(figures.items()), ("", math.nan))
+    return {"clipping_bound": bound, "scale": scale, "scale_name": name}

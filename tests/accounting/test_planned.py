@@ -1,0 +1,68 @@
+"""Plans are accounted for without data, as the Trainer would spend them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import equidp
+from equidp.accounting.planned import account
+from equidp.errors import SettingError
+from equidp.kernel import epsilon
+from support.toy import make_trainer
+
+
+@pytest.mark.parametrize(
+    ("method", "policy"), [("dpsgd", equidp.DPSGD(1.0)), ("naive", equidp.Naive(1.0, 2))]
+)
+def test_a_plan_is_what_the_trainer_spends(method, policy):
+    planned = account(300, 30, epochs=2, noise_multiplier=1.0, delta=1e-5, method=method)
+    run = make_trainer(policy=policy).fit()
+    assert planned.epsilon() == run.epsilon()
+    assert run.entries == ((planned.event, planned.steps),)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_noise_for_a_target_meets_it_from_below(accountant):
+    planned = account(10_000, 100, steps=500, target_epsilon=2.0, method="dpsgd-f", accountant=accountant)
+    assert 1.99 < planned.epsilon(accountant) <= 2.0
+    assert planned.event.statistics_noise == pytest.approx(10 * planned.event.noise_multiplier)
+    assert planned.delta == 1e-5
+
+
+def test_the_words_name_every_accountants_epsilon_and_the_event():
+    planned = account(1000, 50, epochs=3, noise_multiplier=1.5, delta=1e-4)
+    text = "\n".join(planned.in_words())
+    for name in ("pld", "rdp", "rdp-classic"):
+        value = epsilon([(planned.event, 60)], 1e-4, name)
+        assert f"epsilon {value:.4f} at delta 0.0001 ({name})" in text
+    assert "60 steps" in text
+    assert str(planned.dp_event()) in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_examples": 0}, "num_examples=0"),
+        ({"batch_size": 2000}, "more than the 1000 training examples"),
+        ({"epochs": None}, "epochs=None and steps=None"),
+        ({"noise_multiplier": None}, "expected exactly one of the two"),
+        ({"target_epsilon": 1.0}, "expected exactly one of the two"),
+        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target_epsilon=0"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier=nan"),
+        ({"delta": 1.0}, "delta=1"),
+        ({"method": "dpsdg"}, "Did you mean 'dpsgd'"),
+        ({"method": "sgd"}, "no epsilon"),
+        ({"accountant": "pdl"}, "Did you mean 'pld'"),
+    ],
+)
+def test_numbers_that_make_no_plan_are_refused(changes, message):
+    given = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier": 1.0, **changes}
+    with pytest.raises(SettingError, match=message):
+        account(**given)
+
+
+def test_a_small_epsilon_is_not_shown_as_none():
+    words = " ".join(account(1000, 10, steps=1, noise_multiplier=1e4, delta=1e-9).in_words())
+    assert "epsilon 0.0000 " not in words

@@ -1,0 +1,121 @@
+"""Profiles of gradient norms: what a private one reads is bounded, noisy and charged; a public one is exact and free."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
+from equidp.errors import ModelError, SettingError
+from equidp.kernel import epsilon
+from equidp.kernel.ledger import Ledger
+from equidp.kernel.noise import SeededRandomness
+from support.toy import toy
+
+
+class Silence:
+    """No noise, so that what one example moves is plain to see."""
+
+    def normal(self, count, device="cpu", deviation=1.0):
+        return torch.zeros(count, dtype=torch.float64)
+
+    def uniform(self, count):
+        raise NotImplementedError
+
+
+class Broken(Silence):
+    def normal(self, count, device="cpu", deviation=1.0):
+        raise RuntimeError("no noise to be had")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, 2)
+
+
+@given(index=st.integers(0, 39), scale=st.sampled_from([0.0, 1e-9, 1.0, 1e6, 1e30]))
+def test_one_example_moves_the_released_sum_by_at_most_its_sensitivity(monkeypatch_noise, index, scale):
+    data = toy(40)
+    data.inputs[index] *= scale
+    others = data.subset(torch.tensor([i for i in range(40) if i != index]))
+    with_it, without = (monkeypatch_noise(each) for each in (data, others))
+    # Rows have norm 1 before they are scaled by sqrt(2) to counts.
+    assert np.linalg.norm(with_it - without) <= math.sqrt(2) * (1 + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_noise():
+    """The released counts of a dataset as they would be without noise."""
+    from equidp.advice import norm_profile as profile
+
+    def released(data):
+        kept, profile._TRUSTED = profile._TRUSTED, -math.inf  # counts below the noise are of interest here
+        try:
+            found = private_profile(data, model(), epsilon=1.0, delta=1e-5, randomness=Silence())
+        finally:
+            profile._TRUSTED = kept
+        return np.array([*found.counts, *(share * len(data) for share in found.group_shares)])
+
+    return released
+
+
+def test_it_costs_what_it_says_and_is_charged_before_noise_is_drawn():
+    ledger = Ledger()
+    found = private_profile(toy(), model(), epsilon=0.5, delta=1e-5, ledger=ledger)
+    assert ledger.entries == found.spent
+    assert 0.499 < epsilon(found.spent, 1e-5) <= 0.5
+    with pytest.raises(RuntimeError, match="no noise"):
+        private_profile(toy(), model(), epsilon=0.5, delta=1e-5, ledger=ledger, randomness=Broken())
+    assert ledger.steps == 2
+
+
+def test_with_much_data_it_is_close_to_the_truth():
+    data = toy(20_000)
+    private = private_profile(data, model(), epsilon=0.3, delta=1e-6, randomness=SeededRandomness(0))
+    public = public_profile(data, model())
+    for level in (0.25, 0.5, 0.9):
+        assert private.quantile(level) == pytest.approx(
+            public.quantile(level), rel=0.21
+        )  # a cell is 20% wide
+    assert private.group_shares == pytest.approx((0.5, 0.5), abs=0.01)
+
+
+def test_a_public_one_is_exact_and_free():
+    data = toy()
+    found = public_profile(data, model())
+    assert found.spent == ()
+    assert sum(found.counts) == 300
+    assert found.group_shares == (0.5, 0.5)
+    layer, losses = model(), nn.CrossEntropyLoss()
+    norms = []
+    for x, y in zip(data.inputs, data.targets, strict=True):
+        layer.zero_grad()
+        losses(layer(x[None]), y[None]).backward()
+        norms.append(math.hypot(layer.weight.grad.norm(), layer.bias.grad.norm()))
+    for level in (0.1, 0.5, 0.9):
+        true = np.quantile(norms, level, method="inverted_cdf")
+        assert true <= found.quantile(level) * (1 + 1e-6)
+        assert found.quantile(level) < true * 1.21
+
+
+def test_noise_alone_is_not_taken_for_counts():
+    found = private_profile(toy(20), model(), epsilon=0.01, delta=1e-6, randomness=SeededRandomness(1))
+    assert not found.is_usable
+    with pytest.raises(SettingError, match="noise alone"):
+        found.quantile(0.5)
+    with pytest.raises(SettingError, match="level=1"):
+        NormProfile((1.0,), (1.0,)).quantile(1)
+
+
+def test_a_model_that_mixes_examples_is_refused_before_anything_is_spent():
+    ledger = Ledger()
+    mixing = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(ModelError, match="BatchNorm1d"):
+        private_profile(toy(), mixing, epsilon=0.5, delta=1e-5, ledger=ledger)
+    assert ledger.entries == ()

@@ -1,0 +1,75 @@
+"""`equidp advise`: what it says, what it charges, and that the command it recommends works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from equidp import PrivacyBudget
+from equidp.advice.advise import Advice
+from equidp.cli import app
+from equidp.cli.advise import _train_command
+from equidp.errors import EquidpError
+from support.command import equidp, people
+
+__all__ = ["people"]  # a fixture
+
+
+def test_advice_says_what_it_cost_and_how_to_train(people):
+    asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--epsilon", "2")
+    done = equidp(*asked, cwd=people)
+    assert done.returncode == 0, done.stderr
+    assert "This advice cost epsilon 0.2." in done.stdout
+    command = shlex.split(done.stdout.splitlines()[-1])
+    assert command[:3] == ["equidp", "train", "people.csv"]
+    planned = equidp(*command[1:], "--dry-run", cwd=people)
+    assert planned.returncode == 0, planned.stderr
+    spent = float(re.search(r"epsilon ([0-9.]+) at delta .* \(pld\)", planned.stdout)[1])
+    assert 1.9 < spent < 2.0  # the rest is what the advice cost
+    free = equidp(*asked, "--public", "people.csv", cwd=people)
+    assert "This advice cost nothing." in free.stdout
+
+
+def test_advice_is_charged_to_a_budget(people):
+    asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--delta", "1e-4")
+    new = ("--budget-epsilon", "3", "--budget-delta", "1e-4")
+    done = equidp(*asked, "--profile-epsilon", "1", "--budget", "people.ledger", *new, cwd=people)
+    assert done.returncode == 0, done.stderr
+    assert "--budget=people.ledger --budget-epsilon=3.0 --budget-delta=0.0001" in done.stdout
+    with PrivacyBudget(people / "people.ledger") as budget:
+        assert 0.99 < budget.spent() <= 1.0
+    done = equidp(*asked, "--profile-epsilon", "2.99", "--budget", "people.ledger", cwd=people)
+    assert done.returncode == 2
+    assert "does not fit into the budget" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--epsilon", "0"), "epsilon=0"),
+        (("--profile-epsilon", "5"), "leaves nothing of --epsilon 3"),
+        (("--model", "logstic"), "Did you mean 'logistic'"),
+        (("--public", "gaps.csv", "--missing", "category"), "They must be the same"),
+        (("--public", "people.csv", "--profile-epsilon", "1"), "give one of the two"),
+        (("--budget", "none.ledger"), "a new budget needs both"),
+        (("--budget-epsilon", "3"), "give --budget too"),
+    ],
+    ids=" ".join,
+)
+def test_advice_that_cannot_be_given_is_refused(people, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(people)
+    with pytest.raises(EquidpError, match=re.escape(message)):
+        app(
+            ["advise", "people.csv", "--target", "income", "--group", "sex", *arguments],
+            standalone_mode=False,
+        )
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_carries_all_of_the_advice():
+    settings = {"clipping_bound": 2.0, "initial_bound": 3.5}
+    advice = Advice("global-adapt", settings, 10, 1.0, 3.0, 1e-5, (), 0.1, ())
+    command = _train_command(advice, "people.csv", "logistic", [])
+    assert "--clipping-bound=2 --initial-bound=3.5" in command

@@ -1,0 +1,589 @@
+"""equidp train, predict, audit and ledger show: from a table to a model card, in whatever way it is stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equidp
+from equidp.kernel.ledger_format import read_ledger
+
+PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+INDIVIDUAL = ("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--delta", "1e-4", "--individual")
+
+
+@pytest.fixture
+def run(people, command):
+    """Runs the command in this process, beside the table: (exit code, standard output, standard error)."""
+    return partial(command, cwd=people)
+
+
+@pytest.fixture
+def people(tmp_path):
+    index = range(200)
+    table = pd.DataFrame(
+        {
+            "age": [20 + i % 37 for i in index],
+            "job": ["clerk" if i % 3 else "cook" for i in index],
+            "sex": ["F" if i % 2 else "M" for i in index],
+            "income": ["high" if 20 + i % 37 > 40 else "low" for i in index],
+        }
+    )
+    table.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_from_a_table_to_a_card_in_one_command(run, people):
+    code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--method", "dpsgd-f",
+                         "--out", "run", "--delta", "1e-4")  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "differentially private for each training example" in out
+    assert "test examples" in out
+    names = files(people / "run")
+    assert {"card.html", "card.md", "config.json", "ledger", "ledger.seal", "model.pt", "preprocessing.json",
+            "record.parquet"} <= set(names)  # fmt: skip
+    assert sum(name.startswith("checkpoint-") for name in names) == 2
+    assert files(people) == ["people.csv", "run"]
+
+    code, out, _ = run("ledger", "show", "run")
+    assert code == 0
+    assert "16 steps, each example drawn with probability 0.240964" in out
+    assert 2.9 < float(re.search(r"Together: epsilon ([\d.]+) at delta 0.0001", out)[1]) <= 3.0
+
+    code, out, _ = run("predict", "run", "people.csv")
+    rows = out.splitlines()
+    assert rows[0] == "prediction,p(high),p(low)"
+    assert len(rows) == 201
+    assert {row.split(",")[0] for row in rows[1:]} <= {"high", "low"}
+    code, _, err = run("predict", "run", "--out", "test.csv")
+    assert "34 predictions" in err
+    assert len(pd.read_csv(people / "test.csv")) == 34
+
+    run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
+    pd.read_csv(people / "people.csv").iloc[::-1].to_csv(people / "others.csv", index=False)
+    code, out, _ = run("audit", "run", "others.csv", "--reference", "plain", "--json", "a.json")
+    assert code == 0
+    assert "privacy cost" in out
+    assert "Demographic parity difference" in out
+    content = json.loads((people / "a.json").read_text())
+    assert content["epsilon"] < 3
+    assert [row["count"] for row in content["metrics"]] == [100, 100, 200]
+    assert [(row["group"], row["class"]) for row in content["recalls"]][:2] == [("F", "high"), ("F", "low")]
+    assert sum(row["count"] for row in content["recalls"]) == 400
+    assert "recall, %" in out
+    assert "recall lost, points" in out
+    assert all(
+        row["privacy_cost_low"] <= row["privacy_cost"] <= row["privacy_cost_high"] for row in content["costs"]
+    )
+
+
+def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
+    """New rows are encoded with the statistics of the training rows, whatever their order and company."""
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    table.iloc[::-1][["job", "age"]].assign(extra="2020-01-01").head(3).to_csv(
+        people / "few.csv", index=False
+    )
+    _, all_rows, _ = run("predict", "run", "people.csv")
+    code, few, _ = run("predict", "run", "few.csv")
+    assert code == 0
+    assert few.splitlines()[1:] == all_rows.splitlines()[:-4:-1]
+
+
+def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
+    """An id with leading zeros is no number, and a date is none of the model's business."""
+    run("train", *TABLE, *PLAN, "--out", "run")
+    new = (
+        pd.read_csv(people / "people.csv")
+        .head(3)
+        .assign(id=["007", "NA", "x,1"], since="2020-01-01", number=12345678)
+    )
+    new.to_csv(people / "new.csv", index=False)
+    new.to_parquet(people / "new.parquet")
+    for table in ("new.csv", "new.parquet"):
+        code, out, err = run("predict", "run", table, "--keep", "id,since,number,id")
+        assert (code, err) == (0, "")
+        rows = out.splitlines()
+        assert rows[0] == "id,since,number,prediction,p(high),p(low)"
+        starts = [f"{name},2020-01-01,12345678," for name in ("007", "NA", '"x,1"')]
+        assert [row.startswith(start) for row, start in zip(rows[1:], starts, strict=True)] == [True] * 3
+    for arguments, said in (
+        (("run", "new.csv", "--keep", "idd"), "Did you mean 'id'"),
+        (("run", "--keep", "id"), "give the table too"),
+    ):
+        code, out, err = run("predict", *arguments)
+        assert (code, out) == (2, "")
+        assert said in err
+    new.assign(prediction=1).to_csv(people / "new.csv", index=False)
+    assert "have a column of that name" in run("predict", "run", "new.csv", "--keep", "prediction")[2]
+
+
+def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
+    code, out, _ = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--budget", "b.ledger", "--budget-epsilon", "3",
+                       "--budget-delta", "1e-4", "--delta", "1e-4", "--batch-size", "40")  # fmt: skip
+    assert code == 0
+    assert "epsilon 2.0000 at delta 0.0001 (pld)" in out or "epsilon 1.9" in out
+    assert "Training would take about 1 seconds" in out
+    assert files(people) == ["people.csv"]
+
+
+def test_a_stopped_command_says_how_to_go_on_and_does(people):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "equidp", "train"]
+    plan = [
+        *TABLE,
+        "--batch-size",
+        "40",
+        "--epochs",
+        "20000",
+        "--noise-multiplier",
+        "9",
+        "--accountant",
+        "rdp",
+    ]
+    started = subprocess.Popen(
+        [*command, *plan, "--out", "run"], cwd=people, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while lines(people / "run" / "ledger") < 5:
+        assert started.poll() is None, started.stderr.read()
+        time.sleep(0.05)
+    second = subprocess.run(
+        [*command, "--resume", "run"], cwd=people, env=environment, capture_output=True, text=True
+    )
+    assert second.returncode == 2
+    assert "in use by another process" in " ".join(second.stderr.split())
+    started.send_signal(signal.SIGTERM)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM. To go on: equidp train --resume run." in err
+    ledger = read_ledger(people / "run" / "ledger")
+    assert all(block.settled for block in ledger.blocks)
+    resumed = equidp.Checkpoints(people / "run")
+    assert resumed.steps_kept() == ledger.entries[0][1]
+
+
+def test_resuming(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    model = torch.load(people / "run" / "model.pt", weights_only=True)
+    code, _, err = run("train", "--resume", "run")
+    assert code == 0
+    assert "16 steps are spent, 0 of them lost" in err
+    again = torch.load(people / "run" / "model.pt", weights_only=True)
+    torch.testing.assert_close(again, model)
+    last = max((people / "run").glob("checkpoint-*"))
+    last.write_bytes(b"damaged")
+    code, _, err = run("train", "--resume", "run")
+    assert code == 2
+    assert "is damaged" in err
+    assert "(--previous)" in err
+    assert run("train", "--resume", "run", "--previous")[0] == 0
+
+
+def test_a_budget_is_shared_and_kept(run, people):
+    plan = (*TABLE, *PLAN[:4], "--epsilon", "1", "--delta", "1e-4", "--budget", "b.ledger")
+    assert run("train", *plan, "--out", "one")[0] == 2  # a new budget says how large it is
+    assert files(people) == ["people.csv"]
+    assert run("train", *plan, "--budget-epsilon", "1.2", "--budget-delta", "1e-4", "--out", "one")[0] == 0
+    code, _, err = run("train", *plan, "--out", "two")
+    assert code == 2
+    assert "does not fit into the budget" in err
+    assert not (people / "two").exists()
+    code, out, _ = run("ledger", "show", "b.ledger")
+    assert "of a budget of 1.2 at delta 0.0001" in out
+    assert run("train", *plan, "--beyond-budget", "stop", "--out", "two")[0] == 0
+    (people / "b.ledger").rename(people / "moved")
+    code, _, err = run("train", "--resume", "one")  # never on a new budget, which knows of nothing
+    assert code == 2
+    assert "holds nothing of what the run in 'one' was charged" in " ".join(err.split())
+    assert not (people / "b.ledger").exists()
+    (people / "moved").rename(people / "b.ledger")
+    told = run("ledger", "show", "b.ledger")[1]
+    assert told.count("train dpsgd on people, from") == 2  # two runs, although alike
+    budget = equidp.PrivacyBudget(people / "b.ledger")
+    assert 1.0 < budget.spent() <= 1.2
+    budget.close()
+
+
+def test_options_from_a_file_and_the_command_line_goes_first(run, people):
+    (people / "train.toml").write_text(
+        'data = "people.csv"\ntarget = "income"\ngroup = ["sex", "job"]\nnoise-multiplier = 2\nbatch_size = 40\n'
+        'epochs = 4.0\nmethod = "naive"\naccountant = "rdp"\nout = "run"\n'
+    )
+    assert run("train", "--config", "train.toml", "--method", "dpsgd")[0] == 0
+    config = json.loads((people / "run" / "config.json").read_text())["config"]
+    assert config["method"] == "dpsgd"
+    assert config["group"] == ["sex", "job"]
+    assert config["plan"]["noise_multiplier"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("epsilom = 3", "Did you mean 'epsilon'"),
+        ("epsilon = ", "cannot be read as TOML"),
+        ("[plan]\nepochs = 3", "unknown option in 'train.toml' 'plan'"),
+        ("epochs = {}", "expected a text, a number"),
+        ("epsilon = true", "epsilon in 'train.toml' is true; expected a value"),
+        ("dry-run = 1", "dry-run in 'train.toml' is 1; expected true or false"),
+        ('epochs = "many"', "Invalid value for '--epochs'"),
+        (None, "No such file"),
+    ],
+)
+def test_files_of_options_that_cannot_be(run, people, content, message):
+    if content is not None:
+        (people / "train.toml").write_text(content)
+    code, _, err = run("train", *TABLE, "--config", "train.toml", "--out", "run")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not (people / "run").exists()
+
+
+def test_every_option_can_come_from_a_file(run):
+    _, out, _ = run("train", "--help")
+    assert "Examples" in out
+    for name in ("budget-delta", "checkpoint-seconds", "weight-decay", "beyond-budget", "config", "dry-run"):
+        assert f"--{name}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "nothing to train on"),
+        (("train", "adlut", "--epsilon", "3", "--out", "run"), "Did you mean 'adult'"),
+        (("train", *TABLE, "--out", "run"), "how private should it be"),
+        (("train", *TABLE, *PLAN), "nowhere to keep it"),
+        (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),
+        (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),
+        (("train", *TABLE, *PLAN, "--accountant", "pdl", "--out", "run"), "Did you mean 'pld'"),
+        (("train", *TABLE, *PLAN, "--method", "sgd", "--epochs", "0", "--out", "run"), "epochs=0"),
+        (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
+        (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
+        (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give budget too"),
+        (("train", *TABLE, *PLAN, "--budget", "no/b", "--out", "run"), "cannot be written"),
+        (("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"), "unknown beyond_budget"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv"), "exists and is not empty"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be made"),
+        (("train", *TABLE, *PLAN, "--previous", "--out", "run"), "--previous is for --resume"),
+        (("train", "--resume", "run"), "holds no run"),
+        (("train", "--resume", "run", "--epochs", "3"), "leave out epochs"),
+        (("predict", "run"), "holds no run"),
+        (("audit", "run"), "holds no run"),
+        (("ledger", "show", "people.csv"), "is no ledger"),
+        (("ledger", "show", "run"), "cannot be read"),
+        (("ledger", "show", "run", "--delta", "2"), "delta=2"),
+        (
+            ("train", *TABLE, *PLAN, "--out", "run", "--momentum", "2"),
+            "momentum=2.0; expected a number in [0, 1)",
+        ),
+        (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
+        (("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "3", "--out", "run"), "leaves nothing"),
+        (("train", *TABLE, *PLAN, "--release-epsilon", "1", "--out", "run"), "give --individual too"),
+        (("train", "digits", "--method", "sgd", "--individual", "--out", "run"), "sgd takes no noise"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_what_goes_wrong_is_one_message_and_leaves_nothing(run, people, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert files(people) == ["people.csv"]
+
+
+def test_what_goes_wrong_with_a_finished_run(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    odd = {
+        "no-job.csv": (table.drop(columns="job"), "the table lacks 'job'"),
+        "texts.csv": (table.assign(age="old"), "holds texts, the first in row 1"),
+        "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
+        "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),
+    }
+    for name, (changed, message) in odd.items():
+        changed.to_csv(people / name, index=False)
+        code, out, err = run("predict", "run", name, "--out", "p.csv")
+        assert (code, out) == (2, "")
+        assert message in err
+        assert not (people / "p.csv").exists()
+    assert "fill them in, or leave those rows out" in err
+    table.assign(sex="X").to_csv(people / "x.csv", index=False)
+    assert "sex holds 'X', which the training data did not; known: F, M" in run("audit", "run", "x.csv")[2]
+    assert (
+        "exists and is not empty. Go on with it by --resume run"
+        in run("train", *TABLE, *PLAN, "--out", "run")[2]
+    )
+    assert "trained by dpsgd; a reference is a run by sgd" in run("audit", "run", "--reference", "run")[2]
+    table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
+    assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
+    table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)
+    for command in (("train", "--resume", "run"), ("audit", "run")):
+        assert "is not the data that 'run' began with" in run(*command)[2]
+    ledger = people / "run" / "ledger"
+    ledger.write_text(ledger.read_text().replace('"steps":2', '"steps":1'))
+    for command in (("train", "--resume", "run"), ("audit", "run"), ("ledger", "show", "run")):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "does not match its checksum" in err or "is not the data" in err
+
+
+@pytest.mark.filterwarnings("always::equidp.DataWarning")
+def test_an_audit_on_the_training_file_says_what_that_is_worth(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    (people / "copy.csv").write_bytes((people / "people.csv").read_bytes())
+    for name in ("people.csv", "copy.csv"):
+        code, _, err = run("audit", "run", name)
+        assert code == 0
+        assert "most of its rows are training examples" in " ".join(err.split())
+
+
+def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
+    """Else one run's guarantee stands beside another one's model."""
+    for folder, size in (("run", "40"), ("other", "50")):
+        assert run("train", *TABLE, *PLAN, "--batch-size", size, "--out", folder)[0] == 0
+    run_folder, kept = people / "run", (people / "run" / "model.pt").read_bytes()
+    (run_folder / "model.pt").write_bytes((people / "other" / "model.pt").read_bytes())
+    for command in (("audit", "run"), ("predict", "run")):
+        code, out, err = run(*command)
+        assert (code, out) == (2, "")
+        assert "model.pt in 'run' is not the one that card.md there tells of" in " ".join(err.split())
+    (run_folder / "model.pt").write_bytes(kept)
+    for name in ("ledger", "ledger.seal"):
+        (run_folder / name).write_bytes((people / "other" / name).read_bytes())
+    assert "the ledger in 'run' is not the one" in " ".join(run("audit", "run")[2].split())
+    (run_folder / "card.md").unlink()
+    assert "--resume run" in run("audit", "run")[2]
+
+
+def test_files_that_are_not_as_they_were_written_are_named(run, people):
+    """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over them."""
+    assert run("train", *TABLE, *PLAN, "--individual", "--out", "run")[0] == 0
+    folder = people / "run"
+    for line in (folder / "files.sha256").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert digest == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    for name in (
+        "card.html",
+        "card.md",
+        "config.json",
+        "preprocessing.json",
+        "released.json",
+        "record.parquet",
+    ):
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(kept + b" ")
+        for command in ("audit", "predict"):
+            code, out, err = run(command, "run")
+            assert (code, out) == (2, "")
+            assert f"{name} in 'run' is not as equidp wrote it" in " ".join(err.split())
+        (folder / name).write_bytes(kept)
+        (folder / name).write_bytes(kept + b" ")
+        assert "is not as equidp wrote it" in " ".join(
+            run("train", "--resume", "run")[2].split()
+        )  # and lists nothing anew
+        (folder / name).write_bytes(kept)
+    (folder / "released.json").rename(folder / "elsewhere.json")
+    assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("audit", "run")[2].split())
+    (folder / "elsewhere.json").rename(folder / "released.json")
+    (folder / "files.sha256").unlink()
+    assert "write it anew by equidp train --resume run" in " ".join(run("audit", "run")[2].split())
+    assert run("train", "--resume", "run")[0] == 0
+    assert run("audit", "run")[0] == 0
+
+
+def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, people):
+    budget = ("--budget", "b", "--budget-epsilon", "9", "--budget-delta", "1e-4", "--delta", "1e-4")
+    assert run("train", *TABLE, *PLAN, *budget, "--bounds", "age=0:100", "--out", "run")[0] == 0
+    card = (people / "run" / "card.md").read_text()
+    for row in (
+        "| target | income |",
+        "| group columns | ('sex',) |",
+        "| input columns | ('age', 'job') |",
+        "| public bounds | age=0:100 |",
+        "| budget | b; with this run, 16 private steps have spent epsilon ",
+    ):
+        assert row in card, row
+
+
+@pytest.mark.filterwarnings("always::equidp.DataWarning")
+def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    table = pd.read_csv(people / "people.csv")
+    table.assign(job=["miner", "miner", *table["job"][2:]]).to_csv(people / "new.csv", index=False)
+    for arguments in (("predict", "run", "new.csv"), ("audit", "run", "new.csv")):
+        code, out, err = run(*arguments)
+        assert code == 0
+        assert out
+        assert "of 200 rows, some have values that the training data did not ('job': 2)" in " ".join(
+            err.split()
+        )
+    assert "training data did not" not in run("predict", "run", "people.csv")[2]
+
+
+def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(run, people):
+    planned = run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--dry-run")[1]
+    assert re.search(r"costs 0.5 besides: epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
+    assert run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--out", "run")[0] == 0
+    entries = read_ledger(people / "run" / "ledger").entries
+    assert [count for _, count in entries] == [1, 16]
+    assert 0.499 < equidp.kernel.epsilon(entries[:1], 1e-4) <= 0.5
+    assert 2.999 < equidp.kernel.epsilon(entries, 1e-4) <= 3
+    rows = json.loads((people / "run" / "released.json").read_text())
+    assert [row["group"] for row in rows] == ["F", "M"]
+    assert all(0 < row["mean"] < 3 and 0 < row["standard_error"] < 1 for row in rows)
+    assert "estimated mean epsilon of the training examples of F" in (people / "run" / "card.md").read_text()
+    code, out, _ = run("audit", "run", "--json", "audit.json")
+    assert code == 0
+    assert f"as released with noise: F {rows[0]['mean']:.3g} ± " in out
+    assert json.loads((people / "audit.json").read_text())["released"] == rows
+    assert run("train", "--resume", "run")[0] == 0  # nothing is left to do: nothing is released again
+    assert json.loads((people / "run" / "released.json").read_text()) == rows
+    (people / "run" / "released.json").unlink()
+    code, _, err = run("train", "--resume", "run")  # nor because what was released is gone
+    assert code == 2
+    assert "released.json in 'run' is not as equidp wrote it" in " ".join(err.split())
+    (people / "run" / "files.sha256").unlink()
+    assert "released, and paid for, once; bring it back" in " ".join(
+        run("train", "--resume", "run")[2].split()
+    )
+    assert read_ledger(people / "run" / "ledger").entries == entries
+
+
+def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
+    run("train", *TABLE, *INDIVIDUAL, "--out", "whole")
+    steps = iter(range(100))
+
+    def stop_now_and_then(self, *batch, own=equidp.PrivateStep.__call__):
+        if next(steps) % 6 == 5:
+            raise KeyboardInterrupt
+        own(self, *batch)
+
+    monkeypatch.setattr(equidp.PrivateStep, "__call__", stop_now_and_then)
+    assert run("train", *TABLE, *INDIVIDUAL, "--out", "run")[0] == 130
+    assert run("train", "--resume", "run")[0] == 130
+    assert not (people / "run" / "released.json").exists()
+    while run("train", "--resume", "run")[0] == 130:
+        pass
+    assert read_ledger(people / "run" / "ledger").entries == read_ledger(people / "whole" / "ledger").entries
+    resumed, whole = (json.loads((people / name / "released.json").read_text()) for name in ("run", "whole"))
+    for one, other in zip(resumed, whole, strict=True):  # what was not watched counts at its worst
+        assert one["mean"] > other["mean"] - 5 * other["standard_error"]
+
+
+@pytest.mark.parametrize("beyond", ["refuse", "stop"])
+def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
+    """The release alone would fit, and the steps alone."""
+    command = ("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "2.5", "--out", "run")
+    budget = ("--budget", "b", "--budget-epsilon", "2.9", "--budget-delta", "1e-4", "--beyond-budget", beyond)
+    code, out, err = run(*command, *budget)
+    if beyond == "refuse":
+        assert (code, out) == (2, "")
+        assert "does not fit into the budget" in err
+        assert files(people) == ["people.csv"]
+    else:
+        assert code == 0
+        with equidp.PrivacyBudget(people / "b") as account:
+            assert 2.5 < account.spent() <= 2.9
+        assert (people / "run" / "released.json").exists()
+
+
+def test_a_setting_that_a_method_does_not_have_is_said(run, people):
+    plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")
+    assert "dpsgd takes no notice of it" in run(*plan)[2]
+    assert run(*plan, "--method", "dpsgd-f")[2] == ""
+
+
+def test_nothing_that_is_read_is_written_over(run, people):
+    """Neither the table that a command reads nor a file of the run."""
+    run("train", *TABLE, *PLAN, "--out", "run")
+    before = {path: path.read_bytes() for path in (people / "people.csv", *(people / "run").iterdir())}
+    for arguments in (
+        ("predict", "run", "people.csv", "--out", "people.csv"),
+        ("predict", "run", "people.csv", "--out", "run/ledger"),
+        ("audit", "run", "people.csv", "--json", "people.csv"),
+        ("audit", "run", "--json", "run/model.pt"),
+        ("compare", *TABLE, "--seeds", "1", "--json", "people.csv"),
+        ("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert "would be lost; choose another place" in err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_files_of_a_run_that_were_damaged_are_named(run, people):
+    run("train", *TABLE, *PLAN, "--out", "run")
+    for name, content in (("preprocessing.json", b"junk"), ("model.pt", b"junk"), ("model.pt", b"")):
+        kept = (people / "run" / name).read_bytes()
+        (people / "run" / name).write_bytes(content)
+        code, out, err = run("predict", "run", "people.csv")
+        assert (code, out) == (2, "")
+        assert "is not as equidp wrote it" in err
+        (people / "run" / name).write_bytes(kept)
+
+
+def test_training_that_diverged_is_said_to_have(run, people):
+    code, _, err = run(
+        "train", *TABLE, *PLAN, "--learning-rate", "3e38", "--clipping-bound", "1e6", "--out", "run"
+    )
+    assert code == 0
+    assert "warning: Training diverged" in err
+    assert "Training diverged" in (people / "run" / "card.md").read_text()
+    assert "its training diverged" in run("predict", "run", "people.csv")[2]
+
+
+def test_an_empty_folder_keeps_its_permissions(run, people):
+    (people / "run").mkdir(mode=0o700)
+    assert run("train", *TABLE, *PLAN, "--out", "run")[0] == 0
+    assert stat.S_IMODE((people / "run").stat().st_mode) == 0o700
+
+
+def test_completion_is_offered(people):
+    done = subprocess.run(
+        [sys.executable, "-c", "from equidp.cli import app; app(prog_name='equidp')"],
+        env={**os.environ, "_EQUIDP_COMPLETE": "complete_bash", "COMP_WORDS": "equidp train --method dps", "COMP_CWORD": "3"},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert "dpsgd-f" in done.stdout
+
+
+def test_training_that_a_budget_stops_says_so(run, people):
+    budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
+    code, _, err = run("train", *TABLE, *PLAN, "--epochs", "40", "--delta", "1e-4", *budget, "--out", "run")
+    assert code == 0
+    assert re.search(r"the budget held \d+ steps of the plan's 166; training stopped there", err)
+    assert "steps of the whole plan | 166" in (people / "run" / "card.md").read_text()
+
+
+def test_columns_with_a_comma_in_their_name(run, people):
+    table = pd.read_csv(people / "people.csv").assign(**{"Hb, g/dL": np.linspace(8, 18, 200)})
+    table.to_csv(people / "people.csv", index=False)
+    options = ("--drop", 'job,"Hb, g/dL"', "--dry-run")
+    assert run("train", *TABLE, *PLAN, *options)[0] == 0
+    (people / "t.toml").write_text('drop = ["job", "Hb, g/dL"]\n')
+    assert run("train", *TABLE, *PLAN, "--config", "t.toml", "--dry-run")[0] == 0
+    assert run("train", *TABLE, *PLAN, "--bounds", '"Hb, g/dL=0:300"', "--dry-run")[0] == 0

@@ -1,0 +1,260 @@
+"""A comparison is fair, goes on where it stopped, and refuses what makes no sense before it trains."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.comparison import grid as runs
+from equidp.data import open_source
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.errors import ModelError, SettingError
+from equidp.training.plan import Plan
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Two groups; a line separates the classes of one, another line those of the other, rarer one."""
+
+    name: str = "toy"
+    highlighted_groups: tuple[str, str] | None = None
+    n: int = 240
+
+    def split(self, seed: int) -> DataSplit:
+        generator = torch.Generator().manual_seed(seed)
+        groups = (torch.rand(self.n, generator=generator) < 0.2).long()
+        inputs = torch.randn(self.n, 4, generator=generator)
+        targets = torch.where(groups == 1, inputs[:, 1] > 0, inputs[:, 0] > 0).long()
+        inputs[:, 3] = groups
+        whole = GroupedDataset(inputs, targets, groups, ("many", "few"), ("no", "yes"))
+        return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, self.n)))
+
+
+PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, clipping_bound=0.5, delta=1e-4)
+
+
+def compared(tmp_path, **settings) -> equidp.Comparison:
+    given = {
+        "methods": ["dpsgd", "naive"],
+        "seeds": 2,
+        "plan": PLAN,
+        "directory": tmp_path / "runs",
+        "jobs": 1,
+        **settings,
+    }
+    return equidp.comparison.compare(Toy(), **given)
+
+
+def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
+    comparison = compared(tmp_path)
+    runs_seen = set(zip(comparison.results["method"], comparison.results["seed"], strict=True))
+    assert runs_seen == {(method, seed) for method in ("sgd", "dpsgd", "naive") for seed in (0, 1)}
+    assert set(comparison.results["group"]) == {"many", "few", "all"}
+    assert set(comparison.epochs["epoch"]) == {1, 2, 3}
+    epsilons = comparison.results.groupby("method")["epsilon"].max()
+    assert epsilons["sgd"] == math.inf
+    assert epsilons["naive"] > epsilons["dpsgd"] > 0
+    assert comparison.costs()["privacy_cost"].notna().all()
+
+
+def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
+    """Worker processes are kept from one comparison to the next, and stay in the folder of the first."""
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        pd.DataFrame(
+            {
+                "x": [i / 7 for i in range(100)],
+                "y": [i % 2 for i in range(100)],
+                "g": [(i // 2) % 2 for i in range(100)],
+            }
+        ).to_csv("people.csv", index=False)
+        source = open_source("people.csv", target="y", group="g")
+        plan = Plan(epochs=1, batch_size=20)
+        equidp.comparison.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
+        assert len(list((folder / "equidp-runs").glob("*.parquet"))) == 4
+
+
+def test_runs_of_one_seed_share_split_weights_and_samples():
+    data = Toy().split(3)
+    specs = [
+        runs.RunSpec(Toy(), method, PLAN, "", math.nan, 3, "functional")
+        for method in ("sgd", "dpsgd", "naive")
+    ]
+    trainers = [runs.make_trainer(spec, data) for spec in specs]
+    weights = [trainer.model[1].weight for trainer in trainers]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
+    samples = [[batch.indices.tolist() for batch in trainer.batches()] for trainer in trainers]
+    assert samples[0] == samples[1] == samples[2]
+    other = runs.make_trainer(replace(specs[0], seed=4), data)
+    assert not torch.equal(other.model[1].weight, weights[0])
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
+    first = compared(tmp_path / "a")
+    again = compared(tmp_path / "b", engine=engine, jobs=2)
+    for column in ("accuracy", "loss"):
+        assert again.results[column].to_list() == pytest.approx(first.results[column].to_list(), abs=1e-5)
+
+
+def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
+    whole = compared(tmp_path / "whole")
+    execute, done = runs._execute, []
+
+    def stopping(spec, *arguments):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(spec)
+        execute(spec, *arguments)
+
+    monkeypatch.setattr(runs, "_execute", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path)
+    monkeypatch.setattr(
+        runs, "_execute", lambda spec, *arguments: (done.append(spec), execute(spec, *arguments))
+    )
+    resumed = compared(tmp_path)
+    assert len(done) == 6
+    assert resumed.results.equals(whole.results)
+    compared(tmp_path)
+    assert len(done) == 6
+
+
+def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
+    spec = runs.RunSpec(Toy(), "dpsgd", PLAN, "", math.nan, 0, "ghost")
+    name = spec.file_name()
+    assert replace(spec).file_name() == name
+    for changed in (
+        replace(spec, seed=1),
+        replace(spec, method="naive"),
+        replace(spec, engine="functional"),
+        replace(spec, plan=replace(PLAN, epochs=4)),
+        replace(spec, source=Toy(n=250)),
+        replace(spec, release_epsilon=0.1),
+    ):
+        assert changed.file_name() != name
+
+
+def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
+    comparison = compared(tmp_path, epsilons=[1.0, 4.0], seeds=1)
+    epsilons = comparison.results.groupby(["method", "setting"])["epsilon"].max()
+    assert 0.95 < epsilons[("naive", "epsilon=1")] <= 1.0
+    assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
+    assert list(epsilons["sgd"].index) == [""]
+    comparison.report(tmp_path / "report.html")
+    assert "Privacy against its price" in (tmp_path / "report.html").read_text()
+
+
+def test_json_holds_settings_and_costs(tmp_path):
+    comparison = compared(tmp_path, seeds=1)
+    comparison.to_json(tmp_path / "out.json")
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["settings"]["num_train"] == 160
+    row = next(row for row in content["results"] if (row["method"], row["group"]) == ("dpsgd", "few"))
+    costs = comparison.costs().set_index(["method", "group"])
+    assert row["privacy_cost"] == pytest.approx(costs.loc[("dpsgd", "few"), "privacy_cost"])
+
+
+def test_individual_privacy_of_every_private_run_and_group(tmp_path):
+    """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have neither."""
+    comparison = compared(tmp_path, methods=["dpsgd", "dpsgd-f"], release_epsilon=2.0)
+    table = comparison.individual
+    assert set(zip(table["method"], table["seed"], table["group"], strict=True)) == {
+        (method, seed, group)
+        for method in ("dpsgd", "dpsgd-f")
+        for seed in (0, 1)
+        for group in ("many", "few")
+    }
+    run = comparison.results[comparison.results["group"] == "all"].set_index(["method", "seed"])["epsilon"]
+    for row in table.itertuples():
+        assert row.epsilon == run[row.method, row.seed] < row.epsilon_with_release < row.epsilon + 2.0
+        assert 0 < row.sensitive_median <= row.sensitive_q95 <= row.group_epsilon <= row.epsilon
+        assert 0 <= row.released_mean <= row.epsilon
+    assert (table["released_mean"] != table["sensitive_mean"]).all()
+    assert (
+        table[table["method"] == "dpsgd"]["group_epsilon"] == table[table["method"] == "dpsgd"]["epsilon"]
+    ).all()
+    assert table[table["method"] == "dpsgd-f"]["group_epsilon"].min() < table["epsilon"].min()
+    assert compared(tmp_path, methods=["dpsgd"]).individual.empty
+
+
+def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
+    comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, release_epsilon=2.0)
+    row = comparison.individual.set_index("group").loc["few"]
+    comparison.report(tmp_path / "open.html")
+    comparison.report(tmp_path / "closed.html", include_sensitive=True)
+    open_page, closed_page = ((tmp_path / name).read_text() for name in ("open.html", "closed.html"))
+    assert f"<td>{row['released_mean']:.3g}<small>± {row['standard_error']:.3g}</small></td>" in open_page
+    assert f"<td>{row['group_epsilon']:.3g}<small>{row['linear_group_epsilon']:.3g}</small></td>" in open_page
+    raw = f"<td>{row['sensitive_mean']:.3g}<small>{row['sensitive_median']:.3g}, {row['sensitive_q95']:.3g}</small></td>"
+    assert raw in closed_page
+    assert raw not in open_page
+    assert "must not leave the house" in closed_page
+    assert "must not leave the house" not in open_page
+    comparison.to_json(tmp_path / "out.json")
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["individual"][0]["released_mean"] == pytest.approx(
+        comparison.individual["released_mean"].iloc[0]
+    )
+    assert not any(name.startswith("sensitive") for name in content["individual"][0])
+
+
+def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path, capsys):
+    plan = equidp.DiagnosisPlan(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
+    first, again = (compared(tmp_path, diagnosis=plan) for _ in range(2))
+    groups = first.sensitive_diagnosis.sensitive_groups
+    runs_seen = groups[["method", "seed", "step", "group"]].values.tolist()
+    assert runs_seen == [[m, s, t, "few"] for s in (0, 1) for m in ("dpsgd", "naive") for t in (0, 6)]
+    assert "A diagnosed step takes up to" in capsys.readouterr().err
+    pd.testing.assert_frame_equal(again.sensitive_diagnosis.sensitive_groups, groups)
+    # Diagnosing changes no result, and is not read from runs that were not diagnosed.
+    assert compared(tmp_path).results.equals(first.results)
+    assert compared(tmp_path).sensitive_diagnosis is None
+
+
+def test_progress_reaches_the_total(tmp_path):
+    seen = []
+    compared(tmp_path, seeds=1, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (36, 36)
+
+
+def with_batchnorm(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, classes))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"methods": ["dpsgdf"]}, SettingError, "Did you mean 'dpsgd-f'"),
+        ({"methods": ["sgd"]}, SettingError, "at least one private method"),
+        ({"seeds": 0}, SettingError, "seeds=0; expected a number of seeds >= 1"),
+        ({"methods": "dpsgd"}, SettingError, "expected a list of names"),
+        ({"epsilons": [0.0]}, SettingError, "target_epsilon=0"),
+        ({"plan": replace(PLAN, batch_size=161)}, SettingError, "more than the 160 training examples"),
+        ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta=2"),
+        ({"tau": 0.0}, SettingError, "tau=0"),
+        ({"level": 1.0}, SettingError, "level=1"),
+        ({"plan": replace(PLAN, model="lenet")}, ModelError, "Choose another model"),
+        ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, "BatchNorm1d"),
+        ({"directory": "/proc/runs"}, SettingError, "cannot be kept"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, settings, error, message):
+    # The function equidp.comparison.compare hides the module of its name.
+    monkeypatch.setattr(
+        sys.modules["equidp.comparison.compare"], "run_all", lambda *arguments: pytest.fail("it trained")
+    )
+    with pytest.raises(error, match=message):
+        compared(tmp_path, **settings)

@@ -1,0 +1,54 @@
+"""Grouped data says at once what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.errors import DataError
+
+
+def dataset(n: int = 6, **changes) -> GroupedDataset:
+    given = {
+        "inputs": torch.arange(3.0 * n).reshape(n, 3),
+        "targets": torch.arange(n) % 2,
+        "groups": torch.arange(n) % 3,
+        "group_names": ("a", "b", "c"),
+        "class_names": ("no", "yes"),
+    }
+    return GroupedDataset(**{**given, **changes})
+
+
+def test_subsets_and_sizes():
+    part = dataset().subset(torch.tensor([5, 0]))
+    assert part.inputs[:, 0].tolist() == [15.0, 0.0]
+    assert part.groups.tolist() == [2, 0]
+    assert part.group_sizes().tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": torch.zeros(5, dtype=torch.int64)}, "targets has shape"),
+        ({"groups": torch.zeros(6)}, "dtype torch.float32"),
+        ({"groups": torch.full((6,), 3)}, "there are 3 group names"),
+        ({"group_names": ("a", "b", "all")}, "'all', which stands for all groups"),
+        ({"group_names": ("a", "b", "a")}, "called 'a', 'b', 'a'; expected names that differ"),
+        ({"targets": torch.full((6,), 2)}, "there are 2 class names"),
+        ({"inputs": torch.full((6, 3), torch.nan)}, "in 6 of 6 examples"),
+        ({"inputs": torch.full((6, 2, 2), torch.inf)}, "in 6 of 6 examples"),
+    ],
+)
+def test_bad_data_is_named(changes, message):
+    with pytest.raises(DataError, match=message):
+        dataset(**changes)
+
+
+def test_splits_need_every_group_on_both_sides_and_two_classes():
+    with pytest.raises(DataError, match="group 'c' has no example in the test set"):
+        DataSplit(dataset(), dataset(2))
+    with pytest.raises(DataError, match="one class only"):
+        DataSplit(dataset(targets=torch.zeros(6, dtype=torch.int64)), dataset())
+    with pytest.raises(DataError, match="differ"):
+        DataSplit(dataset(), dataset(group_names=("a", "b", "d")))

@@ -1,0 +1,468 @@
+"""Any table becomes grouped data, or an error that says what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import equidp
+from equidp.data import open_source, parse_bounds
+from equidp.data.labels import rows_by_content
+from equidp.data.read import read_table
+from equidp.errors import DataError, EquidpError, SettingError
+
+
+def people(n: int = 60) -> pd.DataFrame:
+    index = np.arange(n)
+    return pd.DataFrame(
+        {
+            "age": 20.0 + index % 40,
+            "job": np.where(index % 3 == 0, "clerk", "cook"),
+            "sex": np.where(index % 2 == 0, "F", "M"),
+            "race": np.where(index % 4 < 2, "A", "B"),
+            "income": np.where(index % 5 < 2, ">50K", "<=50K"),
+        }
+    )
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(table: pd.DataFrame | str | bytes, name: str = "people.csv") -> str:
+        path = tmp_path / name
+        if isinstance(table, pd.DataFrame):
+            table.to_parquet(path) if name.endswith("parquet") else table.to_csv(path, index=False)
+        else:
+            path.write_bytes(table if isinstance(table, bytes) else table.encode())
+        return str(path)
+
+    return write
+
+
+def split_of(path: str, **settings):
+    return open_source(path, **{"target": "income", "group": ["sex"], **settings}).split(0)
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.parquet"])
+def test_numbers_are_standardised_and_categories_one_hot(save, name):
+    split = split_of(save(people(), name))
+    assert split.train.inputs.shape[1] == 1 + 2 + 2
+    assert len(split.train) + len(split.test) == 60
+    assert split.train.inputs[:, 0].mean().abs() < 1e-6
+    assert (split.train.inputs[:, 1:3].sum(dim=1) == 1).all()
+    assert split.train.group_names == ("F", "M")
+    assert split.train.class_names == ("<=50K", ">50K")
+    assert len(split.notes) == 2
+
+
+def test_statistics_come_from_the_training_split(save):
+    table = people()
+    source = open_source(save(table), target="income", group=["sex"])
+    for seed in range(3):
+        assert source.split(seed).train.inputs[:, 0].std(unbiased=False) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_columns_of_groups_are_crossed(save):
+    split = split_of(save(people()), group=["sex", "race"])
+    assert split.train.group_names == ("sex=F, race=A", "sex=F, race=B", "sex=M, race=A", "sex=M, race=B")
+    assert split.train.inputs.shape[1] == 3
+
+
+def test_public_bounds_replace_statistics(save):
+    split = split_of(save(people()), bounds={"age": (30.0, 50.0)}, drop=["job", "race"])
+    assert split.notes == ()
+    assert float(split.train.inputs.min()) == 0.0
+    assert float(split.train.inputs.max()) == 1.0
+
+
+def test_missing_values_are_refused_with_counts_or_kept_as_a_category(save):
+    table = people()
+    table.loc[[1, 2, 3], "age"] = np.nan
+    table.loc[4, "job"] = "?"
+    table.loc[5, "sex"] = None
+    path = save(table)
+    with pytest.raises(DataError, match=r"5 of 60 rows have missing values \('age': 3, 'job': 1, 'sex': 1\)"):
+        split_of(path)
+    table.loc[[7, 8, 9, 10, 11, 12, 13], "sex"] = None
+    split = split_of(save(table), missing="category")
+    assert split.train.group_names == ("F", "M", "missing")
+    assert split.train.inputs.shape[1] in (2 + 2 + 2, 2 + 3 + 2)
+    indicators = torch.cat([split.train.inputs[:, 0], split.test.inputs[:, 0]])
+    assert int(indicators.sum()) == 3
+
+
+def test_an_unseen_category_of_the_test_split_is_all_zeros(save):
+    table = people()
+    table.loc[:, "job"] = [f"job{index}" for index in table.index]
+    split = split_of(save(table), drop=["age", "race"])
+    assert split.train.inputs.shape == (48, 48)
+    assert (split.train.inputs.sum(dim=1) == 1).all()
+    assert (split.test.inputs == 0).all()
+
+
+def test_constant_columns_are_zero(save):
+    split = split_of(save(people().assign(age=0.1)), drop=["job", "race"])
+    assert split.train.inputs.abs().max() < 1e-6
+
+
+def test_true_and_false_are_categories_in_every_format(save):
+    table = people().assign(age=lambda t: t["age"] > 40, income=lambda t: t["income"] == ">50K")
+    for name in ("people.csv", "people.parquet"):
+        split = split_of(save(table, name))
+        assert split.train.class_names == ("False", "True")
+        assert split.train.inputs.shape[1] == 2 + 2 + 2
+
+
+def test_missing_numbers_become_the_training_mean_or_the_middle_of_their_bounds(save):
+    table = people()
+    table.loc[::2, "age"] = np.nan
+    path = save(table)
+    plain = split_of(path, missing="category", drop=["job", "race"]).train.inputs
+    bounded = split_of(path, missing="category", drop=["job", "race"], bounds={"age": (0, 100)}).train.inputs
+    assert torch.equal(plain[:, 0], bounded[:, 0])
+    marked = plain[:, 0] == 1
+    assert 0 < int(marked.sum()) < len(plain)
+    assert (plain[marked, 1] == 0).all()
+    assert plain[~marked, 1].mean().abs() < 1e-6
+    assert (bounded[marked, 1] == 0.5).all()
+
+
+def test_notes_name_what_was_read_off_the_data(save):
+    table = people()
+    table.loc[0, "age"] = np.nan
+    path = save(table)
+    notes = split_of(path, missing="category", drop=["race"]).notes
+    assert ["age come" in notes[0], "job come" in notes[1], "missing in age" in notes[2]] == [True] * 3
+    bounded = split_of(path, missing="category", drop=["race"], bounds={"age": (0, 100)}).notes
+    assert bounded == notes[1:]
+
+
+def test_one_name_alone_is_a_column_and_a_share_is_kept(save):
+    path = save(people())
+    split = open_source(path, target="income", group="sex", drop="job", test_share=0.5).split(0)
+    assert split.train.inputs.shape[1] == 1 + 2
+    assert abs(len(split.train) - 30) < 10
+    assert len(split.train) + len(split.test) == 60
+    assert split.train.group_names == ("F", "M")
+
+
+def test_an_existing_file_is_a_table_whatever_its_name(save):
+    split = split_of(save(people().to_csv(index=False), "people.data"))
+    assert len(split.train) + len(split.test) == 60
+
+
+def test_dates_can_be_dropped(save):
+    dated = people().assign(born=pd.Timestamp("2020-01-01"))
+    for name in ("people.csv", "people.parquet"):
+        assert split_of(save(dated, name), drop=["born"]).train.inputs.shape[1] == 1 + 2 + 2
+
+
+def test_the_index_that_pandas_set_aside_is_a_column(save):
+    split = split_of(save(people().set_index("age"), "people.parquet"))
+    assert split.train.inputs.shape[1] == 1 + 2 + 2
+
+
+def test_rare_groups_are_on_both_sides(save):
+    """Four rows, of which a fifth is less than one."""
+    table = people().assign(sex=lambda t: np.where(t.index < 4, "X", t["sex"]))
+    for seed in range(1, 6):
+        split = open_source(save(table), target="income", group=["sex"]).split(seed)
+        assert split.train.group_sizes()[2] >= 1
+        assert split.test.group_sizes()[2] >= 1
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=8, max_size=30),
+    extra=st.tuples(st.integers(0, 3), st.sampled_from("ab")),
+    share=st.sampled_from([0.05, 0.2, 0.5]),
+    seed=st.integers(0, 5),
+)
+def test_one_row_more_adds_at_most_one_to_those_trained_on(rows, extra, share, seed):
+    """And takes none away, whatever its group's other rows are, and however many are alike."""
+    trained = []
+    for each in (rows, [*rows, extra], [extra, *rows]):
+        table = pd.DataFrame(each, columns=["x", "g"])
+        groups = (table["g"] == "b").to_numpy().astype(np.int64)
+        assume(0 < groups.sum() < len(groups))
+        try:
+            train, test = rows_by_content(table, groups, ["a", "b"], share, seed)
+        except DataError:
+            assume(False)
+        assert sorted([*train, *test]) == list(range(len(table)))
+        assert set(groups[test]) == {0, 1}
+        trained.append(Counter(table.iloc[train].itertuples(index=False, name=None)))
+    before, after, otherwise = trained
+    assert before <= after
+    assert after.total() <= before.total() + 1
+    assert after == otherwise
+
+
+def test_rows_that_differ_in_their_last_digits_have_draws_of_their_own():
+    """Taken for copies of each other, one row less would hand its draw on to the next."""
+    values = 1.7e15 + np.arange(200.0)
+    groups = np.zeros(200, dtype=np.int64)
+    trained = []
+    for kept in (values, values[1:]):
+        train, _ = rows_by_content(pd.DataFrame({"x": kept}), groups[: len(kept)], ["a"], 0.2, 0)
+        trained.append(set(kept[train]))
+    assert trained[1] <= trained[0]
+    assert len(trained[0]) <= len(trained[1]) + 1
+
+
+def test_a_share_of_the_rows_is_tested_on_and_seeds_choose_others():
+    """Within 5 standard deviations of a coin's."""
+    table = pd.DataFrame({"x": np.arange(4000) / 7, "g": ["a"] * 4000})
+    groups = np.zeros(4000, dtype=np.int64)
+    tests = [set(rows_by_content(table, groups, ["a"], 0.2, seed)[1]) for seed in range(2)]
+    for tested in tests:
+        assert abs(len(tested) - 800) < 5 * (4000 * 0.2 * 0.8) ** 0.5
+    assert abs(len(tests[0] & tests[1]) - 160) < 5 * (4000 * 0.04 * 0.96) ** 0.5
+
+
+def test_numbers_as_groups_are_in_their_order(save):
+    split = split_of(save(people(120).assign(sex=lambda t: t.index % 12)))
+    assert split.train.group_names == tuple(str(value) for value in range(12))
+
+
+def test_crossed_groups_name_missing_values(save):
+    table = people(200)
+    table.loc[table.index % 4 == 0, "race"] = None
+    names = split_of(save(table), group=["sex", "race"], missing="category").train.group_names
+    assert names == ("sex=F, race=B", "sex=F, race=missing", "sex=M, race=A", "sex=M, race=B")
+
+
+def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
+    table = people().assign(income=lambda t: (t.index % 12).astype(float), sex=lambda t: t.index % 2)
+    split = split_of(save(table))
+    assert split.train.class_names == tuple(str(value) for value in range(12))
+    assert split.train.group_names == ("0", "1")
+
+
+def test_numbers_that_name_rows_or_measure_what_is_predicted_are_told(save):
+    table = people(120)
+    with pytest.warns(equidp.DataWarning, match="'patient' holds another whole number in each row"):
+        split_of(save(table.assign(patient=range(7000, 7120))))
+    codes = people(120).assign(lab=lambda t: np.where(t.index % 9 == 0, -999, t.index / 7))
+    with pytest.warns(equidp.DataWarning, match="'lab' holds -999 or the like in 14 of 120 rows"):
+        split_of(save(codes))
+    commas = people(120).assign(lab=[f"{row % 7},{row % 5}" for row in range(120)])
+    with pytest.warns(equidp.DataWarning, match="'lab' holds numbers with decimal commas"):
+        split_of(save(commas))
+    with pytest.warns(equidp.DataWarning, match="'income' holds 30 different numbers"):
+        split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
+
+
+@pytest.mark.filterwarnings("error")
+def test_counts_and_measurements_are_no_names_of_rows(save):
+    split_of(save(people(120).assign(children=lambda t: t.index % 5, lab=lambda t: t.index / 7)))
+
+
+def test_classes_may_be_groups_alone_or_crossed_with_others(save):
+    path = save(people())
+    split = split_of(path, group=["income"])
+    assert split.train.group_names == split.train.class_names
+    assert torch.equal(split.train.groups, split.train.targets)
+    crossed = split_of(path, group=["sex", "income"])
+    assert crossed.train.num_groups == 4
+    assert crossed.train.inputs.shape[1] == split_of(path).train.inputs.shape[1]
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (lambda t: t, {"target": "incme"}, "Did you mean 'income'"),
+        (lambda t: t, {"group": ["gender"]}, "unknown column in group 'gender'"),
+        (lambda t: t, {"drop": ["agee"]}, "Did you mean 'age'"),
+        (lambda t: t, {"bounds": {"height": (0, 1)}}, "unknown column in bounds"),
+        (lambda t: t, {"drop": ["income"]}, "'income' is named twice"),
+        (lambda t: t.assign(income="same"), {}, "one class only, 'same'"),
+        (lambda t: t.assign(income=t.index * 1.5, age=1).pipe(lambda d: pd.concat([d] * 3)), {}, None),
+        (lambda t: pd.concat([t] * 3).assign(income=lambda d: np.arange(len(d))), {}, "180 distinct values"),
+        (lambda t: t.assign(sex="F"), {}, "one group only"),
+        (lambda t: t.assign(sex=["X", *t["sex"][1:]]), {}, "group 'X' has 1 example"),
+        (
+            lambda t: t.head(12),
+            {"test_share": 0.999},
+            r"no row of group 'F', which has 6, falls into the training set\. .* or test_share=0\.999",
+        ),
+        (lambda t: t, {"test_share": 1.0}, r"test_share=1\.0; expected a number in \(0, 1\)"),
+        (lambda t: t, {"group": ["sex", "sex"]}, "'sex' is named twice"),
+        (lambda t: t, {"bounds": {"age": (0, 1)}, "drop": ["age"]}, "'age' is named twice"),
+        (lambda t: t, {"bounds": {"age": (9, 1)}}, "bounds of 'age' are 9 to 1"),
+        (lambda t: t, {"bounds": {"age": (0, float("nan"))}}, "expected finite numbers"),
+        (lambda t: t, {"bounds": {"job": (0, 1)}}, "'job' has bounds but holds texts, the first in row 1"),
+        (lambda t: t.assign(age="2020-01-01"), {}, "'age' holds dates"),
+        (lambda t: t.assign(age="31/12/2020 "), {}, "'age' holds dates"),
+        (lambda t: t.assign(age=np.inf), {}, "'age' holds 60 infinite values"),
+        (lambda t: t.assign(age=1e300), {}, "beyond 1e"),
+        (
+            lambda t: t.assign(income=[None, *t["income"][1:]]),
+            {"missing": "category"},
+            "target 'income' is missing in 1",
+        ),
+        (lambda t: t.head(3), {}, "holds 3 rows"),
+        (lambda t: t[["sex", "income"]], {}, "no column is left"),
+        (
+            lambda t: pd.concat([t] * 20, ignore_index=True).assign(job=lambda d: "id" + d.index.astype(str)),
+            {},
+            "1200 distinct texts",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_used(save, change, arguments, message):
+    path = save(change(people()))
+    if message is None:
+        assert len(split_of(path).train) > 0
+        return
+    with pytest.raises(EquidpError, match=message):
+        split_of(path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (pd.Timestamp("2020-01-01"), "'age' holds dates"),
+        (pd.Timestamp("2020-01-01").date(), "'age' holds dates"),
+        (pd.Timedelta("1D"), "'age' holds dates"),
+        ([1, 2], "'age' holds values of type ndarray"),
+        ({"years": 1}, "'age' holds values of type dict"),
+        (b"abc", "'age' holds values of type bytes"),
+    ],
+    ids=["time", "date", "duration", "list", "struct", "bytes"],
+)
+def test_values_that_are_neither_numbers_nor_texts(save, value, message):
+    table = people()
+    table["age"] = pd.Series([value] * len(table))
+    with pytest.raises(DataError, match=message):
+        split_of(save(table, "people.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "it is empty"),
+        ("age,age,income\n1,2,3\n" * 20, "several columns named 'age'"),
+        ("age,,income\n1,2,3\n", r"column 2 has no name \(pandas' index\? Write the file with index=False\)"),
+        (people().to_csv(index=False, sep=";"), "separate columns by commas"),
+        (people().head(0).to_csv(index=False), "holds 0 rows"),
+        ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
+        (b"\x1f\x8b\x08\x00", r"byte 2 is not UTF-8"),
+        (b"\xff\xfe\x00age,sex,income\n", r"cannot be read as a table: byte 1 is not UTF-8\. Expected"),
+        ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
+    ],
+)
+def test_files_that_are_no_tables(save, content, message):
+    with pytest.raises(DataError, match=message):
+        split_of(save(content))
+
+
+def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
+    with pytest.raises(DataError, match="there is no file"):
+        open_source("nowhere.csv", target="a", group=["b"])
+    with pytest.raises(SettingError, match="needs the column to predict"):
+        open_source(save(people()))
+    with pytest.raises(SettingError, match="Did you mean 'refuse'"):
+        split_of(save(people()), missing="refus")
+
+
+def test_parse_bounds():
+    assert parse_bounds("age=0:100, hours=-1.5:99") == {"age": (0.0, 100.0), "hours": (-1.5, 99.0)}
+    with pytest.raises(SettingError, match="'age' twice"):
+        parse_bounds("age=0:1,age=0:2")
+    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
+        with pytest.raises(SettingError, match="expected column=low:high"):
+            parse_bounds(wrong)
+
+
+cells = st.sampled_from(
+    [
+        "",
+        "?",
+        "1",
+        "2.5",
+        "-3e300",
+        "inf",
+        "nan",
+        "yes",
+        "no",
+        "é",
+        '"',
+        "a b",
+        "2020-01-01",
+        "1,5",
+        "=x",
+        " ",
+    ]
+)
+
+
+@given(
+    header=st.lists(st.sampled_from(["a", "b", "c", "sex", "income", ""]), min_size=1, max_size=5),
+    data=st.data(),
+    missing=st.sampled_from(["refuse", "category"]),
+)
+@settings(max_examples=150)
+def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data, missing):
+    """No error of pandas or scikit-learn gets out, and what comes out is finite."""
+    rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=6), max_size=14))
+    text = "\n".join(",".join(row) for row in [header, *rows, *rows])
+    path = tmp_path_factory.mktemp("odd") / "odd.csv"
+    path.write_text(text)
+    try:
+        split = open_source(str(path), target="income", group=["sex"], missing=missing).split(0)
+    except EquidpError:
+        return
+    assert torch.isfinite(split.train.inputs).all()
+    assert torch.isfinite(split.test.inputs).all()
+
+
+@given(content=st.binary(max_size=200), name=st.sampled_from(["odd.csv", "odd.parquet"]))
+@settings(max_examples=150)
+def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content, name):
+    path = tmp_path_factory.mktemp("odd") / name
+    path.write_bytes(content)
+    with pytest.raises(EquidpError):
+        open_source(str(path), target="income", group=["sex"]).split(0)
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@given(data=st.data())
+@settings(max_examples=150)
+def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
+    """A few bytes of a good file overwritten: what is read is finite, or the error is ours."""
+    name = data.draw(st.sampled_from(["people.csv", "people.parquet"]))
+    path = tmp_path_factory.mktemp("damaged") / name
+    people().to_parquet(path) if name.endswith("parquet") else people().to_csv(path, index=False)
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=5)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        split = open_source(str(path), target="income", group=["sex"]).split(0)
+    except EquidpError:
+        return
+    assert torch.isfinite(split.train.inputs).all()
+    assert torch.isfinite(split.test.inputs).all()
+
+
+def test_a_few_values_that_are_no_numbers_are_said(tmp_path):
+    """Such as a decimal comma, which would make a category of each measurement."""
+    values = [f"{i / 7:.2f}" for i in range(60)]
+    values[3] = "1,87"
+    pd.DataFrame({"lab": values, "job": ["a", "b"] * 30}).to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.warns(
+        equidp.DataWarning, match=r"column 'lab' .* 1 of its 60 values are none, the first in row \d+"
+    ):
+        table = read_table(tmp_path / "lab.csv")
+    assert table["lab"].dtype == object
+
+
+def test_a_compressed_file_is_called_so(save):
+    with pytest.raises(DataError, match="it is compressed; unpack it first"):
+        open_source(save(b"\x1f\x8b\x08\x00", "people.csv.gz"), target="income", group="sex").split(seed=0)

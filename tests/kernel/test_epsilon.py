@@ -1,0 +1,222 @@
+"""Epsilons equal published and independent values, and never understate."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus.accountants.analysis import rdp as opacus_rdp
+from scipy import stats
+
+from equidp.accounting import (
+    ACCOUNTANTS,
+    EpsilonMeter,
+    calibrate_noise,
+    check_delta,
+    effective_noise_multiplier,
+    epsilon,
+    run_event,
+)
+from equidp.errors import PrivacyWarning, SettingError
+from equidp.kernel.ledger import StepEvent
+
+MNIST, ADULT, DUTCH = (54649, 0.8, 12808), (36177, 1.0, 2826), (48336, 1.0, 3776)
+
+
+def run_of(setting, statistics_noise=None):
+    n, sigma, steps = setting
+    return ((StepEvent(256 / n, sigma, statistics_noise), steps),)
+
+
+@pytest.mark.parametrize(
+    ("setting", "statistics_noise", "accountant", "expected"),
+    [
+        (MNIST, None, "rdp", 5.911),
+        (MNIST, None, "pld", 5.429),
+        (MNIST, 8.0, "rdp", 5.987),
+        (ADULT, None, "rdp", 2.662),
+        (ADULT, None, "pld", 2.413),
+        (DUTCH, None, "rdp", 2.270),
+        (DUTCH, None, "pld", 2.039),
+    ],
+)
+def test_anchor_values(setting, statistics_noise, accountant, expected):
+    """The specification's values, to 3 decimals."""
+    assert epsilon(run_of(setting, statistics_noise), 1e-6, accountant) == pytest.approx(expected, abs=6e-4)
+
+
+@pytest.mark.parametrize(("setting", "printed"), [(MNIST, 6.55), (ADULT, 3.1), (DUTCH, 2.66)])
+def test_the_classic_conversion_gives_what_xu_et_al_print(setting, printed):
+    assert epsilon(run_of(setting), 1e-6, "rdp-classic") == pytest.approx(printed, abs=0.03)
+
+
+def test_two_queries_on_one_sample_are_not_two_samples():
+    """q 0.01, T 6000, multipliers 2.0 and 1.0: jointly 6.37 (Renyi); as if each had its own sample, 5.48, which is too low."""
+    joint = epsilon(((StepEvent(0.01, 1.0, 2.0), 6000),), 1e-5, "rdp")
+    apart = epsilon(((StepEvent(0.01, 1.0), 6000), (StepEvent(0.01, 2.0), 6000)), 1e-5, "rdp")
+    assert joint == pytest.approx(6.37, abs=0.01)
+    assert apart == pytest.approx(5.48, abs=0.01)
+
+
+def test_whole_number_multipliers_are_read_as_floats():
+    """dp_accounting 0.6.0 gives epsilon 0.29 for Gaussians 10 and 1.0 composed, and 5.11 for 10.0 and 1.0."""
+    entries = ((StepEvent(1, 10), 1), (StepEvent(1, 1.0), 1))
+    assert epsilon(entries, 1e-5) == pytest.approx(
+        epsilon(((StepEvent(1.0, 10.0), 1), (StepEvent(1.0, 1.0), 1)), 1e-5)
+    )
+    composed = run_event(entries)
+    assert all(type(each.event.event.noise_multiplier) is float for each in composed.events)
+
+
+@pytest.mark.parametrize("statistics_noise", [None, 5.0])
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.02, 1.3, 700), (0.3, 4.0, 50), (1.0, 9.0, 12)])
+def test_equals_dp_accounting_on_the_joint_mechanism(q, sigma, steps, statistics_noise):
+    joint = effective_noise_multiplier(sigma, statistics_noise)
+    event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(joint))
+    entries = ((StepEvent(q, sigma, statistics_noise), steps),)
+    rdp = RdpAccountant().compose(event, steps).get_epsilon(1e-5)
+    pld = PLDAccountant().compose(event, steps).get_epsilon(1e-5)
+    assert epsilon(entries, 1e-5, "rdp") == pytest.approx(rdp, rel=1e-9)
+    assert epsilon(entries, 1e-5, "pld") == pytest.approx(pld, rel=1e-3)
+
+
+@pytest.mark.parametrize("setting", [MNIST, ADULT, DUTCH])
+def test_renyi_equals_opacus(setting):
+    n, sigma, steps = setting
+    orders = np.asarray(RdpAccountant().orders)
+    rdp = opacus_rdp.compute_rdp(q=256 / n, noise_multiplier=sigma, steps=steps, orders=orders)
+    theirs, _ = opacus_rdp.get_privacy_spent(orders=orders, rdp=rdp, delta=1e-6)
+    assert epsilon(run_of(setting), 1e-6, "rdp") == pytest.approx(theirs, rel=1e-4)
+
+
+def test_the_joint_multiplier_is_that_of_two_gaussians_on_one_input():
+    """Closed form: independent Gaussians of multipliers 3 and 4 on one query are one of 12 / 5."""
+    assert effective_noise_multiplier(3.0, 4.0) == pytest.approx(2.4)
+    assert effective_noise_multiplier(3.0, None) == 3.0
+    assert effective_noise_multiplier(0.0, 4.0) == effective_noise_multiplier(3.0, 0.0) == 0.0
+
+
+def test_no_noise_is_infinite_and_no_step_is_free():
+    assert epsilon(((StepEvent(0.1, 0.0), 1),), 1e-5) == math.inf
+    assert epsilon(((StepEvent(0.1, 1.0, 0.0), 1),), 1e-5) == math.inf
+    assert epsilon(((StepEvent(0.1, 1.0), 10), (StepEvent(0.1, 0.0), 1)), 1e-5, "rdp") == math.inf
+    assert epsilon((), 1e-5) == 0.0
+
+
+def test_hardly_any_noise_is_accounted_for_without_exhausting_memory():
+    assert epsilon(((StepEvent(0.01, 0.05), 1000),), 1e-5) > 1000
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "rdp-classic"])
+@given(
+    q=st.floats(1e-4, 0.5),
+    sigma=st.floats(0.5, 20.0),
+    steps=st.integers(1, 5000),
+    factor=st.floats(1.05, 3.0),
+)
+@settings(max_examples=8)
+def test_more_steps_larger_samples_less_noise_and_statistics_all_cost(accountant, q, sigma, steps, factor):
+    def spent(rate, noise, count, statistics=None):
+        return epsilon(((StepEvent(rate, noise, statistics), count),), 1e-6, accountant)
+
+    plain = spent(q, sigma, steps)
+    assert spent(q, sigma, math.ceil(steps * factor)) >= plain
+    assert spent(q * factor if q * factor <= 1 else 1.0, sigma, steps) >= plain * (1 - 1e-9)
+    assert spent(q, sigma * factor, steps) <= plain
+    assert spent(q, sigma, steps, 2 * sigma) >= plain
+    assert spent(q, sigma, steps, 1e6 * sigma) == pytest.approx(plain, rel=1e-4)
+
+
+def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
+    a, b = StepEvent(0.1, 1.0), StepEvent(0.05, 2.0)
+    assert epsilon(((a, 10), (b, 20), (a, 5)), 1e-5) == pytest.approx(epsilon(((b, 20), (a, 15)), 1e-5))
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("ratio", [None, 10.0])
+@pytest.mark.parametrize("target", [0.3, 3.0, 10.0])
+def test_calibration_meets_the_target_from_below(accountant, ratio, target):
+    sigma = calibrate_noise(target, 1e-5, 0.02, 1000, ratio, accountant)
+    reached = epsilon(
+        ((StepEvent(0.02, sigma, None if ratio is None else ratio * sigma), 1000),), 1e-5, accountant
+    )
+    assert target * 0.998 <= reached <= target
+
+
+@given(target=st.floats(0.05, 5.0), q=st.floats(1e-3, 1.0), steps=st.integers(1, 3000))
+@settings(max_examples=4)
+def test_calibration_never_overshoots(target, q, steps):
+    sigma = calibrate_noise(target, 1e-6, q, steps)
+    assert epsilon(((StepEvent(q, sigma), steps),), 1e-6) <= target
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
+def test_a_target_that_cannot_be_is_refused(target):
+    with pytest.raises(SettingError, match="target_epsilon"):
+        calibrate_noise(target, 1e-5, 0.1, 10)
+
+
+def test_a_target_below_what_a_conversion_can_express_is_refused():
+    with pytest.raises(SettingError, match="cannot be reached"):
+        calibrate_noise(1e-4, 1e-6, 0.1, 10, None, "rdp-classic")
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
+def test_a_delta_that_cannot_be_is_refused(delta):
+    with pytest.raises(SettingError, match="delta"):
+        epsilon(run_of(ADULT), delta)
+
+
+def test_an_unknown_accountant_is_refused_with_the_known_ones():
+    with pytest.raises(SettingError, match=r"Did you mean 'pld'"):
+        epsilon(run_of(ADULT), 1e-6, "plt")
+
+
+def test_a_delta_of_one_over_n_is_warned_of():
+    with pytest.warns(PrivacyWarning, match="not below 1/n"):
+        check_delta(1e-3, 1000)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_the_meter_is_an_upper_bound_that_rises(accountant):
+    meter = EpsilonMeter(StepEvent(0.02, 1.1, 11.0), 400, 1e-5, accountant)
+    values = [meter(steps) for steps in range(401)]
+    assert values[0] == 0.0
+    assert values == sorted(values)
+    for steps in (1, 2, 37, 200, 399, 400):
+        exact = epsilon(((StepEvent(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
+        assert exact <= values[steps] + 1e-9
+    assert values[400] == pytest.approx(exact, rel=0.005)
+
+
+def test_the_meter_counts_what_was_spent_besides():
+    other = ((StepEvent(1.0, 5.0, None), 1),)
+    meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, besides=other)
+    for steps in (0, 37, 400):
+        together = epsilon((*other, (StepEvent(0.02, 1.1, None), steps)), 1e-5)
+        assert together <= meter(steps) + 1e-9
+    assert meter(400) == together
+
+
+@pytest.mark.parametrize(
+    ("steps", "distance", "delta"), [(1000, 3.0, 1e-12), (100_000, 1.0, 1e-12), (10**6, 3.0, 1e-9)]
+)
+def test_epsilon_at_the_smallest_deltas_is_not_below_the_gaussian_mechanisms_own(steps, distance, delta):
+    """Balle and Wang 2018, Theorem 8: where dp_accounting loses in its transforms as much as there is of delta."""
+    found = epsilon(((StepEvent(1.0, steps**0.5 / distance, None), steps),), delta)
+    tail = stats.norm.cdf(distance / 2 - found / distance)
+    exact = tail - np.exp(found + stats.norm.logcdf(-distance / 2 - found / distance))
+    assert exact <= delta * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-5, 1e-12])
+def test_hardly_any_noise_has_an_epsilon_that_promises_nothing(noise):
+    """Where bins for its losses could not be counted, Renyi's bound stands in."""
+    event = StepEvent(0.08, noise, None)
+    assert 1e5 < epsilon([(event, 250)], 1e-5) <= epsilon([(event, 250)], 1e-5, "rdp")

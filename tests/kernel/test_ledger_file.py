@@ -1,0 +1,350 @@
+"""The ledger on disk never says less than was spent: not after a kill, a full disk, an edit, or beside a second process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import equidp
+from equidp.errors import BudgetError
+from equidp.kernel import ledger_file
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.ledger_format import chained_line, read_ledger, seal_path
+
+STEP = StepEvent(0.1, 1.25, 12.5)
+OTHER = StepEvent(1.0, 30.0)
+
+
+def spend(path, steps, *, expected=0, event=STEP, close=True) -> None:
+    ledger = LedgerFile(path)
+    ledger.expect(event, expected)
+    for _ in range(steps):
+        ledger.spend(event)
+    if close:
+        ledger.close()
+    else:  # as a kill leaves it
+        ledger._close_files()
+
+
+def test_what_was_spent_is_there_when_opened_again(tmp_path):
+    path = tmp_path / "ledger"
+    spend(path, 7, expected=100)
+    spend(path, 2, event=OTHER)
+    with LedgerFile(path) as ledger:
+        assert ledger.entries == ((STEP, 7), (OTHER, 2))
+        assert ledger.steps == 9
+    assert [block.steps for block in read_ledger(path).blocks if block.settled] == [1, 2, 4, 1, 1]
+
+
+@given(steps=st.integers(1, 60), expected=st.integers(0, 60))
+def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, steps, expected):
+    path = tmp_path_factory.mktemp("kill") / "ledger"
+    expected = max(steps, expected)
+    spend(path, steps, expected=expected, close=False)
+    with LedgerFile(path) as ledger:
+        assert steps <= ledger.steps <= min(expected, 2 * steps)
+
+
+@given(kinds=st.lists(st.sampled_from([STEP, OTHER]), min_size=1, max_size=40), expected=st.integers(0, 40))
+def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected):
+    """A release between training steps is not paid from their block; after a kill neither kind counts less than was spent."""
+    path = tmp_path_factory.mktemp("kinds") / "ledger"
+    ledger = LedgerFile(path)
+    ledger.expect(STEP, expected)
+    for kind in kinds:
+        ledger.spend(kind)
+        counted = dict(read_ledger(path).entries)
+        assert all(counted.get(each, 0) >= count for each, count in ledger.entries)
+    ledger._close_files()
+    counted = dict(read_ledger(path).entries)
+    assert counted.get(STEP, 0) >= kinds.count(STEP)
+    assert counted.get(OTHER, 0) == kinds.count(OTHER)
+
+
+def test_settling_twice_writes_nothing_twice(tmp_path):
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.expect(STEP, 9)
+        ledger.spend(STEP)
+        ledger.settle()
+        lines = len(read_ledger(ledger.path).checks)
+        ledger.settle()
+        assert len(read_ledger(ledger.path).checks) == lines
+
+
+@pytest.mark.parametrize("unspent", [-1, 4])
+def test_more_given_back_than_was_paid_is_refused(tmp_path, unspent):
+    """Nobody can write such a line but with the right checksums."""
+    path = tmp_path / "ledger"
+    records = [
+        {"equidp_ledger": 1},
+        {"run": "a", "time": ""},
+        {"spend": asdict(STEP), "steps": 3, "time": ""},
+    ]
+    check, content = "", b""
+    for record in [*records, {"unspent": unspent}]:
+        line, check = chained_line(check, record)
+        content += line
+    path.write_bytes(content)
+    seal_path(path).write_text(f"4 {check}")
+    with pytest.raises(BudgetError, match="no ledger that this version"):
+        LedgerFile(path)
+
+
+def test_every_step_is_on_disk_before_spend_returns(tmp_path, monkeypatch):
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (sync(file), synced.append(os.fstat(file).st_size))[0])
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    ledger.expect(STEP, 50)
+    for step in range(1, 51):
+        ledger.spend(STEP)
+        assert os.path.getsize(path) in synced
+        assert sum(block.steps for block in read_ledger(path).blocks) >= step
+    assert len(read_ledger(path).checks) < 12  # far fewer lines than steps
+
+
+def test_kinds_that_were_not_announced_are_never_paid_ahead(tmp_path):
+    spend(tmp_path / "ledger", 5, close=False)
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        assert ledger.steps == 5
+
+
+def test_after_settling_nothing_more_is_expected(tmp_path):
+    ledger = LedgerFile(tmp_path / "ledger")
+    ledger.expect(STEP, 100)
+    for _ in range(4):
+        ledger.spend(STEP)
+    ledger.settle()
+    for _ in range(5):
+        ledger.spend(STEP)
+    ledger._close_files()
+    assert LedgerFile(tmp_path / "ledger").steps == 9
+
+
+def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(ledger_file.time, "monotonic", lambda: clock[0])
+    ledger = LedgerFile(tmp_path / "ledger")
+    ledger.expect(STEP, 10**6)
+    for seconds, steps in ((0.1, 200), (1.0, 200)):
+        for _ in range(steps):
+            ledger.spend(STEP)
+            clock[0] += seconds
+    ledger.close()
+    sizes = [block.steps for block in read_ledger(tmp_path / "ledger").blocks]
+    assert max(sizes) == 4
+    assert sizes[-2] in (1, 2)
+
+
+def test_a_clock_set_back_changes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "ledger"
+    spend(path, 5, expected=9)
+    monkeypatch.setattr(ledger_file, "_now", lambda: "1970-01-01T00:00:00+00:00")
+    spend(path, 5, expected=9)
+    assert LedgerFile(path).steps == 10
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_torn_last_line_counts_as_a_block(tmp_path, cut):
+    path = tmp_path / "ledger"
+    spend(path, 7, expected=7, close=False)
+    line = path.read_bytes().splitlines(keepends=True)[-1]
+    with path.open("ab") as file:
+        file.write(line[:cut])
+    with LedgerFile(path) as ledger:
+        assert ledger.steps == 7 + 4
+    assert LedgerFile(path).steps == 7 + 4
+
+
+def test_a_torn_first_line_is_a_new_ledger(tmp_path):
+    path = tmp_path / "ledger"
+    path.write_bytes(b'{"equidp_led')
+    assert LedgerFile(path).steps == 0
+
+
+@given(data=st.data())
+def test_edits_by_hand_are_refused_or_safe(tmp_path_factory, data):
+    """Any byte overwritten, any line taken out or put elsewhere: an error, or no less than was spent."""
+    path = tmp_path_factory.mktemp("edit") / "ledger"
+    spend(path, 9, expected=20)
+    spend(path, 2, event=OTHER)
+    content = path.read_bytes()
+    kind = data.draw(st.sampled_from(["byte", "line", "order", "cut"]))
+    if kind == "byte":
+        place = data.draw(st.integers(0, len(content) - 1))
+        content = content[:place] + bytes([data.draw(st.integers(0, 255))]) + content[place + 1 :]
+    elif kind == "cut":
+        content = content[: data.draw(st.integers(0, len(content)))]
+    else:
+        lines = content.splitlines(keepends=True)
+        line = lines.pop(data.draw(st.integers(0, len(lines) - 1)))
+        if kind == "order":
+            lines.insert(data.draw(st.integers(0, len(lines))), line)
+        content = b"".join(lines)
+    path.write_bytes(content)
+    try:
+        with LedgerFile(path) as ledger:
+            spent = dict(ledger.entries)
+    except BudgetError:
+        return
+    assert spent[STEP] >= 9
+    assert spent[OTHER] >= 2
+
+
+def test_lines_missing_at_the_end_are_noticed_by_the_seal(tmp_path):
+    path = tmp_path / "ledger"
+    spend(path, 5)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+    for reader in (LedgerFile, read_ledger):
+        with pytest.raises(BudgetError, match="lines are missing at the end"):
+            reader(path)
+
+
+@pytest.mark.parametrize("seal", [None, "", "x", "5 abc"])
+def test_a_ledger_without_its_seal_is_refused(tmp_path, seal):
+    path = tmp_path / "ledger"
+    spend(path, 5)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))  # which the seal would tell
+    seal_path(path).unlink() if seal is None else seal_path(path).write_text(seal)
+    for reader in (read_ledger, LedgerFile):
+        with pytest.raises(BudgetError, match="do not belong together"):
+            reader(path)
+
+
+def test_a_second_process_is_refused(tmp_path):
+    path = tmp_path / "ledger"
+    code = f"from equidp import LedgerFile; LedgerFile({str(path)!r})"
+    with LedgerFile(path) as ledger:
+        ledger.spend(STEP)
+        with pytest.raises(BudgetError, match="in use by another process"):
+            LedgerFile(path)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "in use by another process" in done.stderr
+        assert read_ledger(path).blocks  # reading is free
+    LedgerFile(path).close()
+
+
+def test_a_forked_copy_cannot_spend(tmp_path):
+    """Not even what the process it comes from has paid for ahead."""
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.expect(STEP, 100)
+        for _ in range(4):
+            ledger.spend(STEP)
+        if (child := os.fork()) == 0:
+            try:
+                ledger.spend(STEP)
+            except BudgetError as error:
+                os._exit(17 if "process" in str(error) else 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_full_disk_stops_before_a_step_is_spent(tmp_path, monkeypatch, kept):
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    ledger.spend(STEP)
+    write = os.write
+
+    def full(file, line):
+        if kept:
+            return write(file, line[:kept])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(2):
+            with pytest.raises(BudgetError, match="No space left on device"):
+                ledger.spend(STEP)
+    assert ledger.steps == 1
+    ledger.spend(STEP)  # room was made
+    ledger.close()
+    assert LedgerFile(path).steps == 2
+
+
+def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_counts(tmp_path, monkeypatch):
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+        with pytest.raises(BudgetError, match="I/O error"):
+            ledger.spend(STEP)
+    with pytest.raises(BudgetError, match="open the ledger anew"):
+        ledger.spend(STEP)
+    ledger.close()
+    assert LedgerFile(path).steps in (0, 1)
+
+
+def test_nothing_is_spent_from_a_block_that_may_have_been_given_back(tmp_path, monkeypatch):
+    """The line that gives the rest back is on disk, as far as anyone knows, though syncing it failed."""
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    ledger.expect(STEP, 100)
+    for _ in range(4):
+        ledger.spend(STEP)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+        with pytest.raises(BudgetError, match="I/O error"):
+            ledger.settle()
+    with pytest.raises(BudgetError, match="open the ledger anew"):
+        ledger.spend(STEP)
+    ledger.close()
+    assert LedgerFile(path).steps == 4
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    def read_only(path, flags, *rest):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with pytest.raises(BudgetError, match="No such file"):
+        LedgerFile(tmp_path / "nowhere" / "ledger")
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(BudgetError, match="Read-only file system"):
+        LedgerFile(tmp_path / "ledger")
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed", "longer"])
+def test_a_file_that_changes_under_it_stops_it(tmp_path, change):
+    path = tmp_path / "ledger"
+    ledger = LedgerFile(path)
+    ledger.spend(STEP)
+    content = path.read_bytes()
+    if change == "longer":
+        path.write_bytes(content + b"\n")
+    else:
+        path.rename(tmp_path / "moved")
+        if change == "replaced":
+            path.write_bytes(content)
+    with pytest.raises(BudgetError, match=str(path)):
+        ledger.spend(STEP)
+    assert ledger.steps == 1
+
+
+@pytest.mark.parametrize("content", [b"notes", b'{"a": 1}', b'{"equidp_ledger" of mine'])
+def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for opened in (LedgerFile, lambda file: equidp.PrivacyBudget(file, epsilon=1.0, delta=1e-5)):
+        with pytest.raises(BudgetError, match="holds no ledger"):
+            opened(path)
+    assert path.read_bytes() == content
+
+
+def test_what_is_no_ledger_is_refused(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("a,b\n1,2\n")
+    for reader in (LedgerFile, read_ledger):
+        with pytest.raises(BudgetError, match="is no ledger"):
+            reader(path)
+    assert path.read_text() == "a,b\n1,2\n"
+    with pytest.raises(BudgetError, match="cannot be read"):
+        read_ledger(tmp_path / "nowhere")

@@ -1,0 +1,101 @@
+"""Poisson samples are what the accounting says they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from equidp.errors import SettingError
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.sampling import PoissonSampler
+
+
+def indicators(n: int, q: float, steps: int, randomness: object) -> np.ndarray:
+    """[steps, n]: who is in which sample."""
+    taken = np.zeros((steps, n), dtype=bool)
+    for step, sample in enumerate(PoissonSampler(n, q, steps, randomness)):
+        taken[step, sample.numpy()] = True
+    return taken
+
+
+@pytest.mark.parametrize("randomness", [SeededRandomness(0), SystemRandomness()], ids=["seeded", "system"])
+@pytest.mark.parametrize("q", [0.01, 0.3, 0.9])
+def test_sizes_are_binomial(randomness, q):
+    """Mean and variance within 5 standard errors (false alarm below 1e-5 each): Poisson sampling, not fixed-size batches."""
+    n, steps = 200, 4000
+    sizes = indicators(n, q, steps, randomness).sum(axis=1)
+    variance = n * q * (1 - q)
+    assert abs(sizes.mean() - n * q) < 5 * np.sqrt(variance / steps)
+    assert abs(sizes.var() / variance - 1) < 5 * np.sqrt((2 + 1 / variance) / steps)
+
+
+def test_every_example_has_the_same_rate():
+    """Chi-square over examples, also across the borders of steps and blocks; false-alarm rate 1e-4, seed fixed."""
+    n, q, steps = 50, 0.07, 5000
+    counts = indicators(n, q, steps, SeededRandomness(3)).sum(axis=0)
+    statistic = ((counts - steps * q) ** 2 / (steps * q * (1 - q))).sum()
+    assert stats.chi2.sf(statistic, n) > 1e-4
+
+
+def test_draws_that_run_out_are_followed_by_more_where_they_ended():
+    """Coins that all fall heads need more draws than were expected: nobody is left out, the first example included."""
+
+    class AllHeads:
+        def uniform(self, count: int) -> np.ndarray:
+            return np.full(count, 1 - 1e-9)
+
+    assert indicators(500, 0.01, 70, AllHeads()).all()
+
+
+def test_examples_and_steps_are_independent():
+    """Correlations between examples in a step, and of an example with itself a step later, stay at noise level; seed fixed."""
+    taken = indicators(40, 0.2, 20000, SeededRandomness(4)).astype(float)
+    centred = (taken - 0.2) / np.sqrt(0.16)
+    limit = 5.5 / np.sqrt(len(taken))
+    within = centred.T @ centred / len(taken) - np.eye(40)
+    later = centred[:-1].T @ centred[1:] / (len(taken) - 1)
+    off_diagonal = within[~np.eye(40, dtype=bool)]
+    assert abs(off_diagonal).max() < limit
+    assert abs(later).max() < limit
+
+
+@given(n=st.integers(1, 30), q=st.floats(1e-9, 1.0), steps=st.integers(0, 150))
+def test_samples_are_sorted_distinct_indices(n, q, steps):
+    samples = list(PoissonSampler(n, q, steps, SeededRandomness(5)))
+    assert len(samples) == steps
+    for sample in samples:
+        assert sample.dtype == torch.int64
+        assert len(torch.unique(sample)) == len(sample)
+        assert ((sample >= 0) & (sample < n)).all()
+        assert (sample.diff() > 0).all()
+
+
+def test_rate_one_takes_everyone_and_small_rates_give_empty_samples():
+    assert all(len(sample) == 7 for sample in PoissonSampler(7, 1.0, 3, SeededRandomness(0)))
+    assert sum(len(sample) for sample in PoissonSampler(10, 1e-12, 1000, SeededRandomness(0))) == 0
+
+
+def test_a_seed_gives_the_same_samples_and_a_second_pass_gives_new_ones():
+    first = PoissonSampler(100, 0.1, 5, SeededRandomness(1))
+    once, again = list(first), list(first)
+    other = list(PoissonSampler(100, 0.1, 5, SeededRandomness(1)))
+    assert all(torch.equal(a, b) for a, b in zip(once, other, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0.1, 1), "num_examples=0"),
+        ((5, 0.0, 1), "sample_rate"),
+        ((5, 1.5, 1), "sample_rate"),
+        ((5, 0.1, -1), "steps"),
+    ],
+)
+def test_bad_settings_are_named(arguments, message):
+    with pytest.raises(SettingError, match=message):
+        PoissonSampler(*arguments, SeededRandomness(0))

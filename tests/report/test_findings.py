@@ -1,0 +1,104 @@
+"""A finding says what the figures say, and is silent where their standard errors do not support it."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from equidp.report.findings import averaged, findings
+
+PARTS = ("direction", "magnitude", "noise")
+
+
+def table(
+    groups: dict[str, tuple[float, ...]], *, error: float = 0.001, steps=(0, 10, 20), seeds=(0,), moved=0.0
+):
+    """Each group's direction, magnitude and noise, the same at all steps, with equal standard errors.
+
+    In the other split, `moved` of the magnitude's part is the direction's.
+    """
+    rows = []
+    for seed in seeds:
+        for step in steps:
+            for name, parts in groups.items():
+                row = {"seed": seed, "step": step, "epoch": step / 10, "group": name}
+                shift = {"direction_alternative": moved, "magnitude_alternative": -moved}
+                named = dict(zip(PARTS, parts, strict=True))
+                named |= {name: named[name.split("_")[0]] + by for name, by in shift.items()}
+                for part, value in named.items():
+                    row |= {f"sensitive_{part}": value, f"sensitive_{part}_se": error}
+                row |= {"sensitive_excess": sum(parts), "sensitive_excess_se": error * math.sqrt(3)}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def test_a_clear_cause_is_named_with_its_share_and_what_addresses_it():
+    assert findings(table({"2": (0.01, 0.02, 0.0), "8": (0.83, 0.13, 0.04)})) == [
+        "Group 8 loses most: 1 of loss a step, from the start.",
+        "83% of that comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that.",
+        "Shortened gradients add 13% and noise adds 4%.",
+    ]
+
+
+def test_shares_that_differ_between_the_splits_are_said_as_such():
+    sentences = findings(table({"2": (0.0, 0.0, 0.0), "8": (0.6, 0.3, 0.1)}, moved=0.2))
+    assert sentences[1].startswith("60% to 80% of that comes from gradients turned")
+    assert sentences[2] == "Shortened gradients add 10% to 30% and noise adds 10%."
+
+
+def test_splits_that_disagree_on_the_cause_name_none():
+    sentences = findings(table({"2": (0.0, 0.0, 0.0), "8": (0.03, 0.97, 0.0)}, moved=0.96))
+    assert sentences[1:] == [
+        "At the length that clipping leaves, 3% of that comes from turned gradients, and at full length 99%: "
+        "turning and shortening cannot be told apart here, so look at both splits, or ablate."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [((0.1, 0.8, 0.1), "80% of that comes from gradients shortened"), ((0.1, 0.1, 0.6), "75% of that comes from noise")],
+)  # fmt: skip
+def test_each_cause_can_be_the_main_one(parts, words):
+    assert findings(table({"a": parts, "b": (0.0, 0.0, 0.0)}))[1].startswith(words)
+
+
+def test_parts_that_lower_the_loss_are_said_apart_and_shares_are_of_what_raises_it():
+    sentences = findings(table({"a": (0.9, -0.4, 0.1), "b": (0.0, 0.0, 0.0)}))
+    assert sentences[1].startswith("90% of that")
+    assert sentences[2] == "Noise adds 10%."
+    assert sentences[3] == "Against that, shortened gradients lower its loss."
+
+
+def test_no_group_is_named_within_the_errors():
+    assert findings(table({"a": (0.5, 0, 0), "b": (0.48, 0, 0)}, error=0.02)) == [
+        "Clipping and noise cost loss, but no group clearly loses most of it in the diagnosed steps."
+    ]
+    assert findings(table({"a": (0.02, 0, 0), "b": (-0.5, 0, 0)}, error=0.02)) == [
+        "No group clearly loses by clipping and noise in the diagnosed steps."
+    ]
+
+
+def test_no_cause_is_named_within_the_errors():
+    sentences = findings(table({"a": (0.5, 0.48, 0), "b": (0, 0, 0)}, error=0.02))
+    assert sentences[1:] == ["What it comes from most is within the standard errors."]
+    assert not any("noise" in sentence for sentence in sentences)
+
+
+def test_the_epoch_since_which_a_group_loses_most_is_said():
+    early = table({"a": (0.3, 0, 0), "b": (0.2, 0, 0)}, steps=(0, 10))
+    late = table({"a": (0.1, 0, 0), "b": (0.9, 0, 0)}, steps=(20, 30))
+    assert findings(pd.concat([early, late]))[0].endswith("always the most since epoch 2.")
+    # Once, at the last of the steps, is no tendency.
+    last = table({"a": (0.1, 0, 0), "b": (0.9, 0, 0)}, steps=(20,))
+    assert findings(pd.concat([early, last]))[0] == "Group b loses most: 0.433 of loss a step."
+
+
+def test_errors_of_steps_add_up_and_seeds_that_differ_by_more_count():
+    equal = averaged(table({"a": (0.3, 0, 0)}, error=0.3, steps=range(9), seeds=(0, 1)), "direction")["a"]
+    assert equal.mean == pytest.approx(0.3)
+    assert equal.error == pytest.approx(0.3 / math.sqrt(18))
+    apart = pd.concat([table({"a": (0.1, 0, 0)}), table({"a": (0.5, 0, 0)}, seeds=(1,))])
+    assert averaged(apart, "direction")["a"].error == pytest.approx(0.2)
+    assert averaged(apart.drop(columns="seed"), "direction")["a"].error < 0.01

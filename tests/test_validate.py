@@ -1,0 +1,57 @@
+"""Checks of settings: what passes, what does not, and what is said then."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from equidp._validate import check_number, check_whole, unknown_name
+from equidp.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("interval", "good", "bad"),
+    [
+        ("(0, 1)", [0.5, np.float32(0.5)], [0, 1, -1, math.nan, "0.5", None]),
+        ("[0, 1)", [0, 0.5], [1, -1e-9, math.inf]),
+        ("(0, inf)", [1e-300, 7, np.int64(7)], [0, math.inf, math.nan, [1]]),
+        ("(0, inf]", [1, math.inf], [0, math.nan]),
+    ],
+)
+def test_numbers_within_an_interval_pass_and_no_others(interval, good, bad):
+    for value in good:
+        check_number(interval, tau=value)
+    for value in bad:
+        with pytest.raises(SettingError, match="tau="):
+            check_number(interval, tau=value)
+
+
+def test_whole_numbers_from_the_least_pass_and_no_others():
+    check_whole(1, steps=1, every=np.int64(3), most=10**400, rounded=4.0)
+    for value in (0, 1.5, math.inf, math.nan, "3", None):
+        with pytest.raises(SettingError, match="steps="):
+            check_whole(1, steps=value)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (lambda: check_number("[0, 1)", ", 0 for none", smoothing="x"), "smoothing='x'; expected a number in [0, 1), 0 for none."),
+        (lambda: check_number("(0, inf)", epochs=0), "epochs=0; expected a finite number > 0."),
+        (lambda: check_number("[0, inf)", decay=-1), "decay=-1; expected a finite number >= 0."),
+        (lambda: check_whole(2, " of steps", every=1), "every=1; expected a whole number >= 2 of steps."),
+    ],
+)  # fmt: skip
+def test_messages_name_the_setting_what_was_given_and_what_was_expected(check, message):
+    with pytest.raises(SettingError) as raised:
+        check()
+    assert str(raised.value) == message
+
+
+def test_an_unknown_name_is_told_the_closest_and_all_known_ones():
+    assert str(unknown_name("method", "dpsgf", ["sgd", "dpsgd"])) == (
+        "unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd."
+    )
+    assert str(unknown_name("engine", None, ["ghost"])) == "unknown engine None. Known: ghost."

@@ -1,0 +1,251 @@
+"""A stopped run goes on: from what was saved, with what was spent spent, and with noise that was never drawn before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError
+from equidp.training import checkpoint
+from support.toy import make_trainer, toy
+
+
+class At(equidp.Callback):
+    """Does something after a number of steps."""
+
+    def __init__(self, steps, action):
+        self.steps, self.action = steps, action
+
+    def after_step(self, trainer):
+        if trainer.steps_done == self.steps:
+            self.action()
+
+
+def stop(*_):
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Crash(Exception):
+    pass
+
+
+def crash():
+    raise Crash
+
+
+def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, **settings):
+    torch.manual_seed(0)
+    model = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5) if schedule else None
+    given = {"batch_size": 30, "epochs": 4, "noise_multiplier": 1.0, "delta": 1e-5, **settings}
+    checkpoints = equidp.Checkpoints(folder, seconds=seconds)
+    ledger = equidp.LedgerFile(folder / "ledger")
+    trainer = equidp.Trainer(
+        model, optimizer, toy(), policy=policy or equidp.DPSGDF(1.0, 2, smoothing=0.5), ledger=ledger,
+        scheduler=scheduler, callbacks=[*callbacks, checkpoints], **given,
+    )  # fmt: skip
+    return trainer, checkpoints
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
+    handler = signal.getsignal(number)
+    stopped, _ = trainer_in(tmp_path, At(13, lambda: signal.raise_signal(number)), schedule=True)
+    with pytest.raises(equidp.TrainingStopped, match=f"stopped by {number.name}.*To go on"):
+        stopped.fit()
+    assert signal.getsignal(number) == handler
+    assert stopped.steps_done == 13
+    stopped.ledger.close()
+
+    resumed, checkpoints = trainer_in(tmp_path, schedule=True)
+    assert resumed.steps_done == 13
+    assert checkpoints.restore(resumed) == 0
+    torch.testing.assert_close(resumed.model.state_dict(), stopped.model.state_dict())
+    assert repr(resumed.optimizer.state_dict()) == repr(stopped.optimizer.state_dict())
+    assert resumed.scheduler.state_dict() == stopped.scheduler.state_dict()
+    assert repr(resumed.policy.state_dict()) == repr(stopped.policy.state_dict())
+    run = resumed.fit()
+    assert [steps for _, steps in run.entries] == [40]
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    trainer, _ = trainer_in(tmp_path, At(5, lambda: (stop(), stop())))
+    with pytest.raises(equidp.TrainingStopped):
+        trainer.fit()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_kill_loses_steps_and_counts_them(tmp_path):
+    """As after SIGKILL: nothing is settled, nothing saved since the first step."""
+    killed, _ = trainer_in(tmp_path, schedule=True)
+    batches = killed.batches()
+    killed.callbacks[0].before_training(killed)
+    for _ in range(11):
+        killed.step(next(batches))
+    killed.ledger._close_files()
+    resumed, checkpoints = trainer_in(tmp_path, schedule=True)
+    spent = resumed.steps_done
+    assert 11 <= spent <= 15
+    assert checkpoints.restore(resumed) == spent
+    assert resumed.optimizer.param_groups[0]["lr"] == 0.25  # where the plan has it after 11 to 15 steps
+    run = resumed.fit()
+    assert [steps for _, steps in run.entries] == [40]
+    assert resumed.scheduler.last_epoch == 40
+
+
+def test_an_error_in_the_middle_keeps_the_checkpoint_before(tmp_path):
+    trainer, checkpoints = trainer_in(tmp_path, At(7, crash))
+    with pytest.raises(Crash):
+        trainer.fit()
+    assert checkpoints.steps_kept() == 0
+    assert trainer.steps_done == 7
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
+    """Without noise and with every example in each batch nothing is random: the weights are the same."""
+    plan = {"policy": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole, _ = trainer_in(tmp_path / "whole", schedule=True, **plan)
+    whole.fit()
+    for steps in (4, 11, 12):
+        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), schedule=True, **plan)
+        if steps > 4:
+            checkpoints.restore(part)
+        with pytest.raises(equidp.TrainingStopped):
+            part.fit()
+        part.ledger.close()
+    last, checkpoints = trainer_in(tmp_path / "parts", schedule=True, **plan)
+    checkpoints.restore(last)
+    last.fit()
+    torch.testing.assert_close(last.model.state_dict(), whole.model.state_dict())
+
+
+def test_noise_never_repeats_even_from_a_seed(tmp_path):
+    draws = []
+    for spent in (0, 3, 6):
+        trainer, checkpoints = trainer_in(tmp_path, At(spent + 3, stop), secure=False, seed=7)
+        if spent:
+            checkpoints.restore(trainer)
+        assert trainer.steps_done == spent
+        draws.append(make_trainer(secure=False, seed=7).randomness.normal(4))
+        draws.append(type(trainer.randomness)(7, spent).normal(4) if spent else draws[0])
+        with pytest.raises(equidp.TrainingStopped):
+            trainer.fit()
+        draws.append(trainer.randomness.uniform(4))
+        trainer.ledger.close()
+    streams = {tuple(map(float, draw)) for draw in draws}
+    assert len(streams) == 1 + 2 + 3
+
+
+def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
+    (tmp_path / ".checkpoint-000000003-abc.pt.17.tmp").write_text("of a process that was killed")
+    (tmp_path / ".mine.tmp").write_text("of somebody else")
+    trainer, _ = trainer_in(tmp_path, seconds=0.0)
+    trainer.fit()
+    files = sorted(tmp_path.glob("checkpoint-*"))
+    assert len(files) == 2
+    for file in files:
+        assert torch.load(file, weights_only=True)["steps"] in (39, 40)
+    assert [path.name for path in tmp_path.glob(".*.tmp")] == [".mine.tmp"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
+    trainer, _ = trainer_in(tmp_path, At(13, stop))
+    with pytest.raises(equidp.TrainingStopped):
+        trainer.fit()
+    trainer.ledger.close()
+    last = max(tmp_path.glob("checkpoint-*"))
+    content = last.read_bytes()
+    middle = len(content) // 2
+    last.write_bytes(
+        {
+            "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            "cut": content[:-9],
+        }.get(damage, b"")
+    )
+    resumed, checkpoints = trainer_in(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is damaged.*saved after 0 steps, is whole.*previous=True"):
+        checkpoints.restore(resumed)
+    assert checkpoints.restore(resumed, previous=True) == 13
+    assert resumed.fit().entries[0][1] == 40
+    assert checkpoints.steps_kept() == 40
+
+
+def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
+    trainer, checkpoints = trainer_in(tmp_path)
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        checkpoints.restore(trainer)
+    trainer.fit()
+    first, last = sorted(tmp_path.glob("checkpoint-*"))
+    for file in (first, last):
+        file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="No earlier one is whole"):
+        checkpoints.restore(trainer)
+    first.unlink()
+    with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
+        checkpoints.restore(trainer, previous=True)
+
+
+def test_another_plan_or_another_ledger_is_refused(tmp_path):
+    trainer, _ = trainer_in(tmp_path, At(13, stop))
+    with pytest.raises(equidp.TrainingStopped):
+        trainer.fit()
+    trainer.ledger.close()
+    other, checkpoints = trainer_in(tmp_path, noise_multiplier=2.0)
+    with pytest.raises(SettingError, match="settings of that run"):
+        checkpoints.restore(other)
+    forgetful = make_trainer(policy=equidp.DPSGDF(1.0, 2))
+    with pytest.raises(BudgetError, match="the ledger knows of 0"):
+        checkpoints.restore(forgetful)
+
+
+def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
+    trainer, checkpoints = trainer_in(
+        tmp_path, At(5, lambda: monkeypatch.setattr(checkpoint, "write_whole", full)), seconds=0.0
+    )
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        trainer.fit()
+    assert trainer.steps_done == 5
+    assert checkpoints.steps_kept() == 4
+
+
+def test_a_place_that_cannot_hold_checkpoints_is_refused_before_spending(tmp_path):
+    (tmp_path / "file").write_text("")
+    trainer = make_trainer(callbacks=[equidp.Checkpoints(tmp_path / "file")])
+    with pytest.raises(CheckpointError, match="no checkpoint can be kept"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+
+
+def test_state_that_is_more_than_tensors_is_refused_before_spending(tmp_path):
+    class Odd(equidp.DPSGD):
+        def state_dict(self):
+            return {"path": tmp_path}
+
+    trainer = make_trainer(policy=Odd(1.0), callbacks=[equidp.Checkpoints(tmp_path)])
+    with pytest.raises(ModelError, match="more than tensors and plain values"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+
+
+def test_in_a_thread_there_are_no_signals_to_catch(tmp_path):
+    trainer = make_trainer(callbacks=[equidp.Checkpoints(tmp_path)])
+    thread = threading.Thread(target=trainer.fit)
+    thread.start()
+    thread.join()
+    assert trainer.steps_done == 20

@@ -1,0 +1,638 @@
+"""Trainer: plans that cannot be are refused before anything is spent; what is spent is accounted for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import equidp
+from equidp.accounting.schedule import checked_schedule
+from equidp.engines import ENGINES
+from equidp.errors import DataError, ModelError, PolicyError, SettingError
+from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.loop import Batch
+from support.toy import make_trainer, toy
+
+
+@pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0, 2)])
+def test_physical_batches_change_memory_alone(policy):
+    models = []
+    for physical in (None, 7):
+        trainer = make_trainer(
+            policy=policy(), secure=False, seed=3, epochs=3, physical_batch_size=physical, model=None
+        )
+        models.append(trainer.fit().model)
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
+
+
+def test_a_model_without_parameters_is_refused():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with pytest.raises(ModelError, match="no trainable parameter"):
+        make_trainer(model=nn.Identity(), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("change", [lambda model: model.bias, lambda model: model.weight])
+def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
+    trainer = make_trainer()
+    change(trainer.model).requires_grad_(False)
+    with pytest.raises(SettingError, match="frozen or unfrozen"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+
+
+def test_a_run_spends_what_its_ledger_says_and_learns():
+    trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0, 2))
+    run = trainer.fit()
+    assert run.entries == ((StepEvent(0.1, 1.0, 10.0), 200),)
+    assert 0 < run.epsilon() < math.inf
+    assert run.epsilon(accountant="rdp") > run.epsilon()
+    metrics = run.metrics(toy(seed=1)).set_index("group")
+    assert metrics.loc["all", "accuracy"] > 0.85
+    assert metrics.loc["a", "count"] == 150
+
+
+def test_samples_are_drawn_at_the_rate_that_is_paid_for():
+    """Mean size within 5 standard errors of q n: false alarm below 1e-6, seed fixed."""
+    trainer = make_trainer(secure=False, seed=5, epochs=None, steps=1000)
+    sizes = torch.tensor([float(len(batch.targets)) for batch in trainer.batches()])
+    expected = trainer.event.sample_rate * trainer.num_examples
+    assert len(sizes) == 1000
+    assert abs(sizes.mean() - expected) < 5 * (expected / 1000) ** 0.5
+
+
+def test_target_epsilon_is_met_from_below_statistics_included():
+    run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0, 2)).fit()
+    assert 1.95 < run.epsilon() <= 2.0
+
+
+def test_plain_sgd_has_infinite_epsilon_and_equals_torch():
+    """With every example in each batch, plain SGD is torch's full-batch gradient descent."""
+    data = toy(40)
+    trainer = make_trainer(data, equidp.SGD(), batch_size=40, steps=7, epochs=None, noise_multiplier=None)
+    torch.manual_seed(0)
+    reference = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
+    for _ in range(7):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(reference(data.inputs), data.targets).backward()
+        optimizer.step()
+    run = trainer.fit()
+    assert run.epsilon() == math.inf
+    torch.testing.assert_close(run.model.weight, reference.weight)
+
+
+def test_your_own_loop_does_what_fit_does():
+    fitted, looped = (make_trainer(secure=False, seed=3) for _ in range(2))
+    fitted.fit()
+    for batch in looped.batches():
+        looped.step(batch)
+    torch.testing.assert_close(looped.model.weight, fitted.model.weight)
+    with pytest.raises(SettingError, match="all 20 planned steps are spent"):
+        looped.step(batch)
+
+
+def test_a_callback_that_refuses_to_begin_ends_those_that_began():
+    """They may hold signal handlers or files; the one that refused has nothing to end."""
+    told = []
+
+    class Noting(equidp.Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def before_training(self, trainer):
+            if self.name == "refuses":
+                raise SettingError("not so")
+            told.append(f"{self.name} began")
+
+        def after_training(self, trainer):
+            told.append(f"{self.name} ended")
+
+    trainer = make_trainer(callbacks=[Noting("first"), Noting("refuses"), Noting("last")])
+    trainer.model.eval()
+    with pytest.raises(SettingError, match="not so"):
+        trainer.fit()
+    assert told == ["first began", "first ended"]
+    assert not trainer.model.training
+    assert trainer.steps_done == 0
+
+
+def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():
+    class Interrupt(equidp.Callback):
+        def after_step(self, trainer):
+            if trainer.steps_done == 7:
+                raise KeyboardInterrupt
+
+    trainer = make_trainer(callbacks=[Interrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert trainer.run().entries[0][1] == 7
+    assert trainer.fit().entries[0][1] == 20
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_train_alike(engine):
+    trainer = make_trainer(engine=engine, secure=False, seed=1)
+    other = make_trainer(engine="functional", secure=False, seed=1)
+    trainer.fit()
+    other.fit()
+    torch.testing.assert_close(trainer.model.weight, other.model.weight, rtol=1e-4, atol=1e-6)
+
+
+class Sequence(nn.Module):
+    """Reads five numbers one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.RNN(1, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rnn(values.unsqueeze(2))[0][:, -1])
+
+
+class Rows(Dataset):
+    """The toy data, one example at a time."""
+
+    def __init__(self, data: equidp.GroupedDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple:
+        return self.data.inputs[index], self.data.targets[index], self.data.groups[index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
+    """Same samples in the same order, empty ones included."""
+    settings = {
+        "secure": False,
+        "seed": 5,
+        "batch_size": 2,
+        "epochs": None,
+        "steps": 30,
+        "policy": equidp.Naive(1.0, 2),
+    }
+    in_memory, loaded = (
+        make_trainer(**settings),
+        make_trainer(Rows(toy()), **{**settings, "policy": equidp.Naive(1.0, 2)}, workers=workers),
+    )
+    sizes = [
+        len(batch.inputs) for batch in make_trainer(**{**settings, "policy": equidp.Naive(1.0, 2)}).batches()
+    ]
+    assert 0 in sizes
+    in_memory.fit()
+    loaded.fit()
+    torch.testing.assert_close(loaded.model.weight, in_memory.model.weight)
+
+
+def test_secure_is_the_default_and_takes_no_seed():
+    weights = []
+    for _ in range(2):
+        trainer = make_trainer()
+        trainer.fit()
+        weights.append(trainer.model.weight.detach())
+    assert not torch.equal(*weights)
+    with pytest.raises(SettingError, match="secure=False"):
+        make_trainer(seed=1)
+    with pytest.raises(SettingError, match="without a seed"):
+        make_trainer(secure=False)
+
+
+def test_epsilon_so_far_never_understates():
+    trainer = make_trainer(epochs=10)
+    for steps in (1, 7, 50, 100):
+        exact = equidp.training.run.epsilon(((trainer.event, steps),), trainer.delta, "pld")
+        assert trainer.epsilon_so_far(steps) >= exact - 1e-9
+    assert trainer.epsilon_so_far(100) == pytest.approx(exact, rel=0.005)
+
+
+def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
+    """Else whoever starts again after each failure learns which samples held the example that fails, and drops them unpaid."""
+
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index == 17 and armed:
+                raise OSError("cannot be read")
+            return torch.zeros(5), torch.tensor(index % 2), 0
+
+    armed = []
+    trainer = make_trainer(Broken(), batch_size=40, epochs=9)  # which draws everyone in each step
+    armed.append(True)
+    for spent in (1, 2):
+        with pytest.raises(OSError, match="cannot be read"):
+            trainer.fit()
+        assert trainer.steps_done == spent
+
+
+def test_a_sample_that_finds_no_room_on_the_device_is_a_step_spent(monkeypatch):
+    """Whether it does tells how large it is."""
+    trainer = make_trainer()
+    batch = next(trainer.batches())
+
+    def full(_):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(trainer, "_on_device", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.step(batch)
+    assert trainer.steps_done == 1
+
+
+def test_a_trainer_that_is_done_loads_nothing_more():
+    trainer = make_trainer(epochs=1)
+    trainer.fit()
+    trainer.train = None
+    assert list(trainer.batches()) == []
+
+
+def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
+    record, test = equidp.RunRecord(), toy(seed=2)
+    only_a = test.subset(torch.nonzero(test.groups == 0).flatten())
+    make_trainer(callbacks=[equidp.EpochRecorder(record, only_a)]).fit()
+    table = record.table().set_index("group")
+    assert table.loc["b", ["accuracy", "loss", "mean_norm", "share_clipped"]].isna().all().all()
+    assert table.loc["a", ["loss", "mean_norm"]].notna().all().all()
+
+
+def test_the_epoch_recorder_measures_test_data_by_group():
+    record, test = equidp.RunRecord(), toy(seed=2)
+    trainer = make_trainer(policy=equidp.DPSGDF(0.1, 2), callbacks=[equidp.EpochRecorder(record, test)])
+    run = trainer.fit()
+    table = record.table()
+    assert table["epoch"].tolist() == [1, 1, 2, 2]
+    assert table["step"].tolist() == [10, 10, 20, 20]
+    last = table[table["epoch"] == 2].set_index("group")
+    metrics = run.metrics(test).set_index("group")
+    for group, index in (("a", 0), ("b", 1)):
+        assert last.loc[group, "accuracy"] == pytest.approx(metrics.loc[group, "accuracy"])
+        assert last.loc[group, "clipping_bound"] == pytest.approx(float(trainer.policy.bounds[index]))
+    model = trainer.model
+    norms = []
+    for x, y in zip(test.inputs[test.groups == 0], test.targets[test.groups == 0], strict=True):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[None]), y[None]).backward()
+        norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
+    assert last.loc["a", "mean_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-4)
+    clipped = sum(norm > float(trainer.policy.bounds[0]) for norm in norms) / len(norms)
+    assert last.loc["a", "share_clipped"] == pytest.approx(clipped)
+
+
+def test_recording_does_not_change_training():
+    plain = make_trainer(secure=False, seed=2)
+    watched = make_trainer(secure=False, seed=2, callbacks=[equidp.EpochRecorder(equidp.RunRecord(), toy())])
+    plain.fit()
+    watched.fit()
+    torch.testing.assert_close(watched.model.weight, plain.model.weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"batch_size": 301}, SettingError, "batch_size=301 is more than the 300"),
+        ({"batch_size": 0}, SettingError, "batch_size=0"),
+        ({"epochs": 0}, SettingError, "epochs=0"),
+        ({"epochs": 0.01}, SettingError, "0 steps"),
+        ({"steps": 5}, SettingError, "exactly one of the two"),
+        ({"target_epsilon": 1.0}, SettingError, "exactly one of the two"),
+        ({"noise_multiplier": None}, SettingError, "exactly one of the two"),
+        ({"noise_multiplier": None, "target_epsilon": 0.0}, SettingError, "epsilon"),
+        ({"noise_multiplier": -1.0}, SettingError, "noise_multiplier"),
+        ({"delta": 0.0}, SettingError, "delta"),
+        ({"delta": 1.0}, SettingError, "delta"),
+        ({"policy": equidp.SGD()}, SettingError, "plain SGD takes no noise"),
+        ({"engine": "gost"}, SettingError, "ghost"),
+        ({"accountant": "pdl"}, SettingError, "pld"),
+        ({"loss": nn.CrossEntropyLoss()}, ModelError, "reduction"),
+        (
+            {"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))},
+            ModelError,
+            "BatchNorm",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_refused_when_the_trainer_is_made(settings, error, message):
+    with pytest.raises(error, match=message):
+        make_trainer(**settings)
+
+
+def test_a_large_delta_is_warned_of():
+    with pytest.warns(equidp.PrivacyWarning, match="delta"):
+        make_trainer(delta=0.01)
+
+
+def test_a_dataset_of_pairs_is_refused():
+    with pytest.raises(DataError, match="expected a tuple"):
+        make_trainer(torch.utils.data.TensorDataset(torch.randn(50, 5), torch.zeros(50)))
+
+
+def test_steps_of_the_papers():
+    """floor(epochs n / b), spec section 1."""
+    assert [checked_schedule(n, 256, epochs=e)[1] for n, e in ((54649, 60), (36177, 20), (48336, 20))] == [
+        12808,
+        2826,
+        3776,
+    ]
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_parameters_that_were_added_later_are_refused(engine):
+    """The noise would not cover their gradients."""
+    trainer = make_trainer(engine=engine)
+    batch = next(trainer.batches())
+    trainer.model.add_module("late", nn.Linear(2, 2))
+    with pytest.raises(SettingError, match="parameters were added"):
+        trainer.step(batch)
+    assert trainer.steps_done == 0
+
+
+def test_a_model_is_tried_on_examples_from_all_over_the_data():
+    """The first rows of a sorted file may be alike in what makes examples change places."""
+
+    class SortedByLength(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(5, 5), nn.Linear(5, 2)
+
+        def forward(self, values):
+            order = values[:, 0].argsort(stable=True)
+            return self.last(torch.tanh(self.first(values[order]))[order.argsort()])
+
+    data = toy()
+    data.inputs[: len(data) // 2, 0] = 1.0
+    with pytest.raises(ModelError, match="examples may change places"):
+        make_trainer(train=data, model=SortedByLength())
+
+
+def flat_weights(self, norms, groups):
+    return (1.0 / norms).unsqueeze(1)
+
+
+def branching_weights(self, norms, groups):
+    return torch.ones_like(norms) if norms > 1 else norms
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (flat_weights, r"weights have shape \[batch, 1\]"),
+        (branching_weights, "cannot be applied to one example"),
+    ],
+)
+def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weights, message):
+    policy = type("Own", (equidp.DPSGD,), {"weights": weights})(1.0)
+    with pytest.raises(PolicyError, match=message):
+        make_trainer(policy=policy)
+
+
+@pytest.mark.parametrize("callbacks", [[print], [equidp.ProgressBar], equidp.ProgressBar()])
+def test_callbacks_that_are_none_are_refused(callbacks):
+    with pytest.raises(SettingError, match=r"expected a list of equidp\.Callback objects"):
+        make_trainer(callbacks=callbacks)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_policy_for_other_groups_than_the_datas_is_refused_while_nothing_is_spent(groups):
+    with pytest.raises(SettingError, match=f"num_groups={groups}, and the data has 2 groups"):
+        make_trainer(policy=equidp.DPSGDF(1.0, groups))
+
+
+def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(tmp_path):
+    class Own(torch.utils.data.Dataset):
+        def __init__(self, group):
+            self.group = group
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.zeros(5), index % 2, self.group
+
+    with pytest.raises(DataError, match=r"\('Tensor', 'int', 'str'\) for an example; expected"):
+        make_trainer(Own("women"))
+    run = make_trainer(Own(0), epochs=1).fit()
+    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+        with pytest.raises(DataError, match=r"a Own; expected an equidp\.GroupedDataset"):
+            measure(Own(0))
+
+
+def test_gradients_from_before_without_noise_are_not_applied():
+    """Whatever else the optimizer holds: a layer that was frozen after a try, or another model."""
+    model, other = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), nn.Linear(5, 2)
+    data = toy()
+    for each in (model, other):
+        nn.functional.cross_entropy(each(data.inputs), data.targets).backward()
+    model[0].requires_grad_(False)
+    before = [parameter.detach().clone() for parameter in (*model[0].parameters(), *other.parameters())]
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.5)
+    make_trainer(model=model, optimizer=optimizer).fit()
+    after = [*model[0].parameters(), *other.parameters()]
+    assert all(map(torch.equal, before, after))
+
+
+def test_a_step_takes_the_last_sample_once():
+    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too little."""
+    trainer = make_trainer()
+    batches = trainer.batches()
+    first, second = next(batches), next(batches)
+    own = first._replace(indices=torch.arange(len(first.inputs)))
+    for batch in (own, first):
+        with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was taken already"):
+            trainer.step(batch)
+    assert trainer.steps_done == 0
+    twice = [part.repeat_interleave(2, dim=0) for part in second[:3]]
+    with pytest.raises(SettingError, match="of another number of examples than was drawn"):
+        trainer.step(Batch(*twice, second.indices))
+    assert trainer.steps_done == 0
+    # As augmentation and devices do.
+    trainer.step(Batch(-second.inputs, *(part.clone() for part in second[1:])))
+    with pytest.raises(SettingError, match="was taken already"):
+        trainer.step(second)
+    assert trainer.steps_done == 1
+
+
+def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():
+    """Whoever keeps the best run so far gets that model with its own epsilon, not a later one's."""
+    trainer = make_trainer(epochs=4)
+    batches = trainer.batches()
+    for _ in range(10):
+        trainer.step(next(batches))
+    kept = trainer.run()
+    weight, epsilon = kept.model.weight.detach().clone(), kept.epsilon()
+    for batch in batches:
+        trainer.step(batch)
+    assert torch.equal(kept.model.weight, weight)
+    assert kept.epsilon() == epsilon < trainer.run().epsilon()
+    assert trainer.run().model is trainer.model
+
+
+@pytest.mark.parametrize("kind", ["an activation", "a weight of parts"])
+def test_a_model_that_holds_more_than_weights_can_be_copied(kind):
+    """What a forward pass leaves on a module has a graph, which does not copy."""
+
+    class Holds(nn.Linear):
+        def forward(self, values):
+            self.last = super().forward(values)
+            return self.last
+
+    model = Holds(5, 2) if kind == "an activation" else torch.nn.utils.weight_norm(nn.Linear(5, 2))
+    trainer = make_trainer(model=model, engine="functional" if kind == "a weight of parts" else "ghost")
+    trainer.step(next(trainer.batches()))
+    inputs = toy().inputs
+    trainer.model(inputs)
+    torch.testing.assert_close(trainer.run().model(inputs), trainer.model(inputs))
+
+
+def test_a_model_that_cannot_be_copied_says_so():
+    class Open(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 2)
+            self.file = open(__file__)  # noqa: SIM115
+
+    trainer = make_trainer(model=Open())
+    with pytest.raises(ModelError, match="cannot be copied"):
+        trainer.run()
+    trainer.fit()
+
+
+def test_what_a_policy_learnt_stays_in_its_training():
+    """Without noise, what it learns is raw; a policy that is given to another Trainer starts afresh."""
+    policy = equidp.DPSGDF(1.0, 2)
+    first = make_trainer(policy=policy, noise_multiplier=0)
+    first.fit()
+    assert not torch.equal(first.policy.bounds, policy.bounds)
+    assert torch.equal(
+        make_trainer(policy=policy).policy.bounds, make_trainer(policy=equidp.DPSGDF(1.0, 2)).policy.bounds
+    )
+
+
+def test_a_finished_ledger_and_a_fresh_model_are_no_run():
+    """The weights would be untrained, and the card say otherwise."""
+    ledger = Ledger()
+    trainer = make_trainer(ledger=ledger)
+    trainer.fit()
+    assert trainer.fit().model is trainer.model  # that is done
+    with pytest.raises(SettingError, match="this Trainer took none of them; restore the model"):
+        make_trainer(ledger=ledger).fit()
+
+
+def test_a_callback_that_evaluates_leaves_training_in_training_mode():
+    modes = []
+
+    class Careless(equidp.Callback):
+        def before_training(self, trainer):
+            trainer.model.eval()
+
+        after_step = before_training
+
+    class Watch(nn.Module):
+        def forward(self, values):
+            modes.append(self.training)
+            return values
+
+    model = nn.Sequential(Watch(), nn.Linear(5, 2))
+    trainer = make_trainer(model=model, callbacks=[Careless()])
+    modes.clear()
+    trainer.fit()
+    assert len(modes) >= trainer.steps
+    assert all(modes)
+
+
+def test_a_progress_bar_in_a_loop_of_ones_own(capsys):
+    bar = equidp.ProgressBar()
+    for _ in range(2):
+        trainer = make_trainer(callbacks=[bar])
+        for batch in trainer.batches():
+            trainer.step(batch)
+        assert "20/20" in capsys.readouterr().out
+
+
+class Tuples(Dataset):
+    """The toy's examples one by one, with groups of one's own."""
+
+    def __init__(self, group) -> None:
+        self.data, self.group = toy(), group
+
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, index):
+        return self.data.inputs[index], int(self.data.targets[index]), self.group(index)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (lambda index: index % 2 - 1, "not among the whole numbers from 0 to 1"),
+        (lambda index: index % 2 + 1, "not among the whole numbers from 0 to 1"),
+        (lambda index: torch.tensor(index % 2 == 1), "type torch.bool"),
+        (lambda index: float(index % 2), "type torch.float64 for an example; expected whole numbers"),
+        (lambda index: torch.tensor([0, 1]), r"groups of shape \[2\]"),
+    ],
+)
+def test_groups_that_the_policy_does_not_know_are_refused(group, message):
+    """Group -1 would get the last group's bound, and be counted in others' cells."""
+    with pytest.raises(DataError, match=message):
+        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_groups_may_be_whole_numbers_of_any_size(dtype):
+    data = Tuples(lambda index: torch.tensor(index % 2, dtype=dtype))
+    make_trainer(data, policy=equidp.DPSGDF(1.0, 2), epochs=1).fit()
+
+
+def test_a_policy_of_ones_own_is_tried_on_every_group():
+    """A rare group beyond its bounds would end training in the middle."""
+
+    class Fixed(equidp.DPSGD):
+        def weights(self, norms, groups):
+            return (torch.tensor([0.5, 1.0])[groups] / norms).clamp(max=1.0)
+
+    data = toy()
+    rare = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "b", "c"), data.class_names)
+    with pytest.raises(PolicyError, match="failed on some group"):
+        make_trainer(rare, policy=Fixed(1.0))
+    make_trainer(data, policy=Fixed(1.0))
+
+
+def test_training_on_nothing_but_nan_is_refused():
+    """Each contributes nothing, so that epsilon would be spent on noise."""
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") * float("nan")
+
+    with pytest.raises(ModelError, match="gradients of all 16 examples that were tried"):
+        make_trainer(loss=loss)
+
+
+def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each(tmp_path):
+    data = toy()
+    run = make_trainer().fit()
+    turned = equidp.GroupedDataset(
+        data.inputs, 1 - data.targets, data.groups, data.group_names, ("yes", "no")
+    )
+    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+        with pytest.raises(
+            DataError, match="counts its classes 'yes', 'no', and the model was trained with 'no', 'yes'"
+        ):
+            measure(turned)
+
+    def loss(outputs, targets):
+        return nn.functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], targets.float(), reduction="none"
+        )
+
+    record = equidp.RunRecord()
+    one_logit = make_trainer(model=nn.Linear(5, 1), loss=loss, callbacks=[equidp.EpochRecorder(record, data)])
+    with pytest.raises(DataError, match=r"outputs are \[n, 1\] for 2 classes"):
+        one_logit.fit()
+    assert one_logit.steps_done == 0
