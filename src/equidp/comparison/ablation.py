@@ -5,28 +5,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import joblib
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from equidp._validate import unknown_name
-from equidp.accounting.schedule import default_delta
-from equidp.comparison.compare import BASELINE, checked_seeds
-from equidp.comparison.grid import RunSpec, split, threads_each
-from equidp.comparison.progress import Progress
+from equidp.comparison.grid import Cell, Progress, in_parallel, split, split_facts
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.errors import SettingError
 from equidp.kernel.bounding import rowwise
 from equidp.kernel.noisy_sum import private_sum
-from equidp.policies.methods import METHODS
-from equidp.training.build import make_trainer
-from equidp.training.plan import Plan, default_plan
+from equidp.policies.methods import method_named
+from equidp.training.plan import Plan, checked_seeds, default_plan
 from equidp.training.trainer import Trainer
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
@@ -71,18 +65,14 @@ def ablate(
     """
     source = open_source(data) if isinstance(data, str) else data
     seeds = checked_seeds(seeds)
-    spec = _spec(source, method, plan, engine, seeds[0])
+    cell = _cell(source, method, plan, engine, seeds[0])
     for error in errors:
         if error not in ERRORS:
             raise unknown_name("error", error, ERRORS)
-    make_trainer(spec, split(source, seeds[0]))
-    todo = [(replace(spec, seed=seed), error) for seed in seeds for error in errors]
-    jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
-    parts = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-        joblib.delayed(_train)(spec, error, threads_each(jobs)) for spec, error in todo
-    )
-    tables = []
-    for part in parts:
+    cell.trainer(split(source, seeds[0]))
+    todo = [(_cell(source, method, plan, engine, seed), error) for seed in seeds for error in errors]
+    tables: list[pd.DataFrame] = []
+    for part in in_parallel(_train, todo, jobs):
         tables.append(part)
         if on_progress is not None:
             on_progress(len(tables), len(todo))
@@ -105,21 +95,17 @@ def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
     return rows[["error", "group", "seeds", "accuracy", "accuracy_se", "loss", "loss_se"]]
 
 
-def _spec(source: DataSource, method: str, plan: Plan | None, engine: str, seed: int) -> RunSpec:
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    if method == BASELINE:
+def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, seed: int) -> Cell:
+    if not method_named(method).policy.private:
         raise SettingError(f"method {method!r} does not clip; choose one that does, such as 'dpsgd'.")
-    own = (default_plan(source) if plan is None else plan).for_method(method)
-    # Delta means nothing without noise, but a trainer wants one.
-    own = replace(own, noise_multiplier=0.0, delta=own.delta or default_delta(len(split(source, seed).train)))
-    return RunSpec(source, method, own, "", math.nan, seed, engine)
+    plan = (default_plan(source) if plan is None else plan).with_changes({"noise_multiplier": 0.0})
+    return Cell(source, plan.resolve(method, split_facts(source, seed).num_train), "", math.nan, seed, engine)
 
 
-def _train(spec: RunSpec, error: str, threads: int) -> pd.DataFrame:
+def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
     torch.set_num_threads(threads)
-    data = split(spec.source, spec.seed)
-    trainer = make_trainer(spec, data)
+    data = split(cell.source, cell.seed)
+    trainer = cell.trainer(data)
     subject = Subject(trainer.model, trainer.loss, trainer.engine)
     tables = []
     trainer.model.train()
@@ -137,7 +123,7 @@ def _train(spec: RunSpec, error: str, threads: int) -> pd.DataFrame:
         before, after = (math.floor(count * trainer.sample_rate + 1e-9) for count in (step - 1, step))
         if after > before or step == trainer.steps:
             metrics = trainer.run().metrics(data.test)
-            tables.append(metrics.assign(error=error, seed=spec.seed, epoch=step * trainer.sample_rate))
+            tables.append(metrics.assign(error=error, seed=cell.seed, epoch=step * trainer.sample_rate))
     columns = ["error", "seed", "epoch", "group", "count", "accuracy", "loss"]
     return pd.concat(tables, ignore_index=True)[columns]
 

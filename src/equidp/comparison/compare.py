@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,14 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.comparison.grid import (
     INDIVIDUAL,
-    RunSpec,
+    Cell,
+    Progress,
     check_folder,
     results_table,
     run_all,
     split,
     split_facts,
 )
-from equidp.comparison.progress import Progress
 from equidp.comparison.result import Comparison
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
@@ -35,12 +34,10 @@ from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.evaluation.groups import check_level, check_tau
 from equidp.evaluation.intervals import most_frequent
-from equidp.policies.methods import METHODS
-from equidp.training.build import make_trainer
-from equidp.training.plan import Plan, default_plan
+from equidp.policies.methods import BASELINE, METHODS
+from equidp.training.plan import Plan, ResolvedPlan, checked_seeds, default_plan
 from equidp.training.record import RunRecord
 
-BASELINE = "sgd"
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt")
 RELEASE_EPSILON = 0.1
 """What a release of individual privacy may cost (Yu et al., Table 2)."""
@@ -98,55 +95,44 @@ def compare(
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
-    specs = [
-        spec
-        for seed, size in sizes.items()
-        for spec in _specs(source, methods, plan, epsilons, seed, engine, size)
-    ]
     if release_epsilon is not None:
-        calibrate_noise(release_epsilon, plan.delta, 1.0, 1)  # refuses what cannot be released at
-        specs = [
-            spec if spec.method == BASELINE else replace(spec, release_epsilon=release_epsilon)
-            for spec in specs
-        ]
-    if diagnosis is not None:
-        specs = [spec if spec.method == BASELINE else replace(spec, diagnosis=diagnosis) for spec in specs]
-    _dry_run(specs, data_split, seeds[0])
+        calibrate_noise(
+            release_epsilon, plan.delta, 1.0, 1
+        )  # refuses an epsilon that nothing can be released at
+    cells = [
+        Cell(source, resolved, setting, target, seed, engine, *watched)
+        for seed, size in sizes.items()
+        for resolved, setting, target in _resolved(methods, plan, epsilons, size)
+        for watched in [(release_epsilon, diagnosis) if resolved.policy.private else (None, None)]
+    ]
+    _dry_run(cells, data_split, seeds[0])
     # Worker processes outlive a comparison, and are where the first one was.
     folder = Path(directory).absolute()
     check_folder(folder)
-    records = run_all(specs, folder, jobs, on_progress)
+    records = run_all(cells, folder, jobs, on_progress)
     return Comparison(
         _settings(
             source,
             data_split,
             plan,
-            specs,
+            cells,
             {"tau": tau, "level": level, "command": command, "num_train_by_seed": list(sizes.values())},
         ),
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
         individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
-        sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(specs, records),
+        sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
     )
 
 
-def _joined_diagnosis(specs: Sequence[RunSpec], records: Sequence[RunRecord]) -> Diagnosis:
+def _joined_diagnosis(cells: Sequence[Cell], records: Sequence[RunRecord]) -> Diagnosis:
     """The tables of all diagnosed runs, with the columns method, setting and seed before the others."""
     tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
-    for spec, record in zip(specs, records, strict=True):
-        run = {"method": spec.method, "setting": spec.setting, "seed": spec.seed}
-        for name, rows in record.settings[RECORD_KEY].items() if spec.diagnosis is not None else ():
+    for cell, record in zip(cells, records, strict=True):
+        run = {"method": cell.method, "setting": cell.setting, "seed": cell.seed}
+        for name, rows in record.settings[RECORD_KEY].items() if cell.diagnosis is not None else ():
             tables[name] += [{**run, **row} for row in rows]
     return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
-
-
-def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """How many seeds (0, 1, ...), or which: as a list of at least one."""
-    listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not listed or not all(isinstance(seed, int) for seed in listed):
-        raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
-    return listed
 
 
 def _checked_methods(methods: Sequence[str]) -> list[str]:
@@ -162,50 +148,33 @@ def _checked_methods(methods: Sequence[str]) -> list[str]:
     return [BASELINE, *dict.fromkeys(method for method in methods if method != BASELINE)]
 
 
-def _specs(
-    source: DataSource,
-    methods: Sequence[str],
-    plan: Plan,
-    epsilons: Sequence[float],
-    seed: int,
-    engine: str,
-    num_train: int,
-) -> list[RunSpec]:
-    """Every run of a seed. The baseline runs once, whatever epsilons are asked for."""
-    specs = []
+def _resolved(
+    methods: Sequence[str], plan: Plan, epsilons: Sequence[float], num_train: int
+) -> Iterator[tuple[ResolvedPlan, str, float]]:
+    """(plan, label of the epsilon, target epsilon) of each run of a seed. The baseline runs once, whatever epsilons."""
     for method in methods:
-        own = plan.for_method(method)
         if method == BASELINE or not epsilons:
-            specs.append(RunSpec(source, method, own, "", math.nan, seed, engine))
+            yield plan.resolve(method, num_train), "", math.nan
             continue
         for target in epsilons:
             label = f"epsilon={target:g}" if len(epsilons) > 1 else ""
-            sample_rate, steps = checked_schedule(num_train, own.batch_size, epochs=own.epochs)
-            assert own.delta is not None
-            ratio = METHODS[method].make(own, 1).statistics_ratio
-            noise = _noise(target, own.delta, sample_rate, steps, ratio)
-            noisy = replace(own, noise_multiplier=noise)
-            specs.append(RunSpec(source, method, noisy, label, target, seed, engine))
-    return specs
+            yield plan.resolve(method, num_train, epsilon=target), label, target
 
 
-_noise = lru_cache(maxsize=256)(calibrate_noise)
-
-
-def _dry_run(specs: Sequence[RunSpec], data: DataSplit, seed: int) -> None:
+def _dry_run(cells: Sequence[Cell], data: DataSplit, seed: int) -> None:
     """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
-        for spec in specs:
-            if spec.seed == seed:
-                trainer = make_trainer(spec, data)
-                if spec.diagnosis is not None:
-                    Diagnostics.of(spec.diagnosis).check(trainer)
+        for cell in cells:
+            if cell.seed == seed:
+                trainer = cell.trainer(data)
+                if cell.diagnosis is not None:
+                    Diagnostics.of(cell.diagnosis).check(trainer)
 
 
 def _settings(
-    source: DataSource, data: DataSplit, plan: Plan, specs: Sequence[RunSpec], given: dict[str, Any]
+    source: DataSource, data: DataSplit, plan: Plan, cells: Sequence[Cell], given: dict[str, Any]
 ) -> dict[str, Any]:
     """The facts that the report states, as plain values."""
     sample_rate, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
@@ -221,12 +190,12 @@ def _settings(
         "learning_rate": steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
         "steps": steps,
         "sample_rate": sample_rate,
-        "methods": list(dict.fromkeys(spec.method for spec in specs)),
-        "seeds": list(dict.fromkeys(spec.seed for spec in specs)),
+        "methods": list(dict.fromkeys(cell.method for cell in cells)),
+        "seeds": list(dict.fromkeys(cell.seed for cell in cells)),
         "noise_multipliers": {
-            f"{spec.method} {spec.setting}".strip(): spec.plan.noise_multiplier
-            for spec in specs
-            if spec.method != BASELINE and spec.seed == specs[0].seed
+            f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
+            for cell in cells
+            if cell.method != BASELINE and cell.seed == cells[0].seed
         },
         "baseline": BASELINE,
         "num_train": len(data.train),

@@ -1,4 +1,4 @@
-"""The runs of a comparison: each has a name on disk that its figures follow from, and is kept there once finished."""
+"""The cells of a comparison, method x setting x seed: trained once, and kept on disk under a name that its figures follow from."""
 
 from __future__ import annotations
 
@@ -7,56 +7,52 @@ import json
 import os
 import tempfile
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-import cloudpickle
 import joblib
 import pandas as pd
 import torch
 
-from equidp.accounting.schedule import checked_schedule
-from equidp.comparison.progress import Progress, _StepFile, _watched
+from equidp.comparison.code_digest import object_digest, package_digest
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual import IndividualAccountant
-from equidp.kernel import epsilon
-from equidp.training.build import make_trainer
-from equidp.training.plan import Plan
+from equidp.kernel.epsilon import epsilon
+from equidp.training.build import build
+from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
 from equidp.training.trainer import Callback, Trainer
 
-if TYPE_CHECKING:
-    pass
-
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) after each finished run."""
 
 INDIVIDUAL = "individual"
 """Where a run's record keeps the epsilons of its groups' examples."""
 
 
 @dataclass(frozen=True, eq=False)
-class RunSpec:
+class Cell:
     """One run of a comparison: everything that its figures depend on.
 
     Attributes:
         source: where the split of `seed` comes from.
-        method: name of the method.
-        plan: how to train; already this method's own.
+        plan: how to train.
         setting: label of the epsilon asked for, "" where none was.
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
-        release_epsilon: account for each example, and release the mean epsilon of each group at this epsilon; None: neither.
+        release_epsilon: account for each example, and release each group's mean epsilon at this epsilon; None: neither.
         diagnosis: what to diagnose of it; None: nothing.
     """
 
     source: DataSource
-    method: str
-    plan: Plan
+    plan: ResolvedPlan
     setting: str
     target_epsilon: float
     seed: int
@@ -64,20 +60,33 @@ class RunSpec:
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
 
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.plan.method
+
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
         plan = asdict(self.plan)
-        if not isinstance(self.plan.model, str):
-            plan["model"] = hashlib.sha256(cloudpickle.dumps(self.plan.model)).hexdigest()
-        facts = [self.method, plan, self.setting, self.target_epsilon, self.seed, self.engine]
-        facts += [self.release_epsilon]
+        plan["policy"] = {"settings": asdict(self.plan.policy), "code": object_digest(type(self.plan.policy))}  # type: ignore[call-overload]
+        plan["factory"] = object_digest(self.plan.factory)
+        facts: list[Any] = [
+            plan,
+            self.setting,
+            self.target_epsilon,
+            self.seed,
+            self.engine,
+            self.release_epsilon,
+        ]
         facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
-        facts += [split_facts(self.source, self.seed).digest, _code_fingerprint(), torch.__version__]
+        facts += [split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
-    def num_steps(self) -> int:
-        examples = split_facts(self.source, self.seed).num_train
-        return checked_schedule(examples, self.plan.batch_size, epochs=self.plan.epochs)[1]
+    def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
+        """Checked and ready; nothing is spent yet."""
+        return build(
+            self.plan, data.train, seed=self.seed, secure=False, engine=self.engine, callbacks=callbacks
+        )
 
 
 @lru_cache(maxsize=2)
@@ -100,58 +109,45 @@ def split_facts(source: DataSource, seed: int) -> SplitFacts:
     return SplitFacts(data.digest(), len(data.train))
 
 
-@lru_cache(maxsize=1)
-def _code_fingerprint() -> str:
-    """A run that other code made is not this code's run."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def _execute(spec: RunSpec, path: Path, step_file: Path, threads: int) -> None:
-    """Trains one run and puts its record on disk, whole or not at all."""
+def _execute(cell: Cell, path: Path, threads: int) -> int:
+    """Trains one run and puts its record on disk, whole or not at all; returns its number of steps."""
     torch.set_num_threads(threads)
-    data = split(spec.source, spec.seed)
+    data = split(cell.source, cell.seed)
     record = RunRecord()
-    callbacks: list[Callback] = [EpochRecorder(record, data.test), _StepFile(step_file)]
-    if spec.diagnosis is not None:
-        callbacks.append(Diagnostics.of(spec.diagnosis, record=record, announce=lambda cost: None))
-    accountant = None if spec.release_epsilon is None else IndividualAccountant(per_epoch=1)
+    callbacks: list[Callback] = [EpochRecorder(record, data.test)]
+    if cell.diagnosis is not None:
+        callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
+    accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
     if accountant is not None:
         callbacks.append(accountant)
-    trainer = make_trainer(spec, data, tuple(callbacks))
+    trainer = cell.trainer(data, callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = trainer.fit()
     facts = {
-        "method": spec.method,
-        "setting": spec.setting,
-        "target_epsilon": spec.target_epsilon,
-        "seed": spec.seed,
+        "method": cell.method,
+        "setting": cell.setting,
+        "target_epsilon": cell.target_epsilon,
+        "seed": cell.seed,
     }
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
-    rows = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
+    results = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
     epochs = [{**facts, **row} for row in record.table().to_dict("records")]
-    individual = [] if accountant is None else _individual_rows(spec, trainer, accountant)
-    RunRecord(
-        {
-            **record.settings,
-            "results": rows,
-            "noise_multiplier": trainer.noise_multiplier,
-            INDIVIDUAL: [{**facts, **row} for row in individual],
-        },
-        epochs,
-    ).save(path)
-    step_file.write_text(str(trainer.steps_done))
+    individual = [] if accountant is None else _individual_rows(cell, trainer, accountant)
+    further = {"results": results, "noise_multiplier": trainer.noise_multiplier}
+    further[INDIVIDUAL] = [{**facts, **row} for row in individual]
+    RunRecord({**record.settings, **further}, epochs).save(path)
+    return trainer.steps
 
 
 def _individual_rows(
-    spec: RunSpec, trainer: Trainer, accountant: IndividualAccountant
+    cell: Cell, trainer: Trainer, accountant: IndividualAccountant
 ) -> list[dict[str, float | str]]:
     """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as they are."""
-    assert spec.release_epsilon is not None
+    assert cell.release_epsilon is not None
     report = accountant.report(trainer)
     raw = report.sensitive_by_group().set_index("group")
-    released = report.release_by_group(spec.release_epsilon, trainer.delta)
+    released = report.release_by_group(cell.release_epsilon, trainer.delta)
     spent = trainer.run().epsilon()
     return [
         {
@@ -161,7 +157,7 @@ def _individual_rows(
             "group_epsilon": float(report.group_epsilons[at]),
             "linear_group_epsilon": float(report.linear_group_epsilons[at]),
             "epsilon": report.largest,
-            "release_epsilon": spec.release_epsilon,
+            "release_epsilon": cell.release_epsilon,
             "epsilon_with_release": spent,
             **{f"sensitive_{name}": float(raw.loc[row["group"], name]) for name in ("mean", "median", "q95")},
         }
@@ -170,35 +166,37 @@ def _individual_rows(
 
 
 def run_all(
-    specs: list[RunSpec], folder: Path, jobs: int | None, on_progress: Progress | None
+    cells: Sequence[Cell], folder: Path, jobs: int | None, on_progress: Progress | None
 ) -> list[RunRecord]:
-    """Runs what is not on disk yet, in parallel, and reads all.
+    """Trains what is not on disk yet, in parallel, and reads all.
 
     Args:
-        specs: runs, those of one seed next to each other.
+        cells: those of one seed next to each other.
         folder: where finished runs are kept.
         jobs: processes; None: one per core.
         on_progress: where progress goes.
     """
-    paths = [folder / spec.file_name() for spec in specs]
-    missing = [(spec, path) for spec, path in zip(specs, paths, strict=True) if not path.exists()]
-    jobs = max(1, min(jobs or joblib.cpu_count(), len(missing)))
-    with tempfile.TemporaryDirectory() as scratch:
-        step_files = [Path(scratch) / path.name for _, path in missing]
-        with _watched(step_files, sum(spec.num_steps() for spec, _ in missing), on_progress):
-            joblib.Parallel(n_jobs=jobs)(
-                joblib.delayed(_execute)(spec, path, step_file, threads_each(jobs))
-                for (spec, path), step_file in zip(missing, step_files, strict=True)
-            )
+    paths = [folder / cell.file_name() for cell in cells]
+    missing = [(cell, path) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
+    done, total = 0, sum(cell.plan.steps for cell, _ in missing)
+    if on_progress is not None and missing:
+        on_progress(0, total)
+    for steps in in_parallel(_execute, missing, jobs):
+        done += steps
+        if on_progress is not None:
+            on_progress(done, total)
     return [RunRecord.load(path) for path in paths]
 
 
-def threads_each(jobs: int) -> int:
-    """Threads of torch for each of so many processes: a share of the cores, and no more than this process may use."""
-    return max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
+def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:
+    """Results of `task(*arguments, threads)`, in order, as they come; threads is each process' share of the cores."""
+    jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
+    threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    return parallel(joblib.delayed(task)(*arguments, threads) for arguments in todo)
 
 
-def results_table(records: list[RunRecord]) -> pd.DataFrame:
+def results_table(records: Sequence[RunRecord]) -> pd.DataFrame:
     """One row per run and group, [runs * (K + 1)]."""
     return pd.DataFrame([row for record in records for row in record.settings["results"]])
 

@@ -1,61 +1,124 @@
-"""One example cannot exceed its bound."""
+"""One example cannot exceed its bound: rows of norm at most 1, weights capped, one example at a time."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equidp.errors import PolicyError
-from equidp.kernel.policy import Policy
+from equidp.errors import PolicyError, shape_in_words
+from equidp.kernel.policy import Policy, copied, on_device
+
+SMALLEST_NORM = 1e-10
+"""Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this large."""
 
 
-def step_weights(policy: Policy, norms: Tensor, groups: Tensor) -> Tensor:
-    """The weights that the private step would give these examples now, [batch]: example by example, capped, by a dropped copy."""
-    sensitivity = float(policy.sensitivity)
-    return capped_weights(rowwise(copy.deepcopy(policy).weights, norms, groups), norms, sensitivity)
+def bounded_rows(rows: Tensor, bound: float) -> Tensor:
+    """Rows [batch, d] in float64, each scaled to norm <= bound.
 
+    Formal guarantee: one row more or less moves the sum of what is returned by at most `bound` in L2 norm.
 
-def share_clipped(policy: Policy, weights: Tensor, groups: Tensor) -> float:
-    """Share of examples whose weight, as `step_weights` has it, is below that of a vanishing gradient of their group."""
-    unclipped = step_weights(policy, torch.zeros_like(weights), groups)
-    return float((weights < unclipped).double().mean())
-
-
-_SMALLEST_NORM = 1e-10
-"""Norms below this may have underflowed (their squares vanish in float32), so the cap treats them as this large."""
+    | row | result |
+    | --- | --- |
+    | norm <= bound | unchanged |
+    | norm > bound | scaled to norm `bound` |
+    | zero | zero |
+    | an infinite or NaN entry | zero |
+    | none (batch = 0) | an empty tensor, whose sum is zero |
+    """
+    rows = rows.to(torch.float64)
+    rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0)
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
-    """Weights brought into [0, sensitivity / norm]; 0 where the weight is not a number. Shapes [batch]."""
-    caps = sensitivity / norms.clamp_min(_SMALLEST_NORM)
+    """Weights [batch] brought into [0, sensitivity / norm].
+
+    Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm, 1e-10).
+
+    | weight | norm | result |
+    | --- | --- | --- |
+    | <= sensitivity / norm | any | unchanged |
+    | above it | > 0 | sensitivity / norm |
+    | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
+    | negative, NaN or infinite | any | 0 |
+    | any | NaN or infinite | NaN or 0: the step leaves such examples out before it asks for weights |
+
+    Args:
+        weights, norms: [batch], which may be 0 long.
+        sensitivity: one for all, or one per example, [batch]; infinite: no cap.
+    """
+    caps = sensitivity / norms.clamp_min(SMALLEST_NORM)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     return torch.minimum(weights.clamp_min_(0.0), caps)
 
 
-def rowwise(rule: Callable[[Tensor, Tensor], Tensor], norms: Tensor, groups: Tensor) -> Tensor:
-    """`rule(norms, groups)` applied to each example alone, so that no row can depend on another example.
+def each_alone(
+    rule: Callable[[Any, Tensor, Tensor], Tensor], state: Any, norms: Tensor, groups: Tensor
+) -> Tensor:
+    """`rule(state, norm, group)` of each example, [batch, ...], by `torch.vmap`.
 
-    The rule gets copies: what it changes in place is not what the cap is computed from.
+    Formal guarantee: what is returned for an example follows from the state, its own norm and its own group. The
+    rule gets copies, so what it writes to is neither the state nor what weights are capped by.
+
+    | case | result |
+    | --- | --- |
+    | a group that is absent from the batch | not asked for |
+    | a Python branch on a value, an output that mixes examples | PolicyError |
+    | a group beyond those the state was made for | PolicyError |
 
     Args:
-        rule: maps norms [1] and groups [1] to a tensor [1, ...]; from torch operations without control flow on the values.
+        rule: `policy.statistics` or `policy.weight`.
+        state: of the policy.
         norms, groups: [batch], not empty.
-
-    Raises:
-        PolicyError: the rule cannot be applied example by example.
     """
-
+    name = getattr(rule, "__qualname__", repr(rule))
+    own = on_device(copied(state), norms.device)
     try:
-        return torch.vmap(rule)(norms.unsqueeze(1).clone(), groups.unsqueeze(1).clone()).squeeze(1)
+        return torch.vmap(lambda norm, group: rule(own, norm, group))(norms.clone(), groups.clone())
     except IndexError as error:
         raise PolicyError(
-            f"{getattr(rule, '__qualname__', rule)} failed on some group ({error}); make the policy for as many as the data has."
+            f"{name} failed on some group ({error}); the state must be made for as many groups as the data has."
         ) from error
     except Exception as error:
         raise PolicyError(
-            f"{getattr(rule, '__qualname__', rule)} cannot be applied to one example at a time ({error}). Use torch operations "
-            "without Python branches on the values (torch.where instead of if), and return one row per example."
+            f"{name} cannot be applied to one example at a time ({error}). Use torch operations without Python branches "
+            "on the values (torch.where in place of if), and return one row or number per example."
         ) from error
+
+
+def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
+    """The policy's weights before they are capped, [batch]."""
+    weights = each_alone(policy.weight, state, norms, groups)
+    if weights.shape != norms.shape:
+        raise PolicyError(f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].")
+    return weights
+
+
+def example_rows(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
+    """The policy's rows of statistics before they are bounded, [batch, cells]."""
+    rows = each_alone(policy.statistics, state, norms, groups)
+    if rows.dim() != 2:
+        raise PolicyError(
+            f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."
+        )
+    return rows
+
+
+def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
+    """The weights that a step under this state gives these examples, [batch], capped."""
+    sensitivity = float(policy.sensitivity(state))
+    return capped_weights(each_alone(policy.weight, state, norms, groups), norms, sensitivity)
+
+
+def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor) -> float:
+    """Share of examples whose weight from `step_weights` is below that of a vanishing gradient of their group."""
+    unclipped = step_weights(policy, state, torch.zeros_like(weights), groups)
+    return float((weights < unclipped).double().mean())
+
+
+def _shape(values: Tensor, norms: Tensor) -> str:
+    return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")

@@ -1,10 +1,17 @@
-"""A Poisson sample is used once, complete, or is charged anyway."""
+"""A Poisson sample is used once and complete, or it is charged anyway; the optimizer sees private gradients alone."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from equidp.errors import SettingError
+from equidp.kernel.sampling import PoissonSampler
+from equidp.kernel.step import PrivateStep
 
 
 class Batch(NamedTuple):
@@ -15,9 +22,163 @@ class Batch(NamedTuple):
         targets: [batch, ...].
         groups: [batch], int64.
         indices: [batch], int64, where the examples stand in the dataset.
+
+    Example:
+        >>> import torch
+        >>> from equidp.kernel.loop import Batch
+        >>> batch = Batch(torch.ones(2, 3), torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([4, 7]))
+        >>> len(batch._replace(inputs=batch.inputs.flip(1)).indices)
+        2
     """
 
     inputs: Tensor
     targets: Tensor
     groups: Tensor
     indices: Tensor
+
+
+class PrivateLoop:
+    """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
+
+    Formal guarantee: the parameters that the optimizer holds follow from their start and from `steps_done` calls of the
+    private step, each on a Poisson sample of its own at `step.event.sample_rate`, all of them in the ledger.
+
+    | case | what happens |
+    | --- | --- |
+    | empty sample | a step like any other |
+    | a sample fails to load or to reach the device | the step is charged, then the error goes on |
+    | another batch than the last sample, or the same one twice | SettingError, nothing is spent |
+    | inputs, targets or groups of another length | SettingError, nothing is spent |
+    | parameters frozen, added or replaced since the start | SettingError, nothing is spent |
+    | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
+
+    Args:
+        step: the private step.
+        model: whose parameters it trains.
+        optimizer: takes the private gradients.
+        num_examples: n.
+        steps: T, of the whole plan; the ledger may hold some of them.
+        load: indices of samples, [batch] each -> their batches, in the same order.
+
+    Attributes:
+        begun: whether the model took steps of this plan, here or before it was restored.
+    """
+
+    def __init__(
+        self,
+        step: PrivateStep,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        num_examples: int,
+        steps: int,
+        load: Callable[[Iterable[Tensor]], Iterator[Batch]],
+    ) -> None:
+        self.private_step, self.model, self.optimizer = step, model, optimizer
+        self.num_examples, self.steps = num_examples, steps
+        self._load = load
+        self._parameters = list(model.parameters())
+        self._trained = [parameter.requires_grad for parameter in self._parameters]
+        self._sample: Tensor | None = None
+        self.begun = False
+
+    @property
+    def steps_done(self) -> int:
+        """Private steps spent; the ledger may hold releases of another kind too."""
+        step = self.private_step
+        return sum(count for event, count in step.ledger.entries if event == step.event)
+
+    def batches(self) -> Iterator[Batch]:
+        """Poisson samples for the steps that are left; give each of them to `take` before the next is drawn.
+
+        Raises:
+            BudgetError: they do not fit into the budget any more.
+        """
+        step = self.private_step
+        left = max(0, self.steps - self.steps_done)
+        step.ledger.expect(step.event, left)
+        if not left:
+            return iter(())
+        sampler = PoissonSampler(self.num_examples, step.event.sample_rate, left, step.randomness)
+        return self._charged(self._load(sampler))
+
+    def _charged(self, loaded: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches; charges a step whose batch fails to load, since the failure reveals that an example was drawn."""
+        while True:
+            try:
+                batch = next(loaded)
+            except StopIteration:
+                return
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                self._spend()
+                raise
+            self._sample = batch.indices
+            yield batch
+
+    def take(self, batch: Batch) -> None:
+        """One private step: spends budget, puts the private gradient into `p.grad` and steps the optimizer.
+
+        Raises:
+            SettingError: see the table above.
+        """
+        self._check_parameters()
+        self._check_sample(batch)
+        self._sample, self.begun = None, True
+        try:
+            batch = self.on_device(batch)
+        except Exception:  # running out of memory reveals how large the sample is
+            self._spend()
+            raise
+        self.private_step(*batch)
+        self._drop_other_gradients()
+        self.optimizer.step()
+
+    def on_device(self, batch: Batch) -> Batch:
+        """The batch, on the device of the first parameter."""
+        device = next((parameter.device for parameter in self._parameters), batch.inputs.device)
+        if all(tensor.device == device for tensor in batch):
+            return batch
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
+
+    def _spend(self) -> None:
+        self.private_step.ledger.spend(self.private_step.event)
+
+    def _check_parameters(self) -> None:
+        """Refuses a model that is not the one that the noise covers."""
+        if [parameter.requires_grad for parameter in self._parameters] != self._trained:
+            raise SettingError(
+                "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were "
+                "trained then; make a new Trainer."
+            )
+        now = list(self.model.parameters())
+        if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
+            raise SettingError(
+                "parameters were added, removed or replaced after the Trainer was made, and the noise covers those that "
+                "were there then; make a new Trainer."
+            )
+
+    def _check_sample(self, batch: Batch) -> None:
+        """Refuses what is not the last Poisson sample, each of its examples once."""
+        drawn = self._sample
+        if drawn is None or not (
+            batch.indices is drawn or torch.equal(batch.indices.to(drawn.device), drawn)
+        ):
+            raise SettingError(
+                "step() was given a batch that is not the last of trainer.batches(), or was used already: epsilon holds for "
+                "Poisson samples, each used once. Write `for batch in trainer.batches(): trainer.step(batch)`."
+            )
+        if any(len(part) != len(drawn) for part in batch):
+            raise SettingError(
+                "step() was given inputs, targets or groups of another number of examples than was drawn: each may be in a "
+                "sample once. Average augmentations of an example inside the model or the loss."
+            )
+
+    def _drop_other_gradients(self) -> None:
+        """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from before."""
+        private = {id(parameter) for parameter in self.private_step.parameters}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in private:
+                    parameter.grad = None

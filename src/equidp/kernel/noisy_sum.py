@@ -1,51 +1,75 @@
-"""Bounded sums with noise."""
+"""Noisy sums: Gaussian noise added in float64 and rounded to a grid, so that sums give away no more than the noise says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
-from equidp.kernel.bounding import _SMALLEST_NORM
+from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.noise import Randomness, grid
 
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
-"""Numbers that noise is drawn for at a time: what stays in a processor's cache; another device is not to wait for many calls."""
+"""Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that calls are few."""
 
 
 def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomness: Randomness) -> Tensor:
     """The sum of rows, each scaled to norm <= bound, plus Gaussian noise.
 
+    Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian mechanism with
+    noise multiplier `noise_multiplier`.
+
+    | rows | result |
+    | --- | --- |
+    | none | noise alone |
+    | zero, infinite or NaN | count as zero |
+    | noise_multiplier = 0 | the exact sum of the bounded rows: no guarantee |
+
     Args:
-        rows: [batch, d]; rows that are not finite count as 0. The batch may be empty.
+        rows: [batch, d]; the batch may be empty.
         bound: L2 sensitivity of the sum, > 0 and finite.
         noise_multiplier: sigma; the noise scale is sigma * bound.
         randomness: where the noise comes from.
 
     Returns:
         [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`).
+
+    Example:
+        >>> import torch, equidp
+        >>> from equidp.kernel.noise import SeededRandomness
+        >>> rows = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
+        >>> equidp.private_sum(rows, bound=1.0, noise_multiplier=0.0, randomness=SeededRandomness(0))
+        tensor([0.6000, 1.3000], dtype=torch.float64)
     """
-    rows = rows.to(torch.float64)
-    rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    total = (rows * torch.clamp(bound / norms.clamp_min(_SMALLEST_NORM), max=1.0)).sum(dim=0)
+    total = bounded_rows(rows, bound).sum(dim=0)
     scale = noise_multiplier * bound
-    return total if scale == 0 else _noisy([total], scale, randomness)
+    return total if scale == 0 else noisy([total], scale, randomness)
 
 
-def _noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:
-    """Flat sums, side by side, plus noise: added in float64, rounded to the noise's grid, and only then divided."""
+def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:
+    """Flat sums, joined, plus noise of standard deviation `scale`, over `divisor`; float64.
+
+    Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is rounded,
+    so the grid's width does not depend on the data.
+    """
     step = grid(scale)
     sizes = [part.numel() for part in sums]
-    noisy = randomness.normal(sum(sizes), sums[0].device, scale / step)
-    for part, noise in zip(sums, noisy.split(sizes), strict=True):
+    total = randomness.normal(sum(sizes), sums[0].device, scale / step)
+    for part, noise in zip(sums, total.split(sizes), strict=True):
         noise.add_(part, alpha=1 / step)
-    return noisy.round_().mul_(step / divisor)
+    return total.round_().mul_(step / divisor)
+
+
+def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
+    """Replaces contiguous sums by their noisy values over `divisor`, in place, in blocks that bound memory."""
+    for sums in _blocks(totals):
+        means = noisy(sums, scale, randomness, divisor)
+        for part, mean in zip(sums, means.split([part.numel() for part in sums]), strict=True):
+            part.copy_(mean)
 
 
 def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Flat views of all of them, side by side as far as one draw of noise goes."""
+    """Flat views of the tensors, joined up to the size of one draw of noise."""
     block: list[Tensor] = []
     room = 0
     for tensor in tensors:

@@ -1,75 +1,135 @@
-"""What a policy is: norms and groups in, weights and a sensitivity out."""
+"""What the kernel asks of a method: norms and groups in, weights and a sensitivity out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equidp.errors import SettingError
+from equidp.errors import PolicyError
+
+
+class Setting(NamedTuple):
+    """What a policy starts from; all of it is public.
+
+    Attributes:
+        num_groups: K.
+        expected_batch_size: b = q n.
+        noise_multiplier: sigma.
+    """
+
+    num_groups: int
+    expected_batch_size: float
+    noise_multiplier: float
+
+
+class NoState(NamedTuple):
+    """The state of a policy that learns nothing."""
 
 
 class Policy(ABC):
-    """A method of private training, as far as methods differ.
+    """A method of private training, as far as methods differ. Subclasses are frozen dataclasses.
 
-    In each step the mechanism asks, in this order: `statistics` (only where `statistics_ratio` is set), `observe` with the noisy
-    sum of those rows, `sensitivity`, `weights`. Everything is computed from releases and from one example's norm and group; the
-    mechanism enforces that and the bounds, so that a mistake here costs accuracy, never privacy. Settings are public.
+    The fields of the dataclass are the method's settings: numbers, texts, truth values or None. They are public
+    and never change. What a policy learns is in its state, a NamedTuple of tensors that the kernel keeps.
 
-    `statistics` and `weights` run example by example under `torch.vmap`: use torch operations, and `torch.where` instead of `if`.
+    In each step the kernel asks, in this order: `statistics` (only where `statistics_ratio` is set), `update` with
+    the noisy sum of those rows, `sensitivity`, `weight`. `statistics` and `weight` see one example, a norm and a
+    group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and `torch.where` in place of `if`.
+    The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs accuracy, not privacy.
 
     Attributes:
-        num_groups: K, of a policy that is made for so many groups; None: it takes any.
-        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: the policy reads no statistics.
-        statistics_noise: sigma_s, noise multiplier of the statistics (their sensitivity is 1); set by `prepare`.
-        expected_batch_size: b; set by `prepare`.
+        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no statistics.
+        private: False for plain SGD alone, which takes no noise.
+        needs_groups: whether the method treats groups differently, and so needs to be told of them.
+
+    Example:
+        >>> import torch, equidp
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Halved(equidp.Policy):
+        ...     clipping_bound: float = 1.0
+        ...     def weight(self, state, norm, group):
+        ...         return 0.5 * (self.clipping_bound / norm).clamp(max=1.0)
+        ...     def sensitivity(self, state):
+        ...         return 0.5 * self.clipping_bound
+        >>> equidp.check_policy(Halved())
     """
 
-    num_groups: int | None = None
     statistics_ratio: float | None = None
-    statistics_noise: float | None = None
-    expected_batch_size: float | None = None
-    state_names: tuple[str, ...] = ()
-    """Names of the attributes that change with releases: tensors or numbers, saved and loaded with a run."""
+    private: ClassVar[bool] = True
+    needs_groups: ClassVar[bool] = False
 
-    def prepare(self, *, noise_multiplier: float, expected_batch_size: float) -> None:
-        """Told once before training: sigma and b, both public."""
-        self.expected_batch_size = expected_batch_size
-        if self.statistics_ratio is not None:
-            self.statistics_noise = self.statistics_ratio * noise_multiplier
+    def init(self, setting: Setting) -> NamedTuple:
+        """The state before the first release."""
+        return NoState()
 
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        """One row per example, [batch, cells], each of L2 norm <= 1; norms and groups are [batch]."""
+    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        """The row of one example, [cells], of L2 norm <= 1."""
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
-    def observe(self, released: Tensor) -> None:  # noqa: B027 -- most policies read no statistics
-        """Learns the noisy sum of the rows, [cells]: the only way that state changes."""
+    def update(self, state: Any, released: Tensor) -> NamedTuple:
+        """The state after a release, the noisy sum of the rows, [cells]: the only way that state changes."""
+        raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     @abstractmethod
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        """One weight >= 0 per example, [batch], with weight * norm <= sensitivity."""
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        """The weight of one example, a number >= 0 with weight * norm <= sensitivity."""
 
-    @property
     @abstractmethod
-    def sensitivity(self) -> float:
+    def sensitivity(self, state: Any) -> float:
         """The largest weight * norm that any example of any group could have, present or not."""
 
-    def released_state(self) -> dict[str, Tensor | float]:
-        """State worth plotting, by name: a number, or one number per group, [K]. Follows from releases, so it is not private."""
-        return {"clipping_bound": self.sensitivity}
+    def released(self, state: Any) -> dict[str, Tensor]:
+        """What is worth plotting, by name: a number or one number per group, [K]. It follows from releases alone."""
+        return {"clipping_bound": torch.tensor(self.sensitivity(state), dtype=torch.float64)}
 
-    def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs so that an equal policy goes on as this one would."""
-        values = ((name, getattr(self, name)) for name in self.state_names)
-        return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in values}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != set(self.state_names):
-            raise SettingError(
-                f"the saved state has {sorted(state)}; {type(self).__name__} expects {sorted(self.state_names)}. "
-                "Load it into the policy it was saved from."
+def check_settings(policy: object) -> None:
+    """Refuses what is no frozen dataclass of plain values: state is explicit or absent.
+
+    Raises:
+        PolicyError: not a Policy, not frozen, or a field that could hold state.
+    """
+    name = type(policy).__name__
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
+    if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        raise PolicyError(f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.")
+    own = {each.name: getattr(policy, each.name) for each in fields(policy)}
+    if stray := sorted(vars(policy).keys() - own.keys()):
+        raise PolicyError(
+            f"{name} has attributes that are no fields ({', '.join(stray)}); keep state in init and update."
+        )
+    for field, value in own.items():
+        if not isinstance(value, int | float | str | None):
+            raise PolicyError(
+                f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep tensors in the state."
             )
-        for name, value in state.items():
-            setattr(self, name, value.clone() if isinstance(value, torch.Tensor) else value)
+
+
+def check_state(policy: Policy, state: object) -> None:
+    """Refuses a state that is not a NamedTuple of tensors.
+
+    Raises:
+        PolicyError: names what was given.
+    """
+    if not (
+        isinstance(state, tuple) and hasattr(state, "_fields") and all(isinstance(x, Tensor) for x in state)
+    ):
+        raise PolicyError(
+            f"{type(policy).__name__} gives the state {state!r}; expected a NamedTuple whose fields are tensors."
+        )
+
+
+def copied(state: Any) -> Any:
+    """A state of its own tensors, with no graph."""
+    return type(state)(*(value.detach().clone() for value in state))
+
+
+def on_device(state: Any, device: torch.device) -> Any:
+    """The state, on `device`."""
+    return type(state)(*(value.to(device) for value in state))

@@ -1,234 +1,235 @@
 """The private step: the one place where gradients meet noise.
 
-Nothing here trusts a policy. What it returns is bounded, what it may see of an example is that example's norm and group, and what
-it remembers from raw data is thrown away. A wrong policy therefore costs accuracy, never privacy:
+Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm and group,
+and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
 
-- Statistics rows are rescaled to norm <= 1, weights capped at sensitivity / norm: one example moves either query by at most its
-  sensitivity.
-- Rows and weights are computed as under `torch.vmap`, one example at a time as far as the policy can tell: adding an example cannot
-  change what another one contributes.
-- Both are computed by a copy of the policy that is dropped at once: state changes through `observe` alone, which sees noisy sums.
-- The sensitivity is read before the weights, from the policy that has seen releases only.
-- An example whose gradient is not finite contributes nothing. An empty sample releases noise as any other.
-- The ledger is charged before a sample is looked at. Whatever fails later is a step spent, never a step forgotten or tried again.
+- Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example moves either
+  query by at most its sensitivity.
+- Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_alone`).
+- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen (`policy.check_settings`).
+- The sensitivity is read before the weights, from a state that follows from releases.
+- An example whose gradient is not finite contributes nothing. An empty sample releases noise like any other.
+- The ledger is charged before a sample is looked at. A step that fails later is spent.
 
-What the guarantee rests on besides: the engine's norms (tests hold them to single-example backward passes), the sampler, the
-ledger, the source of randomness, and, where individual clipping is used, that its limits do not mix examples.
+The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the sampler, the
+ledger and the source of randomness, and, with individual clipping, on limits that do not mix examples.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError, shape_in_words
-from equidp.kernel.bounding import capped_weights, rowwise
-from equidp.kernel.engine import GradientEngine
+from equidp.kernel.bounding import capped_weights, example_rows, example_weights
+from equidp.kernel.engine import Engine, Measured
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import _blocks, _noisy, private_sum
-from equidp.kernel.policy import Policy
+from equidp.kernel.noisy_sum import add_noise, private_sum
+from equidp.kernel.policy import Policy, Setting, check_settings, check_state, copied
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
-"""(indices, norms) of a batch's examples, [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
+"""(indices, norms) of a batch, [batch] -> the share of the sensitivity that each example may use at most, [batch];
+None: all of it."""
 
-
-def _shape(values: Tensor, norms: Tensor) -> str:
-    return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")
-
-
-def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms and groups of all parts; of none, nothing, on the device of `groups`."""
-    if not measured:
-        return torch.empty(0, device=groups.device), groups
-    norms_of, groups_of, _ = zip(*measured, strict=True)
-    return torch.cat(norms_of), torch.cat(groups_of)
+Part = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Inputs, targets, groups and indices of examples that the engine takes at once."""
 
 
 class PrivateStep:
-    """Turns a batch into a private gradient in `p.grad` (spec: sample, norms, statistics, weights, noisy sum over b).
+    """Turns a batch into a private gradient in `p.grad` (spec 1: sample, norms, statistics, weights, noisy sum over b).
+
+    Formal guarantee: for two datasets that differ in one example, added or removed, one call with a Poisson sample at
+    `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
+    (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain SGD) gets no
+    noise and gives no guarantee; it is refused unless the event says noise multiplier 0.
+
+    | case | what happens |
+    | --- | --- |
+    | empty sample | charged; noise alone is released |
+    | gradient zero | its weight is capped as if its norm were 1e-10 |
+    | gradient infinite or NaN | the example leaves the batch before statistics and sums |
+    | a group that is absent from the sample | counts in the sensitivity like any other |
+    | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
+    | ledger cannot record | BudgetError before the sample is looked at |
 
     Args:
-        engine: gives norms and weighted sums of per-example gradients.
+        engine: measures per-example gradients.
         policy: turns norms and groups into weights and a sensitivity.
-        parameters: the trainable parameters, those whose gradients the engine sums.
-        event: what one step costs; its noise multiplier is the one used.
+        parameters: those whose gradients the engine sums; frozen ones are left out.
+        event: what one step costs; its noise multipliers are the ones used.
         expected_batch_size: b = q n. The realised size is private and never divides anything.
-        ledger: is charged with `event` before noise is drawn.
+        num_groups: K.
+        ledger: charged with `event` before the batch is looked at.
         randomness: where the noise comes from.
-        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and changes nothing else:
-            a step's parts are summed before noise is added. A policy that reads statistics needs them of the whole batch before
-            its first weight, so the engine sees each part twice then.
-
-    Formal guarantee: for any two datasets that differ in one example, added or removed, one call with a Poisson sample at
-    `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
-    (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain SGD) gets no noise
-    and gives no guarantee; it is refused unless the event says noise multiplier 0.
+        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and changes
+            nothing else: sums of parts are added before noise. A policy that reads statistics needs all norms before its
+            first weight, so the engine then sees each part twice.
 
     Attributes:
-        share_limits: told of each example before it is weighted; what it returns can only lower weights, and must follow from the
-            example itself and from releases. Individual accounting watches and limits through it.
+        state: of the policy, a NamedTuple of tensors; follows from releases.
+        share_limits: sees each part's indices and norms before it is weighted; what it returns can only lower weights and
+            must follow from the example itself and from releases. Individual accounting watches and limits through it.
     """
 
     share_limits: ShareLimits | None = None
 
     def __init__(
         self,
-        engine: GradientEngine,
+        engine: Engine,
         policy: Policy,
         parameters: Sequence[torch.nn.Parameter],
         *,
         event: StepEvent,
         expected_batch_size: float,
+        num_groups: int,
         ledger: Ledger,
         randomness: Randomness,
         physical_batch_size: int | None = None,
     ) -> None:
-        if not expected_batch_size > 0:
-            raise SettingError(f"expected_batch_size={expected_batch_size}; expected a number > 0.")
-        if physical_batch_size is not None and not (
-            physical_batch_size >= 1 and physical_batch_size % 1 == 0
-        ):
+        check_settings(policy)
+        check_number("(0, inf)", expected_batch_size=expected_batch_size)
+        if physical_batch_size is not None:
+            check_whole(1, ", or None for all at once", physical_batch_size=physical_batch_size)
+        if event.statistics_noise != statistics_noise(policy, event.noise_multiplier):
             raise SettingError(
-                f"physical_batch_size={physical_batch_size}; expected None or a whole number >= 1."
+                f"the event charges statistics noise {event.statistics_noise}, and the policy uses "
+                f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy."
             )
-        if event.statistics_noise != policy.statistics_noise:
-            raise SettingError(
-                f"the event charges statistics noise {event.statistics_noise}, the policy uses {policy.statistics_noise}; "
-                "make the event from the prepared policy."
-            )
-        self.engine = engine
-        self.policy = policy
+        self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.event = event
-        self.expected_batch_size = expected_batch_size
-        self.ledger = ledger
-        self.randomness = randomness
+        self.event, self.ledger, self.randomness = event, ledger, randomness
+        self.expected_batch_size = float(expected_batch_size)
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
+        state = policy.init(Setting(num_groups, self.expected_batch_size, event.noise_multiplier))
+        check_state(policy, state)
+        self.state: Any = copied(state)
+        self._settings = dict(vars(policy))
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
     ) -> None:
-        """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch (which may be empty).
+        """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch.
 
-        `indices`, where the examples stand in the dataset, is for `share_limits` alone; default: 0 to batch - 1.
+        Args:
+            inputs, targets: [batch, ...]; the batch may be empty.
+            groups: [batch], int64.
+            indices: [batch], where the examples stand in the dataset, for `share_limits`; default: 0 to batch - 1.
         """
         self._clear()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             parts = self._parts(inputs, targets, groups, indices)
-            self.ledger.spend(self.event)  # before the data is looked at: a step that fails is no second try
+            self.ledger.spend(self.event)
+            measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
-                measured = [self._finite_norms(*part) for part in parts]
-                self._release_statistics(*_joined(measured, groups))
-                sensitivity = self._sensitivity()
-                if len(parts) == 1:
-                    self._add_weighted(*measured[0], sensitivity)
-                else:
-                    self._add_parts(parts, sensitivity)
-            else:
-                sensitivity = self._sensitivity()
-                self._add_parts(parts, sensitivity)
+                measured = self._release_statistics(parts, groups)
+            sensitivity = self._sensitivity()
+            for part, known in measured:
+                self._add(*((part, known) if known is not None else self._measured(part)), sensitivity)
             self._add_noise(sensitivity)
         except BaseException:
-            self._clear()  # Sums without their noise are nobody's to see.
+            self._clear()  # never leave un-noised sums in p.grad
             raise
+
+    def rehearse(self, groups: Tensor) -> None:
+        """Refuses a policy whose rules cannot be applied to examples of these groups; nothing is spent.
+
+        Raises:
+            PolicyError: names the rule and why.
+        """
+        norms = torch.ones(len(groups), device=groups.device)
+        self._sensitivity()
+        example_weights(self.policy, self.state, norms, groups)
+        if self.event.statistics_noise is not None:
+            example_rows(self.policy, self.state, norms, groups)
 
     def _clear(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _parts(self, *batch: Tensor) -> list[tuple[Tensor, ...]]:
+    def _parts(self, *batch: Tensor) -> list[Part]:
         """The batch in parts that the engine can take; none of an empty batch."""
         count = len(batch[0])
         size = self.physical_batch_size or count
         if count <= size:
-            return [batch] if count else []
+            return [batch] if count else []  # type: ignore[list-item]
         return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
 
-    def _add_parts(self, parts: Sequence[tuple[Tensor, ...]], sensitivity: float) -> None:
-        for inputs, targets, groups, indices in parts:
-            self._add_weighted(*self._finite_norms(inputs, targets, groups, indices), sensitivity)
+    def _measured(self, part: Part) -> tuple[Part, Measured | None]:
+        """The part's examples whose gradients are finite, and what the engine measured of them; None: there are none."""
+        inputs, targets, groups, indices = part
+        while len(inputs):
+            measured = self.engine(inputs, targets)
+            norms = measured.norms
+            if math.isfinite(norms.sum()) or (finite := torch.isfinite(norms)).all():
+                return (inputs, targets, groups, indices), measured
+            del measured
+            inputs, targets, groups, indices = (each[finite] for each in (inputs, targets, groups, indices))
+        return (inputs, targets, groups, indices), None
 
-    def _add_weighted(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> None:
-        """Adds to `p.grad` the weighted gradients of the examples that the engine measured last; these are their norms."""
-        if not len(norms):
+    def _release_statistics(
+        self, parts: Sequence[Part], groups: Tensor
+    ) -> list[tuple[Part, Measured | None]]:
+        """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
+        known: list[tuple[Part, Measured | None]] = []
+        norms = [torch.empty(0, device=groups.device)]
+        members = [groups[:0]]
+        for part in parts:
+            kept, measured = self._measured(part)
+            if measured is not None:
+                norms.append(measured.norms.detach())
+                members.append(kept[2])
+                known.append((kept, measured if len(parts) == 1 else None))
+        self._update(torch.cat(norms[1:] or norms), torch.cat(members))
+        return known
+
+    def _update(self, norms: Tensor, groups: Tensor) -> None:
+        assert self.event.statistics_noise is not None
+        # An empty batch has no row to show how many cells there are, so one made-up example does, and is dropped.
+        made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
+        rows = example_rows(self.policy, self.state, *((norms, groups) if len(norms) else made_up))[
+            : len(norms)
+        ]
+        noise = self.event.statistics_noise
+        released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=self.randomness)
+        state = self.policy.update(copied(self.state), released.to(torch.float32))
+        check_state(self.policy, state)
+        self.state = copied(state)
+
+    def _add(self, part: Part, measured: Measured | None, sensitivity: float) -> None:
+        """Adds the weighted gradients of a measured part to `p.grad`."""
+        if measured is None:
             return
-        weights = self._weights(norms, groups)
+        _, _, groups, indices = part
+        norms = measured.norms.detach()
+        weights = example_weights(self.policy, self.state, norms, groups)
         limits = self._limits(indices, norms)
-        self.engine.weighted_sum(
+        measured.weighted_sum(
             capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
         )
-
-    def rehearse(self, groups: Tensor) -> None:
-        """Refuses a policy whose rules cannot be applied to examples of these groups at all, while nothing is spent."""
-        made_up = torch.ones(len(groups), device=groups.device), groups
-        self._sensitivity()
-        self._weights(*made_up)
-        if self.event.statistics_noise is not None:
-            self._statistics(*made_up)
-
-    def _weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        weights = self._rows(lambda policy: policy.weights, norms, groups)
-        if weights.shape != norms.shape:
-            raise PolicyError(
-                f"weights have shape {_shape(weights, norms)}; expected one per example, [batch]."
-            )
-        return weights
-
-    def _statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        rows = self._rows(lambda policy: policy.statistics, norms, groups)
-        if rows.dim() != 2:
-            raise PolicyError(
-                f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."
-            )
-        return rows
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor | None:
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         if limits is None:
             return None
         if limits.shape != norms.shape:
-            raise PolicyError(
-                f"share limits have shape {_shape(limits, norms)}; expected one per example, [batch]."
-            )
+            shape = shape_in_words(limits, "batch" if limits.shape[:1] == norms.shape else "?")
+            raise PolicyError(f"share limits have shape {shape}; expected one per example, [batch].")
         return limits.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
-    def _finite_norms(
-        self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Norms, groups and indices of the examples whose gradient is finite; the others leave the batch before the engine sums."""
-        if not len(inputs):
-            return torch.empty(0, device=inputs.device), groups, indices
-        norms = self.engine.norms(inputs, targets).detach()
-        if math.isfinite(norms.sum()):  # then each of them is
-            return norms, groups, indices
-        finite = torch.isfinite(norms)
-        if finite.all():
-            return norms, groups, indices
-        return self._finite_norms(inputs[finite], targets[finite], groups[finite], indices[finite])
-
-    def _rows(
-        self, rule: Callable[[Policy], Callable[[Tensor, Tensor], Tensor]], norms: Tensor, groups: Tensor
-    ) -> Tensor:
-        return rowwise(rule(copy.deepcopy(self.policy)), norms, groups)
-
-    def _release_statistics(self, norms: Tensor, groups: Tensor) -> None:
-        assert self.event.statistics_noise is not None
-        # An empty batch has no row to show how many cells there are, so one made-up example does, and is dropped.
-        probe = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
-        rows = self._statistics(*((norms, groups) if len(norms) else probe))[: len(norms)]
-        released = private_sum(
-            rows, bound=1.0, noise_multiplier=self.event.statistics_noise, randomness=self.randomness
-        )
-        self.policy.observe(released.to(torch.float32))
-
     def _sensitivity(self) -> float:
-        sensitivity = float(self.policy.sensitivity)
+        """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
+        if vars(self.policy) != self._settings:
+            raise PolicyError(
+                f"{type(self.policy).__name__} changed its settings; keep what changes in the state."
+            )
+        sensitivity = float(self.policy.sensitivity(copied(self.state)))
         if math.isinf(sensitivity) and sensitivity > 0 and self.event.noise_multiplier == 0:
             return sensitivity
         if not (math.isfinite(sensitivity) and sensitivity > 0):
@@ -239,18 +240,21 @@ class PrivateStep:
         return sensitivity
 
     def _add_noise(self, sensitivity: float) -> None:
-        scale = 0.0 if self.event.noise_multiplier == 0 else self.event.noise_multiplier * sensitivity
         totals = [
             parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad.contiguous()
             for parameter in self.parameters
         ]
-        if scale:
-            for sums in _blocks(totals):
-                means = _noisy(sums, scale, self.randomness, self.expected_batch_size)
-                for part, mean in zip(sums, means.split([part.numel() for part in sums]), strict=True):
-                    part.copy_(mean)
+        if self.event.noise_multiplier:
+            scale = self.event.noise_multiplier * sensitivity
+            add_noise(totals, scale, self.randomness, self.expected_batch_size)
         else:
             for total in totals:
                 total.div_(self.expected_batch_size)
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total
+
+
+def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
+    """sigma_s, the noise multiplier of the policy's statistics (their sensitivity is 1); None where it reads none."""
+    ratio = policy.statistics_ratio
+    return None if ratio is None else float(ratio * noise_multiplier)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import NoState, Policy, Setting
 from equidp.policies.automatic import Automatic
 from equidp.policies.checks import check_policy
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
 from equidp.policies.global_ import Global
 from equidp.policies.global_adapt import GlobalAdapt
+from equidp.policies.methods import METHODS, Method
 from equidp.policies.naive import Naive
 from equidp.policies.psac import PSAC
 from equidp.policies.quantile import Quantile
@@ -17,14 +18,18 @@ from equidp.policies.sgd import SGD
 __all__ = [
     "DPSGD",
     "DPSGDF",
+    "METHODS",
     "PSAC",
     "SGD",
     "Automatic",
     "DPSGDFCode",
     "Global",
     "GlobalAdapt",
+    "Method",
     "Naive",
+    "NoState",
     "Policy",
     "Quantile",
+    "Setting",
     "check_policy",
 ]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.kernel.policy import Policy
+from equidp.policies.setting import setting
 
 
+@dataclass(frozen=True)
 class Automatic(Policy):
     """Weight R / (norm + gamma), sensitivity R: no clipping bound to tune, since R only rescales the learning rate.
 
-    Args:
-        clipping_bound: R.
-        stability: gamma > 0, keeps small gradients small; 0.01 in the paper.
+    Example:
+        >>> import equidp
+        >>> equidp.Automatic(clipping_bound=1.0).stability
+        0.01
     """
 
-    def __init__(self, clipping_bound: float, *, stability: float = 0.01) -> None:
-        check_number("(0, inf)", clipping_bound=clipping_bound, stability=stability)
-        self.clipping_bound = float(clipping_bound)
-        self.stability = float(stability)
+    clipping_bound: float = setting(1.0, "R, the length that long gradients are scaled to.")
+    stability: float = setting(0.01, "gamma > 0 keeps small gradients small; 0.01 in the paper.")
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return self.clipping_bound / (norms + self.stability)
+    def __post_init__(self) -> None:
+        check_number("(0, inf)", clipping_bound=self.clipping_bound, stability=self.stability)
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return self.clipping_bound / (norm + self.stability)
+
+    def sensitivity(self, state: Any) -> float:
+        return float(self.clipping_bound)

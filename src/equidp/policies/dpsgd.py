@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.kernel.policy import Policy
+from equidp.policies.setting import CLIPPING_BOUND, setting
 
 
+@dataclass(frozen=True)
 class DPSGD(Policy):
-    """Gradients longer than the clipping bound C are shortened to it: weight min(1, C / norm), sensitivity C."""
+    """Shortens gradients longer than the clipping bound C to it: weight min(1, C / norm), sensitivity C.
 
-    def __init__(self, clipping_bound: float) -> None:
-        check_number("(0, inf)", clipping_bound=clipping_bound)
-        self.clipping_bound = float(clipping_bound)
+    Example:
+        >>> import torch, equidp
+        >>> policy = equidp.DPSGD(clipping_bound=2.0)
+        >>> policy.weight(equidp.NoState(), torch.tensor(4.0), torch.tensor(0))
+        tensor(0.5000)
+    """
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return (self.clipping_bound / norms).clamp(max=1.0)
+    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound
+    def __post_init__(self) -> None:
+        check_number("(0, inf)", clipping_bound=self.clipping_bound)
+
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return (self.clipping_bound / norm).clamp(max=1.0)
+
+    def sensitivity(self, state: Any) -> float:
+        return float(self.clipping_bound)

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.errors import SettingError
 from equidp.kernel.policy import Policy
+from equidp.policies.setting import CLIPPING_BOUND, setting
 
 
+@dataclass(frozen=True)
 class Global(Policy):
-    """Weight C / Z where norm <= Z, else 0: directions stay as they are, at the price of losing the longest gradients.
+    """Weight C / Z where norm <= Z, else 0: keeps directions, at the price of losing the longest gradients.
 
-    Args:
-        clipping_bound: C_0, what the longest kept gradient is scaled to.
-        strict_bound: Z >= C_0, beyond which gradients are dropped.
+    Example:
+        >>> import equidp
+        >>> equidp.Global(clipping_bound=1.0, strict_bound=50.0).sensitivity(equidp.NoState())
+        1.0
     """
 
-    def __init__(self, clipping_bound: float, strict_bound: float) -> None:
-        check_number("(0, inf)", clipping_bound=clipping_bound, strict_bound=strict_bound)
-        if strict_bound < clipping_bound:
+    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
+    strict_bound: float = setting(50.0, "Z >= C, the norm beyond which gradients are dropped.")
+
+    def __post_init__(self) -> None:
+        check_number("(0, inf)", clipping_bound=self.clipping_bound, strict_bound=self.strict_bound)
+        if self.strict_bound < self.clipping_bound:
             raise SettingError(
-                f"strict_bound={strict_bound} is below clipping_bound={clipping_bound}; expected Z >= C_0."
+                f"strict_bound={self.strict_bound} is below clipping_bound={self.clipping_bound}; expected Z >= C."
             )
-        self.clipping_bound = float(clipping_bound)
-        self.strict_bound = float(strict_bound)
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.where(norms <= self.strict_bound, self.clipping_bound / self.strict_bound, 0.0)
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.where(norm <= self.strict_bound, self.clipping_bound / self.strict_bound, 0.0)
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound
+    def sensitivity(self, state: Any) -> float:
+        return float(self.clipping_bound)
 
-    def released_state(self) -> dict[str, Tensor | float]:
-        return {"clipping_bound": self.clipping_bound, "Z": self.strict_bound}
+    def released(self, state: Any) -> dict[str, Tensor]:
+        return {**super().released(state), "Z": torch.tensor(self.strict_bound, dtype=torch.float64)}

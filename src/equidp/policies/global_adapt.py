@@ -3,74 +3,88 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.errors import SettingError
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import Policy, Setting
+from equidp.policies.setting import BOUND_LEARNING_RATE, CLIPPING_BOUND, STATISTICS_RATIO, setting
 
 
+class AdaptiveBound(NamedTuple):
+    """State of a method with one adaptive bound: the bound (Z, or C of quantile clipping) and b, float64."""
+
+    bound: Tensor
+    expected_batch_size: Tensor
+
+    @classmethod
+    def start(cls, bound: float, setting: Setting) -> AdaptiveBound:
+        """The state before the first release."""
+        b = setting.expected_batch_size
+        return cls(torch.tensor(bound, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+
+    def moved(self, bound: float) -> AdaptiveBound:
+        """The state with another bound."""
+        return self._replace(bound=torch.tensor(bound, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
 class GlobalAdapt(Policy):
     """Weight C / Z where norm <= Z, else C / norm; Z follows the released count of norms above tau Z.
 
     Z <- max(C, Z exp(-eta + d / b)). Published code divides d by the realised batch size, which is private.
 
-    Args:
-        clipping_bound: C_0, the sensitivity.
-        initial_bound: Z before the first release, >= C_0; 50 in the paper.
-        learning_rate: eta_Z; 0.1 in the paper.
-        tolerance: tau in (0, ...): gradients longer than tau Z count as about to be clipped; 0.7 in the paper for MNIST.
-        statistics_ratio: sigma_s / sigma; the paper's sigma_s is 10.
+    Example:
+        >>> import equidp
+        >>> equidp.GlobalAdapt(clipping_bound=1.0, initial_bound=50.0, tolerance=0.7).tolerance
+        0.7
     """
 
-    state_names = ("bound",)
+    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
+    initial_bound: float = setting(
+        50.0, "Z before the first release, at least the clipping bound; 50 in the paper."
+    )
+    bound_learning_rate: float = setting(0.1, BOUND_LEARNING_RATE)
+    tolerance: float = setting(
+        1.0, "tau: norms above tau Z count as about to be clipped; 0.7 in the paper for MNIST."
+    )
+    statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 
-    def __init__(
-        self,
-        clipping_bound: float,
-        *,
-        initial_bound: float = 50.0,
-        learning_rate: float = 0.1,
-        tolerance: float = 1.0,
-        statistics_ratio: float = 10.0,
-    ) -> None:
+    def __post_init__(self) -> None:
         check_number(
             "(0, inf)",
-            clipping_bound=clipping_bound,
-            initial_bound=initial_bound,
-            learning_rate=learning_rate,
-            tolerance=tolerance,
-            statistics_ratio=statistics_ratio,
+            clipping_bound=self.clipping_bound,
+            initial_bound=self.initial_bound,
+            bound_learning_rate=self.bound_learning_rate,
+            tolerance=self.tolerance,
+            statistics_ratio=self.statistics_ratio,
         )
-        if initial_bound < clipping_bound:
+        if self.initial_bound < self.clipping_bound:
             raise SettingError(
-                f"initial_bound={initial_bound} is below clipping_bound={clipping_bound}; expected Z >= C_0."
+                f"initial_bound={self.initial_bound} is below clipping_bound={self.clipping_bound}; expected Z >= C."
             )
-        self.clipping_bound = float(clipping_bound)
-        self.learning_rate = float(learning_rate)
-        self.tolerance = float(tolerance)
-        self.statistics_ratio = float(statistics_ratio)
-        self.bound = float(initial_bound)
 
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return (norms > self.tolerance * self.bound).unsqueeze(1)
+    def init(self, setting: Setting) -> AdaptiveBound:
+        return AdaptiveBound.start(self.initial_bound, setting)
 
-    def observe(self, released: Tensor) -> None:
-        if self.expected_batch_size is None:
-            raise SettingError(
-                "GlobalAdapt has no expected batch size yet; call prepare() first, as Trainer does."
-            )
+    def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return (norm > (self.tolerance * state.bound).to(norm.dtype)).unsqueeze(0)
+
+    def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
         # A count lies in [0, n]; noise that says more than the whole expected batch says nothing.
-        share = min(float(released[0]) / self.expected_batch_size, 1.0)
-        self.bound = max(self.clipping_bound, self.bound * math.exp(share - self.learning_rate))
+        share = min(float(released[0]) / float(state.expected_batch_size), 1.0)
+        grown = float(state.bound) * math.exp(share - self.bound_learning_rate)
+        return state.moved(max(float(self.clipping_bound), grown))
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return self.clipping_bound / norms.clamp_min(self.bound)
+    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return self.clipping_bound / norm.clamp_min(state.bound.to(norm.dtype))
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound
+    def sensitivity(self, state: AdaptiveBound) -> float:
+        return float(self.clipping_bound)
 
-    def released_state(self) -> dict[str, Tensor | float]:
-        return {"clipping_bound": self.clipping_bound, "Z": self.bound}
+    def released(self, state: AdaptiveBound) -> dict[str, Tensor]:
+        return {**super().released(state), "Z": state.bound}

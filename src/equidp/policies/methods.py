@@ -1,89 +1,91 @@
-"""The table of methods."""
+"""The table of methods: a name, the policy behind it, and what it does in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from equidp.policies import (
-    DPSGD,
-    DPSGDF,
-    PSAC,
-    SGD,
-    Automatic,
-    DPSGDFCode,
-    Global,
-    GlobalAdapt,
-    Naive,
-    Policy,
-    Quantile,
-)
+from equidp._validate import unknown_name
+from equidp.kernel.policy import Policy
+from equidp.policies.automatic import Automatic
+from equidp.policies.dpsgd import DPSGD
+from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
+from equidp.policies.global_ import Global
+from equidp.policies.global_adapt import GlobalAdapt
+from equidp.policies.naive import Naive
+from equidp.policies.psac import PSAC
+from equidp.policies.quantile import Quantile
+from equidp.policies.setting import settings_of
+from equidp.policies.sgd import SGD
 
-if TYPE_CHECKING:
-    from equidp.training.plan import Plan
+BASELINE = "sgd"
+"""The method without privacy that costs are measured against."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A policy's name to the world.
+class Method(NamedTuple):
+    """What a name stands for.
 
     Attributes:
-        make: (plan for this method, number of groups) -> policy.
+        policy: a frozen dataclass; its fields are the method's settings.
         summary: what it does and when to use it, in a line.
+
+    Example:
+        >>> import equidp
+        >>> equidp.METHODS["global"].policy(strict_bound=10.0)
+        Global(clipping_bound=1.0, strict_bound=10.0)
     """
 
-    make: Callable[[Plan, int], Policy]
+    policy: type[Policy]
     summary: str
 
 
-def _dpsgd_f(variant: Callable[..., Policy]) -> Callable[[Plan, int], Policy]:
-    return lambda plan, groups: variant(
-        plan.clipping_bound, groups, statistics_ratio=plan.statistics_ratio, smoothing=plan.smoothing
-    )
-
-
 METHODS: dict[str, Method] = {
-    "sgd": Method(lambda plan, groups: SGD(), "no privacy: the reference that costs are measured against"),
-    "dpsgd": Method(
-        lambda plan, groups: DPSGD(plan.clipping_bound),
-        "one clipping bound for everyone: the standard (Abadi 2016)",
-    ),
+    "sgd": Method(SGD, "no privacy: the reference that costs are measured against"),
+    "dpsgd": Method(DPSGD, "one clipping bound for everyone: the standard (Abadi 2016)"),
     "dpsgd-f": Method(
-        _dpsgd_f(DPSGDF),
-        "a higher bound for groups that are clipped more often; needs groups (Xu 2021, as printed)",
+        DPSGDF, "a higher bound for groups that are clipped more often; needs groups (Xu 2021, as printed)"
     ),
-    "dpsgd-f-code": Method(
-        _dpsgd_f(DPSGDFCode), "DPSGD-F as its authors ran it: ratios to the mean over groups"
-    ),
-    "naive": Method(
-        lambda plan, groups: Naive(plan.clipping_bound, groups, statistics_ratio=plan.statistics_ratio),
-        "reweights groups by size; a baseline (Xu 2021)",
-    ),
+    "dpsgd-f-code": Method(DPSGDFCode, "DPSGD-F as its authors ran it: ratios to the mean over groups"),
+    "naive": Method(Naive, "reweights groups by size; a baseline (Xu 2021)"),
     "global": Method(
-        lambda plan, groups: Global(plan.clipping_bound, plan.strict_bound),
-        "scales all gradients alike and drops the longest; needs no groups (Bu 2021)",
+        Global, "scales all gradients by one factor and drops the longest; needs no groups (Bu 2021)"
     ),
     "global-adapt": Method(
-        lambda plan, groups: GlobalAdapt(
-            plan.clipping_bound,
-            initial_bound=plan.initial_bound,
-            learning_rate=plan.bound_learning_rate,
-            tolerance=plan.tolerance,
-            statistics_ratio=plan.statistics_ratio,
-        ),
-        "scales all gradients alike, learns the scale privately; needs no groups (Esipova 2023)",
+        GlobalAdapt, "scales all gradients by one factor, learnt privately; needs no groups (Esipova 2023)"
     ),
-    "quantile": Method(
-        lambda plan, groups: Quantile(plan.clipping_bound, statistics_ratio=plan.statistics_ratio),
-        "DP-SGD whose bound follows the median norm (Andrew 2021)",
-    ),
-    "automatic": Method(
-        lambda plan, groups: Automatic(plan.clipping_bound),
-        "normalises every gradient: no bound to tune (Bu 2022)",
-    ),
-    "psac": Method(
-        lambda plan, groups: PSAC(plan.clipping_bound),
-        "normalises, without blowing up small gradients (Xia 2022)",
-    ),
+    "quantile": Method(Quantile, "DP-SGD whose bound follows the median norm (Andrew 2021)"),
+    "automatic": Method(Automatic, "normalises every gradient: no bound to tune (Bu 2022)"),
+    "psac": Method(PSAC, "normalises, without blowing up small gradients (Xia 2022)"),
 }
+"""Name -> method. A line here makes a policy known to the command line, plans, comparisons and estimators."""
+
+
+def method_named(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        SettingError: unknown; names the closest one.
+    """
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return METHODS[name]
+
+
+def all_settings() -> dict[str, list[str]]:
+    """Every setting of any method -> the methods that have it."""
+    owners: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        for each in settings_of(method.policy):
+            owners.setdefault(each.name, []).append(name)
+    return owners
+
+
+def make_policy(name: str, settings: Mapping[str, Any]) -> Policy:
+    """The method's policy with those of these settings that it has.
+
+    Raises:
+        SettingError: an unknown method, or a value that the policy refuses.
+    """
+    policy = method_named(name).policy
+    known = {each.name for each in settings_of(policy)}
+    return policy(**{key: value for key, value in settings.items() if key in known})

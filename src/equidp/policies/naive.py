@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from equidp._validate import check_number, check_whole
-from equidp.errors import SettingError
-from equidp.kernel.policy import Policy
+from equidp._validate import check_number
+from equidp.kernel.policy import Policy, Setting
+from equidp.policies.setting import CLIPPING_BOUND, STATISTICS_RATIO, setting
 
 
+class GroupWeights(NamedTuple):
+    """State of naive reweighting: theta, [K], and b."""
+
+    theta: Tensor
+    expected_batch_size: Tensor
+
+
+@dataclass(frozen=True)
 class Naive(Policy):
     """Weight theta^a min(1, C / norm) with theta^k = (b / K) / b^k, b^k the released count of group k.
 
-    Args:
-        clipping_bound: C_0.
-        num_groups: K, public.
-        statistics_ratio: sigma_s / sigma; 10 in the paper.
-        min_count: released counts below this are raised to it; it caps theta, and with it the noise.
+    Example:
+        >>> import equidp
+        >>> equidp.Naive(min_count=2.0).statistics_ratio
+        10.0
     """
 
-    num_groups: int
-    state_names = ("theta",)
+    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
+    statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
+    min_count: float = setting(
+        1.0, "Least released count of a group; it limits theta, and with it the noise."
+    )
+    needs_groups: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        clipping_bound: float,
-        num_groups: int,
-        *,
-        statistics_ratio: float = 10.0,
-        min_count: float = 1.0,
-    ) -> None:
+    def __post_init__(self) -> None:
         check_number(
-            "(0, inf)", clipping_bound=clipping_bound, statistics_ratio=statistics_ratio, min_count=min_count
+            "(0, inf)",
+            clipping_bound=self.clipping_bound,
+            statistics_ratio=self.statistics_ratio,
+            min_count=self.min_count,
         )
-        self.clipping_bound = float(clipping_bound)
-        check_whole(1, num_groups=num_groups)
-        self.num_groups = num_groups
-        self.statistics_ratio = float(statistics_ratio)
-        self.min_count = float(min_count)
-        self.theta = torch.ones(num_groups)
 
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return one_hot(groups, self.num_groups)
+    def init(self, setting: Setting) -> GroupWeights:
+        b = torch.tensor(setting.expected_batch_size, dtype=torch.float64)
+        return GroupWeights(torch.ones(setting.num_groups), b)
 
-    def observe(self, released: Tensor) -> None:
-        if self.expected_batch_size is None:
-            raise SettingError("Naive has no expected batch size yet; call prepare() first, as Trainer does.")
-        self.theta = self.expected_batch_size / self.num_groups / released.clamp_min(self.min_count)
+    def statistics(self, state: GroupWeights, norm: Tensor, group: Tensor) -> Tensor:
+        return one_hot(group, len(state.theta))
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return self.theta.to(norms)[groups] * (self.clipping_bound / norms).clamp(max=1.0)
+    def update(self, state: GroupWeights, released: Tensor) -> GroupWeights:
+        share = float(state.expected_batch_size) / len(state.theta)
+        return state._replace(theta=share / released.clamp_min(self.min_count))
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound * float(self.theta.max())
+    def weight(self, state: GroupWeights, norm: Tensor, group: Tensor) -> Tensor:
+        return state.theta.to(norm.dtype)[group] * (self.clipping_bound / norm).clamp(max=1.0)
 
-    def released_state(self) -> dict[str, Tensor | float]:
-        return {"clipping_bound": self.clipping_bound * self.theta, "theta": self.theta}
+    def sensitivity(self, state: GroupWeights) -> float:
+        return self.clipping_bound * float(state.theta.max())
+
+    def released(self, state: GroupWeights) -> dict[str, Tensor]:
+        return {"clipping_bound": self.clipping_bound * state.theta, "theta": state.theta}

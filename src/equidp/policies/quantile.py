@@ -3,63 +3,57 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from equidp._validate import check_number
-from equidp.errors import SettingError
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import Policy, Setting
+from equidp.policies.global_adapt import AdaptiveBound
+from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, setting
 
 
+@dataclass(frozen=True)
 class Quantile(Policy):
     """DP-SGD whose clipping bound C moves towards the target quantile of the gradient norms.
 
     Row 1[norm <= C] - 1/2; C <- C exp(-eta (s / b + 1/2 - gamma)) with s the released sum.
 
-    Args:
-        initial_bound: C before the first release.
-        target_quantile: gamma in (0, 1).
-        learning_rate: eta; 0.2 in the paper.
-        statistics_ratio: sigma_s / sigma.
+    Example:
+        >>> import equidp
+        >>> equidp.Quantile(clipping_bound=1.0, target_quantile=0.8).bound_learning_rate
+        0.2
     """
 
-    state_names = ("clipping_bound",)
+    clipping_bound: float = setting(1.0, "Clipping bound C before the first release.")
+    target_quantile: float = setting(0.5, "Share gamma in (0, 1) of norms that the bound leaves as they are.")
+    bound_learning_rate: float = setting(0.2, BOUND_LEARNING_RATE)
+    statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 
-    def __init__(
-        self,
-        initial_bound: float,
-        *,
-        target_quantile: float = 0.5,
-        learning_rate: float = 0.2,
-        statistics_ratio: float = 10.0,
-    ) -> None:
+    def __post_init__(self) -> None:
         check_number(
             "(0, inf)",
-            initial_bound=initial_bound,
-            learning_rate=learning_rate,
-            statistics_ratio=statistics_ratio,
+            clipping_bound=self.clipping_bound,
+            bound_learning_rate=self.bound_learning_rate,
+            statistics_ratio=self.statistics_ratio,
         )
-        check_number("(0, 1)", target_quantile=target_quantile)
-        self.clipping_bound = float(initial_bound)
-        self.target_quantile = float(target_quantile)
-        self.learning_rate = float(learning_rate)
-        self.statistics_ratio = float(statistics_ratio)
+        check_number("(0, 1)", target_quantile=self.target_quantile)
 
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return (norms <= self.clipping_bound).to(norms.dtype).unsqueeze(1) - 0.5
+    def init(self, setting: Setting) -> AdaptiveBound:
+        return AdaptiveBound.start(self.clipping_bound, setting)
 
-    def observe(self, released: Tensor) -> None:
-        if self.expected_batch_size is None:
-            raise SettingError(
-                "Quantile has no expected batch size yet; call prepare() first, as Trainer does."
-            )
+    def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return (norm <= state.bound.to(norm.dtype)).to(norm.dtype).unsqueeze(0) - 0.5
+
+    def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
         # The share of norms within the bound lies in [0, 1], whatever the noise says.
-        share = min(max(float(released[0]) / self.expected_batch_size + 0.5, 0.0), 1.0)
-        self.clipping_bound *= math.exp(-self.learning_rate * (share - self.target_quantile))
+        share = min(max(float(released[0]) / float(state.expected_batch_size) + 0.5, 0.0), 1.0)
+        return state.moved(
+            float(state.bound) * math.exp(-self.bound_learning_rate * (share - self.target_quantile))
+        )
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return (self.clipping_bound / norms).clamp(max=1.0)
+    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return (norm.reciprocal() * state.bound.to(norm.dtype)).clamp(max=1.0)
 
-    @property
-    def sensitivity(self) -> float:
-        return self.clipping_bound
+    def sensitivity(self, state: AdaptiveBound) -> float:
+        return float(state.bound)

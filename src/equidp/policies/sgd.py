@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,12 +12,20 @@ from torch import Tensor
 from equidp.kernel.policy import Policy
 
 
+@dataclass(frozen=True)
 class SGD(Policy):
-    """Every gradient as it is. Its sensitivity is infinite, so it takes no noise and its epsilon is infinite."""
+    """Leaves every gradient as it is: infinite sensitivity, no noise, infinite epsilon.
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.ones_like(norms)
+    Example:
+        >>> import equidp
+        >>> equidp.SGD().private
+        False
+    """
 
-    @property
-    def sensitivity(self) -> float:
+    private: ClassVar[bool] = False
+
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones_like(norm)
+
+    def sensitivity(self, state: Any) -> float:
         return math.inf

@@ -1,62 +1,93 @@
-"""From a plan to a Trainer."""
+"""From a resolved plan and data to a Trainer, in one place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
-from equidp.accounting.schedule import checked_schedule
-from equidp.data.dataset import DataSplit
-from equidp.models import MODELS
-from equidp.policies.methods import METHODS
-from equidp.training.plan import Plan
+from equidp.accounting.budget import PrivacyBudget
+from equidp.data.dataset import GroupedDataset
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.ledger import Ledger
+from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
-if TYPE_CHECKING:
-    from equidp.comparison.grid import RunSpec
 
-
-def build_model(plan: Plan, data: DataSplit, seed: int) -> nn.Module:
-    """The plan's model with the initial weights of `seed`; the caller's random state is left as it was.
+def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed: int | None) -> nn.Module:
+    """A model with fresh weights; those of a seed leave the caller's random state as it was.
 
     Convolutions have their channels last, which makes training of LeNet on a CPU a third faster.
+
+    Args:
+        factory: makes the model.
+        shape: of one input.
+        outputs: number of classes.
+        seed: of the initial weights; None: torch's global generator as it stands.
     """
-    factory = MODELS[plan.model] if isinstance(plan.model, str) else plan.model
+    if seed is None:
+        return factory(tuple(shape), outputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = factory(tuple(data.train.inputs.shape[1:]), data.train.num_classes)
+        model = factory(tuple(shape), outputs)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def make_optimizer(plan: Plan, model: nn.Module, steps: int) -> torch.optim.Optimizer:
-    """The plan's optimizer for a run of so many steps."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
+def build(
+    plan: ResolvedPlan,
+    train: GroupedDataset | Dataset[Any],
+    *,
+    seed: int | None,
+    secure: bool,
+    model: nn.Module | None = None,
+    loss: LossFunction | None = None,
+    engine: str = "ghost",
+    accountant: str = "pld",
+    callbacks: Sequence[Callback] = (),
+    ledger: Ledger | None = None,
+    budget: PrivacyBudget | None = None,
+    beyond_budget: str = "refuse",
+) -> Trainer:
+    """The Trainer of a resolved plan, checked and ready; nothing is spent yet.
+
+    Args:
+        plan: made for as many examples as `train` has.
+        train: the training data.
+        seed: of the initial weights, and of samples and noise where `secure` is False.
+        secure: draw samples and noise from the operating system.
+        model: trained in place; default: a fresh one from the plan's factory.
+        loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
+
+    Raises:
+        SettingError, DataError, ModelError, BudgetError: before any budget is spent.
+    """
+    if model is None:
+        assert isinstance(train, GroupedDataset), (
+            "another dataset does not say what its inputs look like: give a model"
+        )
+        model = build_model(plan.factory, train.inputs.shape[1:], train.num_classes, seed)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
     )
-
-
-def make_trainer(spec: RunSpec, data: DataSplit, callbacks: tuple[Callback, ...] = ()) -> Trainer:
-    """The trainer of a run, checked and ready; nothing is spent yet."""
-    plan, model = spec.plan, build_model(spec.plan, data, spec.seed)
-    _, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
-    optimizer = make_optimizer(plan, model, steps)
-    assert plan.delta is not None
     return Trainer(
         model,
         optimizer,
-        data.train,
-        policy=METHODS[spec.method].make(plan, data.train.num_groups),
+        train,
+        policy=plan.policy,
         batch_size=plan.batch_size,
-        steps=steps,
+        steps=plan.steps,
         delta=plan.delta,
-        noise_multiplier=0.0 if spec.method == "sgd" else plan.noise_multiplier,
-        engine=spec.engine,
-        secure=False,
-        seed=spec.seed,
+        noise_multiplier=plan.noise_multiplier,
+        loss=loss,
+        engine=engine,
+        accountant=accountant,
+        secure=secure,
+        seed=None if secure else seed,
         callbacks=callbacks,
+        ledger=ledger,
+        budget=budget,
+        beyond_budget=beyond_budget,
     )

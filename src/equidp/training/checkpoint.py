@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from equidp._files import write_whole
 from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
-from equidp.training.trainer import Callback
+from equidp.training.trainer import Callback, Trainer
 
 if TYPE_CHECKING:
     from equidp.training.trainer import Trainer
@@ -117,8 +117,7 @@ class Checkpoints(Callback):
             )
         trainer.model.load_state_dict(state["model"])
         trainer.optimizer.load_state_dict(state["optimizer"])
-        trainer.policy.load_state_dict(state["policy"])
-        trainer.begun = True
+        trainer.restore(state["policy"])
         if trainer.scheduler is not None:
             trainer.scheduler.load_state_dict(state["scheduler"])
             with warnings.catch_warnings():
@@ -218,7 +217,7 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
-        "policy": trainer.policy.state_dict(),
+        "policy": trainer.policy_state._asdict(),
     }
 
 

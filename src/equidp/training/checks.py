@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
+from equidp._validate import check_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError, SettingError
@@ -40,13 +41,23 @@ def check_kinds(model: object, train: object, policy: object, ledger: object, bu
         )
 
 
-def check_groups(policy: Policy, train: object) -> None:
-    """A policy made for a number of groups gets as many."""
-    wanted = policy.num_groups
-    if wanted is not None and isinstance(train, GroupedDataset) and wanted != train.num_groups:
+def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
+    """K: the dataset's own, or what was given for a torch Dataset; None where neither says and the method needs none."""
+    if isinstance(train, GroupedDataset):
+        if num_groups not in (None, train.num_groups):
+            raise SettingError(
+                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out for a "
+                "GroupedDataset."
+            )
+        return train.num_groups
+    if num_groups is not None:
+        check_whole(1, num_groups=num_groups)
+    elif policy.needs_groups:
         raise SettingError(
-            f"the policy was made for num_groups={wanted}, and the data has {train.num_groups} groups; make it for these."
+            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many there are; "
+            "give num_groups=..., which is public."
         )
+    return num_groups
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -1,26 +1,66 @@
-"""Plans: how a model is trained in a comparison, the published settings, and the table of methods."""
+"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method and dataset, with nothing left open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
+from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
+from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.events import Entries
+from equidp.kernel.policy import Policy
 from equidp.models import MODELS
+from equidp.policies.methods import all_settings, make_policy
 
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 
 
 @dataclass(frozen=True)
+class ResolvedPlan:
+    """How one method trains on one dataset; made by `Plan.resolve`.
+
+    Attributes:
+        method: its name in `METHODS`.
+        policy: made from the settings that the method has.
+        model: its name.
+        factory: what makes the model.
+        learning_rate: of the optimizer.
+        batch_size: b, expected.
+        epochs: passes over the data.
+        sample_rate: q = b / n.
+        steps: T.
+        noise_multiplier: sigma; 0 for a method without privacy.
+        delta: of the whole run.
+        momentum, weight_decay: of the optimizer.
+    """
+
+    method: str
+    policy: Policy
+    model: str
+    factory: ModelFactory
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    delta: float
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
 class Plan:
-    """How to train, the same for every method but for `by_method`.
+    """How to train, whatever the method.
 
     Attributes:
         model: a name from `equidp.models.MODELS`, or a factory.
@@ -28,13 +68,19 @@ class Plan:
         batch_size: b, expected.
         epochs: passes over the training data.
         noise_multiplier: sigma.
-        clipping_bound: C, or C_0 of the methods with several bounds.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
-        statistics_ratio: sigma_s / sigma.
-        smoothing: DPSGD-F's moving average of released counts.
-        strict_bound: Z of Global. initial_bound, bound_learning_rate, tolerance: Z_0, eta_Z and tau of Global-Adapt.
-        by_method: method name -> fields that differ for it.
+        method_settings: settings of methods by name, such as clipping_bound; each method takes those that it has.
+        by_method: method -> fields of the plan and settings of the method that differ for it.
+
+    Raises:
+        SettingError: a value outside its range, an unknown name.
+
+    Example:
+        >>> import equidp
+        >>> plan = equidp.Plan("mlp", epochs=2, method_settings={"clipping_bound": 0.5})
+        >>> plan.resolve("dpsgd", num_examples=1024).steps
+        8
     """
 
     model: str | ModelFactory = "logistic"
@@ -42,16 +88,10 @@ class Plan:
     batch_size: int = 256
     epochs: float = 20
     noise_multiplier: float = 1.0
-    clipping_bound: float = 1.0
     delta: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
-    statistics_ratio: float = 10.0
-    smoothing: float = 0.0
-    strict_bound: float = 50.0
-    initial_bound: float = 50.0
-    bound_learning_rate: float = 0.1
-    tolerance: float = 1.0
+    method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,34 +102,126 @@ class Plan:
             )
         if isinstance(self.model, str) and self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
-        for name in ("learning_rate", "clipping_bound", "epochs", "statistics_ratio"):
-            value = getattr(self, name)
-            if (name, value) != ("learning_rate", None):
-                check_number("(0, inf)", **{name: value})
-        for name in ("noise_multiplier", "weight_decay"):
-            check_number("[0, inf)", **{name: getattr(self, name)})
+        if self.learning_rate is not None:
+            check_number("(0, inf)", learning_rate=self.learning_rate)
+        check_number("(0, inf)", epochs=self.epochs)
+        check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
         check_whole(1, batch_size=self.batch_size)
-        known = {each.name for each in fields(self)} - {"by_method"}
+        known = all_settings()
+        for name in self.method_settings:
+            if name not in known:
+                raise unknown_name("method setting", name, known)
         for method, changes in self.by_method.items():
             for name in changes:
-                if name not in known:
-                    raise unknown_name(f"setting of {method}", name, known)
+                if name not in known and name not in _FIELDS:
+                    raise unknown_name(f"setting of {method}", name, [*known, *_FIELDS])
 
-    def for_method(self, method: str) -> Plan:
-        """This plan with what `by_method` says of one method."""
-        return replace(self, **self.by_method.get(method, {}), by_method={})
+    @property
+    def model_name(self) -> str:
+        """The model's name, for a reader."""
+        return (
+            self.model
+            if isinstance(self.model, str)
+            else getattr(self.model, "__name__", type(self.model).__name__)
+        )
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
-        """This plan with other settings, which then hold for every method."""
+        """This plan with other values, which then hold for every method.
+
+        Args:
+            changes: fields of the plan, or settings of methods, by name.
+        """
         kept = {
             method: {name: value for name, value in settings.items() if name not in changes}
             for method, settings in self.by_method.items()
         }
-        return replace(self, **changes, by_method=kept)
+        return replace(self._changed(changes), by_method=kept)
+
+    def for_method(self, method: str) -> Plan:
+        """This plan with what `by_method` says of one method."""
+        return replace(self._changed(self.by_method.get(method, {})), by_method={})
+
+    def policy(self, method: str) -> Policy:
+        """The method's policy under this plan."""
+        return make_policy(method, self.for_method(method).method_settings)
+
+    def resolve(
+        self,
+        method: str,
+        num_examples: int,
+        *,
+        epsilon: float | None = None,
+        accountant: str = "pld",
+        also_spent: Entries = (),
+    ) -> ResolvedPlan:
+        """What this plan means for one method and n training examples.
+
+        Args:
+            method: a name from `METHODS`.
+            num_examples: n, public.
+            epsilon: target that the noise is calibrated to; None: the plan's noise multiplier.
+            accountant: whose epsilon that is.
+            also_spent: (event, count) pairs that the same epsilon pays for, such as a release.
+
+        Raises:
+            SettingError: a plan of no steps, an epsilon for a method without privacy, one that cannot be met.
+        """
+        own, policy = self.for_method(method), self.policy(method)
+        delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
+        rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
+        noise = own.noise_multiplier
+        if not policy.private:
+            if epsilon is not None:
+                raise SettingError(
+                    f"{method} takes no noise and has no epsilon; choose a private method, such as dpsgd."
+                )
+            noise = 0.0
+        elif epsilon is not None:
+            noise = calibrate_noise(
+                epsilon, delta, rate, steps, policy.statistics_ratio, accountant, also_spent
+            )
+        return ResolvedPlan(
+            method=method,
+            policy=policy,
+            model=own.model_name,
+            factory=MODELS[own.model] if isinstance(own.model, str) else own.model,
+            learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
+            batch_size=own.batch_size,
+            epochs=own.epochs,
+            sample_rate=rate,
+            steps=steps,
+            noise_multiplier=noise,
+            delta=delta,
+            momentum=own.momentum,
+            weight_decay=own.weight_decay,
+        )
+
+    def _changed(self, changes: Mapping[str, Any]) -> Plan:
+        own = {name: value for name, value in changes.items() if name in _FIELDS}
+        of_methods = {name: value for name, value in changes.items() if name not in _FIELDS}
+        return replace(self, **own, method_settings={**self.method_settings, **of_methods})
+
+
+_FIELDS = frozenset(each.name for each in fields(Plan)) - {"method_settings", "by_method"}
 
 
 def default_plan(data: str | DataSource) -> Plan:
-    """The published settings of a named dataset, or a plain plan for any other data."""
-    name = data if isinstance(data, str) else data.name
-    return Plan(**PUBLISHED.get(name, {}))
+    """The published settings of a named dataset, or a plain plan for any other data.
+
+    Example:
+        >>> import equidp
+        >>> equidp.default_plan("adult").method_settings["clipping_bound"]
+        0.5
+    """
+    published = dict(PUBLISHED.get(data if isinstance(data, str) else data.name, {}))
+    by_method = published.pop("by_method", {})
+    return replace(Plan().with_changes(published), by_method=by_method)
+
+
+def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """How many seeds (0, 1, ...), or which: as a list of at least one."""
+    listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not listed or not all(isinstance(seed, int) for seed in listed):
+        raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
+    return listed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -13,10 +11,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from equidp.training.trainer import Callback
-
-if TYPE_CHECKING:
-    from equidp.training.trainer import Trainer
+from equidp.training.trainer import Callback, Trainer
 
 
 class ProgressBar(Callback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,7 @@ from equidp.evaluation.groups import check_outputs, group_metrics
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.training.record import RunRecord
-from equidp.training.trainer import Callback
-
-if TYPE_CHECKING:
-    from equidp.training.trainer import Trainer
+from equidp.training.trainer import Callback, Trainer
 
 
 class EpochRecorder(Callback):
@@ -50,7 +47,7 @@ class EpochRecorder(Callback):
             self.test.groups,
             self.test.group_names,
         ).set_index("group")
-        released = trainer.policy.released_state()
+        released = trainer.policy.released(trainer.policy_state)
         for group, name in enumerate(self.test.group_names):
             self.record.append(
                 {
@@ -70,30 +67,26 @@ class EpochRecorder(Callback):
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = next(trainer.model.parameters()).device
-        norms = trainer.engine.norms(
-            self.test.inputs[sample].to(device), self.test.targets[sample].to(device)
-        )
+        measured = trainer.engine(self.test.inputs[sample].to(device), self.test.targets[sample].to(device))
+        norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)
-        trainer.engine.weighted_sum(torch.full_like(norms, 1 / len(sample)))
+        measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))
         gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
         trainer.optimizer.zero_grad(set_to_none=True)
         groups = torch.full_like(norms, group, dtype=torch.int64)
-        weights = step_weights(trainer.policy, norms, groups)
+        weights = step_weights(trainer.policy, trainer.policy_state, norms, groups)
         return {
             "mean_norm": float(norms.mean()),
             "max_norm": float(norms.max()),
             "mean_gradient_norm": mean_gradient_norm,
-            "share_clipped": share_clipped(trainer.policy, weights, groups),
+            "share_clipped": share_clipped(trainer.policy, trainer.policy_state, weights, groups),
         }
 
 
-def _released_figures(released: dict[str, Tensor | float], group: int) -> dict[str, Any]:
+def _released_figures(released: dict[str, Tensor], group: int) -> dict[str, Any]:
     """The clipping bound of the group and, if the policy has one, its further scale (Z or theta)."""
-    figures = {
-        name: float(value[group]) if isinstance(value, Tensor) else float(value)
-        for name, value in released.items()
-    }
+    figures = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
     bound = figures.pop("clipping_bound", math.nan)
     name, scale = next(iter(figures.items()), ("", math.nan))
     return {"clipping_bound": bound, "scale": scale, "scale_name": name}

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predict import predict
-from equidp.kernel import epsilon
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.events import Entries
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True)
+class RunFacts:
+    """How a run was trained, for a reader; what is not known is None or empty.
+
+    Attributes:
+        method: the policy's class.
+        method_settings: of the policy, by name.
+        num_examples: n, training examples.
+        expected_batch_size: b.
+        steps: T, the steps of the run.
+        planned_steps: T before a budget cut it short.
+        optimizer: its class.
+        learning_rate: of its first group of parameters.
+        engine: the gradient engine's class.
+        seeded: whether samples and noise come from a seed.
+        groups, classes: their names.
+    """
+
+    method: str = ""
+    method_settings: Mapping[str, Any] = field(default_factory=dict)
+    num_examples: int | None = None
+    expected_batch_size: float | None = None
+    steps: int | None = None
+    planned_steps: int | None = None
+    optimizer: str = ""
+    learning_rate: float | None = None
+    engine: str = ""
+    seeded: bool = False
+    groups: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -29,19 +57,30 @@ class Run:
 
     Attributes:
         model: the trained model.
-        entries: the private steps, from the ledger.
-        delta: the delta that `epsilon` is reported at unless told otherwise.
+        entries: (event, number of steps) pairs, from the ledger.
+        delta: at which `epsilon` is reported unless another is given.
         loss: per-example loss that the model was trained with.
         accountant: name of the accountant that the run was planned with.
-        settings: how it was trained, as plain values.
+        facts: how it was trained.
+
+    Example:
+        >>> import torch, equidp
+        >>> x = torch.randn(64, 3)
+        >>> data = equidp.GroupedDataset(x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> trainer = equidp.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...                          batch_size=16, steps=2, noise_multiplier=2.0, delta=1e-3)
+        >>> run = trainer.fit()
+        >>> run.facts.steps, 0 < run.epsilon() < 3
+        (2, True)
     """
 
     model: nn.Module
-    entries: tuple[tuple[StepEvent, int], ...]
+    entries: Entries
     delta: float
     loss: LossFunction
     accountant: str = "pld"
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    facts: RunFacts = field(default_factory=RunFacts)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None) -> float:
         """Epsilon of everything the run spent; infinite where it trained without privacy."""
@@ -53,55 +92,22 @@ class Run:
         Raises:
             DataError: not a GroupedDataset, or one with other classes than the training data's.
         """
-        self._check_test(test)
+        self.check_test(test)
         outputs = predict(self.model, test.inputs)
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
-    def card(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        test: GroupedDataset | None = None,
-        data: str = "",
-        notes: Sequence[str] = (),
-        released: Mapping[str, float] | None = None,
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Writes the model card: what the model is, what it guarantees, and what it does to each group.
-
-        Args:
-            path: ending in .html or .md.
-            test: what metrics by group are of.
-            data: what the data is called.
-            notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
-            released: individual privacy that was released, by name, such as the mean of `IndividualReport.release_mean`. It cost
-                privacy, so the run must have been taken after it: `trainer.run()`.
-            details: further plain values, listed with the settings.
+    def check_test(self, test: GroupedDataset) -> None:
+        """Refuses a test set that the model was not trained for.
 
         Raises:
-            SettingError: another ending, a place that cannot be written, or releases that the run does not count.
+            DataError: not a GroupedDataset, or one with other classes than the training data's.
         """
-        from equidp.report.card import write_cards  # reports need runs, not the other way round
-
-        if test is not None:
-            self._check_test(test)
-        # A release reads every example, so its event has sample rate 1.
-        if released and (
-            len({event for event, _ in self.entries}) < 2
-            or all(event.sample_rate < 1 for event, _ in self.entries)
-        ):
-            raise SettingError(
-                f"released={dict(released)}, but this run was taken before it was paid for; write the card of trainer.run()."
-            )
-        write_cards(self, [path], test, data, notes, released or {}, details or {})
-
-    def _check_test(self, test: GroupedDataset) -> None:
         if not isinstance(test, GroupedDataset):
             raise DataError(
-                f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets and "
-                "groups."
+                f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets "
+                "and groups."
             )
-        classes = self.settings.get("classes", test.class_names)
+        classes = self.facts.classes or test.class_names
         if list(classes) != list(test.class_names):
             raise DataError(
                 f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model was trained with "
@@ -110,7 +116,7 @@ class Run:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy with weights of its own; of activations that modules hold on to, without their graph.
+    """A copy with weights of its own. Activations that modules keep as attributes are copied without their graph.
 
     Raises:
         ModelError: it cannot be copied.
@@ -123,6 +129,6 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(
-            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take it after the last, "
-            "or use trainer.ledger and trainer.model."
+            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take it after the "
+            "last, or use trainer.ledger and trainer.model."
         ) from error

@@ -1,0 +1,54 @@
+"""How policies declare their settings, with what the command line and `equidp methods` say of them."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, get_type_hints
+
+from equidp.kernel.policy import Policy
+
+CLIPPING_BOUND = "Clipping bound C (C_0 where groups have bounds of their own)."
+STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradients, sigma_s / sigma."
+BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a policy with its default and its meaning in a sentence."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class MethodSetting:
+    """One setting of a method.
+
+    Attributes:
+        name: of the policy's field.
+        type: of its values.
+        default: None where there is none.
+        help: its meaning, in a sentence.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+
+def settings_of(policy: type[Policy]) -> list[MethodSetting]:
+    """The settings of a policy, in the order of its fields.
+
+    Example:
+        >>> from equidp.policies import DPSGD
+        >>> settings_of(DPSGD)[0].name
+        'clipping_bound'
+    """
+    types = get_type_hints(policy)
+    return [
+        MethodSetting(
+            each.name,
+            types[each.name],
+            None if each.default is MISSING else each.default,
+            each.metadata.get("help", ""),
+        )
+        for each in fields(policy)  # type: ignore[arg-type]
+    ]
