@@ -146,10 +146,10 @@ def _observe_exactly(trainer: Trainer, subject: Subject, data: GroupedDataset, s
     """Tells the policy the exact sum of a sample's statistics, where it reads any."""
     if trainer.policy.statistics_ratio is None:
         return
-    parts = list(subject.measured(data, sample))
+    parts = [(measured.norms.detach(), chunk[2]) for measured, chunk in subject.measured(data, sample)]
     if not parts:
         return
-    norms, groups = (torch.cat([part[at] for part in parts]) for at in (4, 2))
+    norms, groups = (torch.cat(each) for each in zip(*parts, strict=True))
     rows = rowwise(copy.deepcopy(trainer.policy).statistics, norms, groups)
     total = private_sum(rows, bound=1.0, noise_multiplier=0.0, randomness=trainer.randomness)
     trainer.policy.observe(total.to(torch.float32))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError, shape_in_words
 from equidp.kernel.bounding import capped_weights, rowwise
-from equidp.kernel.engine import GradientEngine
+from equidp.kernel.engine import Engine, Measured
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import _blocks, _noisy, private_sum
@@ -41,12 +41,16 @@ def _shape(values: Tensor, norms: Tensor) -> str:
     return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")
 
 
-def _joined(measured: list[tuple[Tensor, Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
+def _joined(measured: Sequence[tuple[Tensor, Tensor]], groups: Tensor) -> tuple[Tensor, Tensor]:
     """Norms and groups of all parts; of none, nothing, on the device of `groups`."""
     if not measured:
         return torch.empty(0, device=groups.device), groups
-    norms_of, groups_of, _ = zip(*measured, strict=True)
+    norms_of, groups_of = zip(*measured, strict=True)
     return torch.cat(norms_of), torch.cat(groups_of)
+
+
+def _norms(measured: Measured | None, groups: Tensor) -> Tensor:
+    return torch.empty(0, device=groups.device) if measured is None else measured.norms.detach()
 
 
 class PrivateStep:
@@ -78,7 +82,7 @@ class PrivateStep:
 
     def __init__(
         self,
-        engine: GradientEngine,
+        engine: Engine,
         policy: Policy,
         parameters: Sequence[torch.nn.Parameter],
         *,
@@ -123,12 +127,14 @@ class PrivateStep:
             parts = self._parts(inputs, targets, groups, indices)
             self.ledger.spend(self.event)  # before the data is looked at: a step that fails is no second try
             if self.event.statistics_noise is not None:
-                measured = [self._finite_norms(*part) for part in parts]
-                self._release_statistics(*_joined(measured, groups))
-                sensitivity = self._sensitivity()
                 if len(parts) == 1:
-                    self._add_weighted(*measured[0], sensitivity)
+                    measured, known, indices = self._measured(*parts[0])
+                    self._release_statistics(_norms(measured, known), known)
+                    sensitivity = self._sensitivity()
+                    self._add_weighted(measured, known, indices, sensitivity)
                 else:
+                    self._release_statistics(*_joined([self._norms_of(part) for part in parts], groups))
+                    sensitivity = self._sensitivity()
                     self._add_parts(parts, sensitivity)
             else:
                 sensitivity = self._sensitivity()
@@ -152,15 +158,18 @@ class PrivateStep:
 
     def _add_parts(self, parts: Sequence[tuple[Tensor, ...]], sensitivity: float) -> None:
         for inputs, targets, groups, indices in parts:
-            self._add_weighted(*self._finite_norms(inputs, targets, groups, indices), sensitivity)
+            self._add_weighted(*self._measured(inputs, targets, groups, indices), sensitivity)
 
-    def _add_weighted(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> None:
-        """Adds to `p.grad` the weighted gradients of the examples that the engine measured last; these are their norms."""
-        if not len(norms):
+    def _add_weighted(
+        self, measured: Measured | None, groups: Tensor, indices: Tensor, sensitivity: float
+    ) -> None:
+        """Adds the weighted gradients of measured examples to `p.grad`."""
+        if measured is None:
             return
+        norms = measured.norms.detach()
         weights = self._weights(norms, groups)
         limits = self._limits(indices, norms)
-        self.engine.weighted_sum(
+        measured.weighted_sum(
             capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
         )
 
@@ -198,19 +207,26 @@ class PrivateStep:
             )
         return limits.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
-    def _finite_norms(
+    def _norms_of(self, part: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Norms and groups of a part's examples whose gradient is finite; nothing else of it is kept."""
+        measured, groups, _ = self._measured(*part)
+        return _norms(measured, groups), groups
+
+    def _measured(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Norms, groups and indices of the examples whose gradient is finite; the others leave the batch before the engine sums."""
+    ) -> tuple[Measured | None, Tensor, Tensor]:
+        """The examples whose gradient is finite, None where there are none, with their groups and indices."""
         if not len(inputs):
-            return torch.empty(0, device=inputs.device), groups, indices
-        norms = self.engine.norms(inputs, targets).detach()
+            return None, groups, indices
+        measured = self.engine(inputs, targets)
+        norms = measured.norms.detach()
         if math.isfinite(norms.sum()):  # then each of them is
-            return norms, groups, indices
+            return measured, groups, indices
         finite = torch.isfinite(norms)
         if finite.all():
-            return norms, groups, indices
-        return self._finite_norms(inputs[finite], targets[finite], groups[finite], indices[finite])
+            return measured, groups, indices
+        del measured
+        return self._measured(inputs[finite], targets[finite], groups[finite], indices[finite])
 
     def _rows(
         self, rule: Callable[[Policy], Callable[[Tensor, Tensor], Tensor]], norms: Tensor, groups: Tensor

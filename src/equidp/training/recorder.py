@@ -70,11 +70,12 @@ class EpochRecorder(Callback):
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = next(trainer.model.parameters()).device
-        norms = trainer.engine.norms(
+        measured = trainer.engine(
             self.test.inputs[sample].to(device), self.test.targets[sample].to(device)
         )
+        norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)
-        trainer.engine.weighted_sum(torch.full_like(norms, 1 / len(sample)))
+        measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))
         gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
         trainer.optimizer.zero_grad(set_to_none=True)

@@ -20,7 +20,7 @@ from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, make_engine
 from equidp.errors import SettingError
-from equidp.kernel.engine import GradientEngine, LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
@@ -177,7 +177,7 @@ class Trainer:
             budget.check(self.event, left)
         self.ledger = budget.ledger(self.ledger)
 
-    def _checked_engine(self, name: str) -> GradientEngine:
+    def _checked_engine(self, name: str) -> Engine:
         """The engine, after model, loss and engine were tried on a few examples."""
         inputs, targets, *_ = self._on_device(next(self._load([_spread(self.num_examples)])))
         class_names = self.train.class_names if isinstance(self.train, GroupedDataset) else ()
