@@ -36,5 +36,5 @@ def test_norms_are_those_of_opacus(name):
     theirs = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
     loss(theirs(inputs), targets).sum().backward()
     rows: list[Tensor] = [parameter.grad_sample.flatten(1) for parameter in theirs.parameters()]
-    norms = make_engine("ghost", model, loss).norms(inputs, targets)
+    norms = make_engine("ghost", model, loss)(inputs, targets).norms
     torch.testing.assert_close(norms, torch.cat(rows, dim=1).norm(dim=1), rtol=1e-10, atol=1e-12)

@@ -253,8 +253,8 @@ def test_a_table_of_as_many_rows_as_there_are_examples_is_not_taken_apart(tried)
     engine = make_engine("ghost", model, LOSS)
     check_engine(engine, model, LOSS, torch.randn(tried, 4), torch.zeros(tried, dtype=torch.int64))
     inputs, targets = torch.randn(5, 4), torch.zeros(5, dtype=torch.int64)
-    expected = make_engine("functional", model, LOSS).norms(inputs, targets)
-    torch.testing.assert_close(engine.norms(inputs, targets), expected)
+    expected = make_engine("functional", model, LOSS)(inputs, targets).norms
+    torch.testing.assert_close(engine(inputs, targets).norms, expected)
 
 
 class Flipped(nn.Module):

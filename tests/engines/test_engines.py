@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -148,10 +149,10 @@ def test_frozen_parameters_are_left_out(engine, frozen):
 def test_a_bad_example_spoils_its_own_norm_only(engine):
     model = MODELS["small-cnn"]((1, 8, 8), 3)
     inputs, targets = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
-    clean = make_engine(engine, model, loss).norms(inputs, targets)
+    clean = make_engine(engine, model, loss)(inputs, targets).norms
     inputs[1] = torch.nan
     inputs[3] = 3e38
-    spoilt = make_engine(engine, model, loss).norms(inputs, targets)
+    spoilt = make_engine(engine, model, loss)(inputs, targets).norms
     torch.testing.assert_close(spoilt[[0, 2]], clean[[0, 2]])
     assert not torch.isfinite(spoilt[[1, 3]]).any()
 
@@ -176,7 +177,7 @@ def test_norms_are_not_understated_where_terms_cancel(layer, size):
         row_norms = torch.ones(8)
     # One output gradient is 1e4 everywhere, the other -1e4 (1 + size / 1000): what is left of 64 of them is their difference.
     true = 1e4 * size * 1e-3 * 8 * row_norms
-    norms = make_engine("ghost", model, lambda outputs, targets: outputs).norms(inputs, torch.zeros(8))
+    norms = make_engine("ghost", model, lambda outputs, targets: outputs)(inputs, torch.zeros(8)).norms
     assert (norms >= 0.99 * true).all()
 
 
@@ -185,13 +186,13 @@ def test_a_batch_in_chunks_equals_one_chunk_with_the_same_dropout():
     inputs, targets = drawn(7, 6), torch.arange(7) % 2
     engine = FunctionalEngine(model, loss, chunk_size=3)
     torch.manual_seed(1)
-    norms = engine.norms(inputs, targets)
+    norms = engine(inputs, targets).norms
     gradients = []
     for index in range(7):
         torch.manual_seed(1)
-        engine.norms(inputs, targets)
+        measured = engine(inputs, targets)
         model.zero_grad()
-        engine.weighted_sum(torch.eye(7, dtype=torch.float64)[index])
+        measured.weighted_sum(torch.eye(7, dtype=torch.float64)[index])
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     torch.testing.assert_close(torch.stack(gradients), norms)
 
@@ -206,18 +207,123 @@ def test_norms_of_a_whole_dataset_in_chunks(engine, chunk_size):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+class Recalling(nn.Module):
+    """A parameter of the module's own and dropout: both are run again for the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.layer = nn.Parameter(torch.randn(6)), nn.Linear(6, 6)
+        self.dropout = nn.Dropout(0.4)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.dropout(self.layer(values + self.shift))
+
+
+def gradients_of(model: nn.Module) -> list[Tensor]:
+    """Copies of all gradients, which are removed from the model."""
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    return gradients
+
+
+INDEPENDENCE = {
+    "linear": lambda: (nn.Linear(6, 2), (6,)),
+    "conv": lambda: (MODELS["small-cnn"]((1, 8, 8), 2), (1, 8, 8)),
+    "reused": lambda: (Reused(nn.Linear(5, 5)), (5,)),
+    "fallback": lambda: (nn.Sequential(Recalling(), nn.Linear(6, 2)), (6,)),
+    "recurrent": lambda: (nn.Sequential(nn.RNN(3, 4, batch_first=True), First(), nn.Flatten()), (5, 3)),
+    "transformer": lambda: (
+        nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), SumOfSquares()),
+        (5, 8),
+    ),
+}
+
+
+class First(nn.Module):
+    def forward(self, values: tuple[Tensor, ...]) -> Tensor:
+        return values[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [*ENGINES.values(), lambda *given: FunctionalEngine(*given, chunk_size=2)],
+    ids=[*ENGINES, "chunks"],
+)
+@pytest.mark.parametrize("name", INDEPENDENCE)
+def test_measured_batches_do_not_disturb_each_other(make, name):
+    """Another batch measured, and summed, between a batch's norms and its sum: p.grad is the same to the digit."""
+    model, shape = INDEPENDENCE[name]()
+    engine = make(model, loss)
+    batches = [(torch.randn(size, *shape), torch.arange(size) % 2) for size in (5, 7)]
+    weights = [torch.rand(5), torch.rand(7)]
+    engine(*batches[0]), engine(*batches[1])  # an engine may learn the shapes of arguments from two sizes
+    alone = []
+    for seed, batch, each in zip((1, 2), batches, weights, strict=True):
+        torch.manual_seed(seed)
+        measured = engine(*batch)
+        measured.weighted_sum(each)
+        alone.append((measured.norms, gradients_of(model)))
+    torch.manual_seed(1)
+    first = engine(*batches[0])
+    torch.manual_seed(2)
+    second = engine(*batches[1])
+    second.weighted_sum(weights[1])
+    of_second = gradients_of(model)
+    first.weighted_sum(weights[0])
+    for measured, gradients, expected in (
+        (first, gradients_of(model), alone[0]),
+        (second, of_second, alone[1]),
+    ):
+        assert torch.equal(measured.norms, expected[0])
+        assert all(map(torch.equal, gradients, expected[1]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_is_summed_once(engine):
+    model = nn.Linear(4, 2)
+    measured = make_engine(engine, model, loss)(torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    measured.weighted_sum(torch.ones(3))
+    before = gradients_of(model)
+    with pytest.raises(RuntimeError, match=r"taken before.*measure the batch again"):
+        measured.weighted_sum(torch.ones(3))
+    assert before
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_changing_the_norms_does_not_change_the_sum(engine):
+    """The functional engine in chunks holds what it computes again to the norms that it measured."""
+    model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
+    for make in (ENGINES[engine], lambda *given: FunctionalEngine(*given, chunk_size=2)):
+        make(model, loss)(inputs, targets).weighted_sum(torch.ones(5))
+        expected = gradients_of(model)
+        measured = make(model, loss)(inputs, targets)
+        measured.norms.zero_()
+        measured.weighted_sum(torch.ones(5))
+        assert all(map(torch.equal, gradients_of(model), expected))
+
+
+def test_an_engine_keeps_nothing_of_a_batch():
+    """What a batch holds goes with the measured value, summed or not."""
+    for name in ENGINES:
+        engine = make_engine(name, nn.Linear(4, 2), loss)
+        inputs = torch.randn(3, 4)
+        reference = weakref.ref(inputs)
+        measured = engine(inputs, torch.tensor([0, 1, 0]))
+        del inputs, measured
+        assert reference() is None
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_are_added_to_what_is_there(engine):
     model = nn.Linear(3, 2).double()
     made = make_engine(engine, model, loss)
     inputs, targets = drawn(4, 3), torch.zeros(4, dtype=torch.int64)
     for _ in range(2):
-        made.norms(inputs, targets)
-        made.weighted_sum(torch.ones(4, dtype=torch.float64))
+        made(inputs, targets).weighted_sum(torch.ones(4, dtype=torch.float64))
     twice = model.weight.grad.clone()
     model.zero_grad()
-    made.norms(inputs, targets)
-    made.weighted_sum(torch.ones(4, dtype=torch.float64))
+    made(inputs, targets).weighted_sum(torch.ones(4, dtype=torch.float64))
     torch.testing.assert_close(twice, 2 * model.weight.grad)
 
 
@@ -225,12 +331,12 @@ def test_the_model_is_left_without_trace():
     model = MODELS["small-cnn"]((1, 8, 8), 3)
     before = pickle.dumps(model)
     engine = make_engine("ghost", model, loss)
-    engine.norms(torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))
+    engine(torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))
     assert pickle.dumps(model) == before
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     copy.deepcopy(model)
     with pytest.raises(RuntimeError):
-        engine.norms(torch.randn(2, 5), torch.tensor([0, 1]))
+        engine(torch.randn(2, 5), torch.tensor([0, 1]))
     assert pickle.dumps(model) == before
     assert torch.backends.mha.get_fastpath_enabled()
 
@@ -240,7 +346,7 @@ def test_inputs_that_require_a_gradient_change_nothing():
     inputs, targets = drawn(3, 4), torch.tensor([0, 1, 0])
     engine = make_engine("ghost", model, loss)
     torch.testing.assert_close(
-        engine.norms(inputs.clone().requires_grad_(), targets),
+        engine(inputs.clone().requires_grad_(), targets).norms,
         single_gradients(model, inputs, targets).norm(dim=1),
     )
 
@@ -248,7 +354,7 @@ def test_inputs_that_require_a_gradient_change_nothing():
 def test_a_mean_loss_is_refused():
     engine = make_engine("ghost", nn.Linear(3, 2), nn.CrossEntropyLoss())
     with pytest.raises(ModelError, match="reduction='none'"):
-        engine.norms(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+        engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
 
 
 class Across(nn.Module):
@@ -283,13 +389,13 @@ def test_an_output_that_does_not_lead_with_the_batch_is_refused():
             return self.across(values).T
 
     with pytest.raises(ModelError, match="Across has outputs whose first dimension is not the batch"):
-        make_engine("ghost", Model(), loss).norms(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+        make_engine("ghost", Model(), loss)(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
 
 
 def test_a_layer_that_reads_examples_in_another_dimension_is_refused():
     engine = make_engine("ghost", Sideways(nn.Linear(3, 2)), loss)
     with pytest.raises(ModelError, match="Linear reads a tensor whose first dimension is not the batch"):
-        engine.norms(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
+        engine(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
 
 
 def test_an_overridden_layer_does_not_get_the_layers_rule():
@@ -331,8 +437,9 @@ def test_norms_and_sums_are_float32_under_autocast(engine, model, inputs):
     made = make_engine(engine, model, loss)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         oracle = single_gradients(model, inputs, targets)
-        norms = made.norms(inputs, targets)
-        made.weighted_sum(torch.ones(4))
+        measured = made(inputs, targets)
+        measured.weighted_sum(torch.ones(4))
+    norms = measured.norms
     assert norms.dtype == torch.float32
     total = torch.cat([p.grad.flatten() for p in model.parameters()])
     size = oracle.norm(dim=1).max()
@@ -347,11 +454,11 @@ def test_sums_under_autocast_have_the_norms_that_were_measured():
     engine = make_engine("ghost", model, loss)
     for index in range(3):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            norms = engine.norms(inputs, targets)
+            measured = engine(inputs, targets)
             model.zero_grad()
-            engine.weighted_sum(torch.eye(3)[index])
+            measured.weighted_sum(torch.eye(3)[index])
         alone = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
-        torch.testing.assert_close(alone, norms[index], rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(alone, measured.norms[index], rtol=1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -361,12 +468,12 @@ def test_weights_cast_once_are_not_used_again_after_they_changed(engine):
     inputs, targets = torch.randn(4, 5), torch.tensor([0, 1, 0, 1])
     made = make_engine(engine, model, loss)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        made.norms(inputs, targets)
+        made(inputs, targets)
         with torch.no_grad():
             model.weight.mul_(-3.0)
-        again = made.norms(inputs, targets)
+        again = made(inputs, targets).norms
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(again, make_engine(engine, model, loss).norms(inputs, targets))
+        torch.testing.assert_close(again, make_engine(engine, model, loss)(inputs, targets).norms)
 
 
 @pytest.mark.parametrize(
@@ -400,8 +507,9 @@ def test_a_module_that_does_not_run_alike_twice_adds_no_more_than_its_norms():
 
     model = nn.Sequential(Fickle(), SumOfSquares())
     engine = make_engine("ghost", model, loss)
-    norms = engine.norms(torch.randn(3, 4), torch.tensor([0, 1, 0]))
-    engine.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
+    measured = engine(torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    norms = measured.norms
+    measured.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
     assert model[0].scale.grad.norm() <= norms[0] * (1 + 1e-5)
 
 
@@ -427,10 +535,11 @@ def test_a_module_that_is_run_again_drops_out_what_it_did():
     oracle = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
     engine = make_engine("ghost", model, loss)
     torch.manual_seed(3)
-    norms = engine.norms(inputs, targets)
+    measured = engine(inputs, targets)
+    norms = measured.norms
     torch.rand(7)  # whatever is drawn in between
     weights = torch.linspace(0.3, 2.0, 9, dtype=torch.float64)
-    engine.weighted_sum(weights)
+    measured.weighted_sum(weights)
     total = torch.cat([parameter.grad.flatten() for parameter in parameters])
     torch.testing.assert_close(norms, oracle.norm(dim=1), rtol=1e-10, atol=0)
     torch.testing.assert_close(total, weights @ oracle, rtol=1e-10, atol=1e-14)
@@ -477,12 +586,13 @@ def test_examples_that_cannot_be_drawn_again_contribute_nothing_and_stop_nothing
     model, inputs = OwnAndDropout(), torch.randn(5, 6)
     inputs[2] = 3e38
     engine = make_engine("ghost", model, lambda outputs, targets: outputs.sum(dim=1))
-    norms = engine.norms(inputs, torch.zeros(5))
+    norms = engine(inputs, torch.zeros(5)).norms
     assert (norms[[0, 1, 3, 4]] > 0).all()
     assert torch.isfinite(norms).all()
     shuffled = make_engine("ghost", Shuffled(), loss)
-    norms = shuffled.norms(torch.randn(5, 6), torch.arange(5) % 2)
-    shuffled.weighted_sum(torch.ones(5))
+    measured = shuffled(torch.randn(5, 6), torch.arange(5) % 2)
+    norms = measured.norms
+    measured.weighted_sum(torch.ones(5))
     total = torch.cat([parameter.grad.flatten() for parameter in shuffled.model.parameters()])
     assert total.norm() <= norms.sum() * (1 + 1e-5)
 
@@ -505,8 +615,9 @@ def test_chunks_that_do_not_run_alike_twice_add_no_more_than_their_norms():
             return super().forward(values) * next(draws)
 
     engine = FunctionalEngine(Fickle(4, 2), loss, chunk_size=1)
-    norms = engine.norms(torch.randn(3, 4), torch.tensor([0, 1, 0]))
-    engine.weighted_sum(torch.ones(3))
+    measured = engine(torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    norms = measured.norms
+    measured.weighted_sum(torch.ones(3))
     total = torch.cat([parameter.grad.flatten() for parameter in engine.model.parameters()])
     assert 0 < total.norm() <= (norms[0] + norms[2]) * (1 + 1e-5)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from equidp.engines import ENGINES, make_engine
-from equidp.engines.layers import FallbackCall, OpenedCall, rule_for
+from equidp.engines import ENGINES, MeasuredBatch, make_engine
+from equidp.engines.layers import Call, FallbackCall, OpenedCall, rule_for
 from equidp.engines.layers.conv import ConvCall
 from equidp.engines.layers.linear import LinearCall
 from equidp.errors import ModelError
@@ -25,6 +25,11 @@ from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradi
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+def calls_of(measured: MeasuredBatch) -> list[Call]:
+    """What a batch measured by the ghost engine holds for its weighted sum."""
+    return measured._add.args[0]
 
 
 @given(
@@ -130,7 +135,7 @@ def test_few_positions_and_many_channels_go_by_products_of_positions():
     layer = nn.Conv2d(128, 128, 3)
     engine = make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)
     with patch.object(ConvCall, "_direct_norms", side_effect=AssertionError("took the direct way")):
-        engine.norms(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
+        engine(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
 
 
 @pytest.mark.parametrize("numbers", [1, 40, 1000])
@@ -166,7 +171,7 @@ def test_group_norm_with_a_scale_that_another_layer_computes():
 )
 def test_instance_norm_complains_of_shapes_as_ever(layer, shape):
     with pytest.raises(ValueError, match=r"[Ee]xpected"):
-        make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss).norms(
+        make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)(
             torch.randn(2, *shape), torch.tensor([0, 1])
         )
 
@@ -189,8 +194,7 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
             patch.object(LinearCall, "squared_norms", noting),
             patch.object(LinearCall, "weighted_gradients", noting),
         ):
-            engine.norms(torch.randn(2, 3), torch.tensor([0, 1]))
-            engine.weighted_sum(torch.ones(2))
+            engine(torch.randn(2, 3), torch.tensor([0, 1])).weighted_sum(torch.ones(2))
         assert seen == ["ieee", "ieee"]
         assert matmul.fp32_precision == "bf16"
     finally:
@@ -202,8 +206,8 @@ def test_what_norms_need_no_more_is_let_go():
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 3, 3), SumOfSquares())
     engine = make_engine("ghost", model, loss)
     inputs = torch.randn(4, 2, 12, 12)
-    engine.norms(inputs, torch.zeros(4, dtype=torch.int64))
-    convolutions = [call for call in engine._calls if isinstance(call, ConvCall)]
+    measured = engine(inputs, torch.zeros(4, dtype=torch.int64))
+    convolutions = [call for call in calls_of(measured) if isinstance(call, ConvCall)]
     assert len(convolutions) == 2
     for call in convolutions:
         assert call.kept is not None
@@ -227,7 +231,7 @@ def test_inputs_are_let_go_during_the_backward_pass():
 
     blocks = [layer for _ in range(4) for layer in (nn.Conv2d(2, 2, 3, padding=1), Noting())]
     model = nn.Sequential(*blocks, SumOfSquares())
-    make_engine("ghost", model, loss).norms(torch.randn(2, 2, 9, 9), torch.tensor([0, 1]))
+    make_engine("ghost", model, loss)(torch.randn(2, 2, 9, 9), torch.tensor([0, 1]))
     assert alive == [3, 2, 1, 0]
 
 
@@ -504,8 +508,8 @@ def test_a_transformer(norm_first):
     tokens[1, 3:] = 0
     assert_exact(model, tokens)
     engine = make_engine("ghost", model, loss)
-    engine.norms(tokens, torch.zeros(4, dtype=torch.int64))
-    kinds = [type(call) for call in engine._calls]
+    measured = engine(tokens, torch.zeros(4, dtype=torch.int64))
+    kinds = [type(call) for call in calls_of(measured)]
     assert kinds.count(OpenedCall) == 2
     assert FallbackCall not in kinds
 
@@ -525,7 +529,7 @@ def test_one_sequence_without_a_batch_is_refused(module):
 
     width = 3 if isinstance(module, nn.GRU) else 4
     with pytest.raises(ModelError, match="expected one"):
-        make_engine("ghost", Model(), loss).norms(torch.randn(5, width), torch.zeros(5, dtype=torch.int64))
+        make_engine("ghost", Model(), loss)(torch.randn(5, width), torch.zeros(5, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -534,13 +538,13 @@ def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
     inputs, targets = drawn(3, 4, 3), torch.tensor([0, 1, 0])
     engine = make_engine("ghost", model, loss)
     torch.manual_seed(seed)
-    norms = engine.norms(inputs, targets)
+    norms = engine(inputs, targets).norms
     rows = []
     for index in range(3):
         torch.manual_seed(seed)
-        engine.norms(inputs, targets)
+        measured = engine(inputs, targets)
         model.zero_grad()
-        engine.weighted_sum(torch.eye(3, dtype=torch.float64)[index])
+        measured.weighted_sum(torch.eye(3, dtype=torch.float64)[index])
         rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     torch.testing.assert_close(torch.stack(rows), norms)
     assert not torch.allclose(norms, single_gradients(model.eval(), inputs, targets).norm(dim=1))
@@ -574,8 +578,8 @@ def test_activation_checkpointing(layers, shape):
     model = nn.Sequential(nn.Linear(shape[-1], shape[-1]), Checkpointed(*layers), SumOfSquares()).double()
     assert_exact(model, drawn(3, *shape))
     engine = make_engine("ghost", model, loss)
-    engine.norms(drawn(3, *shape), torch.tensor([0, 1, 0]))
-    assert len({id(call.module) for call in engine._calls}) == len(engine._calls)
+    calls = calls_of(engine(drawn(3, *shape), torch.tensor([0, 1, 0])))
+    assert len({id(call.module) for call in calls}) == len(calls)
 
 
 class Scale(nn.Module):
@@ -603,7 +607,8 @@ def test_a_step_leaves_nothing_for_the_garbage_collector(model):
     engine = make_engine("ghost", model, loss)
 
     def step() -> None:
-        engine.weighted_sum(torch.ones_like(engine.norms(torch.randn(2, 5, 3), torch.zeros(2).long())))
+        measured = engine(torch.randn(2, 5, 3), torch.zeros(2).long())
+        measured.weighted_sum(torch.ones_like(measured.norms))
         model.zero_grad()
 
     step()  # what is made once

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import equidp
-from equidp.engines import dataset_norms, make_engine
+from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
 from equidp.individual.step_counts import StepCounts, _alike, current_shares
 from equidp.kernel import epsilon
@@ -389,13 +389,14 @@ class SeenByTheEngine:
         self._engine = engine
         self.used = []
 
-    def norms(self, inputs, targets):
-        self._norms = self._engine.norms(inputs, targets)
-        return self._norms
+    def __call__(self, inputs, targets):
+        measured = self._engine(inputs, targets)
 
-    def weighted_sum(self, weights):
-        self.used.append((weights * self._norms).double().numpy())
-        self._engine.weighted_sum(weights)
+        def add(weights):
+            self.used.append((weights * measured.norms).double().numpy())
+            measured.weighted_sum(weights)
+
+        return MeasuredBatch(measured.norms, add)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "naive", "global", "global-adapt"])

@@ -14,9 +14,11 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Tensor
 
+from equidp.engines import MeasuredBatch
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel import step as mechanism
 from equidp.kernel.bounding import capped_weights, rowwise
+from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
@@ -279,8 +281,10 @@ def test_norms_whose_sum_overflows_are_finite_all_the_same():
     gradients[:, 0] = 3e38
     step = make_step(DPSGD(1.0), NoNoise())
     expected = torch.tensor([3.0, 0, 0, 0])[:DIMENSION] / EXPECTED
-    step.engine.norms = lambda inputs, targets: inputs.abs().amax(dim=1)
-    step.engine.gradients = gradients
+    given = GivenGradients(step.parameters[0])
+    step.engine = lambda inputs, targets: MeasuredBatch(
+        inputs.abs().amax(dim=1), given(inputs, targets).weighted_sum
+    )
     torch.testing.assert_close(private_gradient(step, gradients, torch.zeros(3, dtype=torch.int64)), expected)
 
 
@@ -412,10 +416,10 @@ def test_a_part_that_fails_leaves_no_sum_behind(name):
     """And is spent: a sample that may be drawn again until it succeeds is no Poisson sample."""
 
     class FailsLater(GivenGradients):
-        def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        def __call__(self, inputs: Tensor, targets: Tensor) -> Measured:
             if (inputs == 7).any():
                 raise RuntimeError("out of memory")
-            return super().norms(inputs, targets)
+            return super().__call__(inputs, targets)
 
     step = make_step(POLICIES[name](), SeededRandomness(0), physical_batch_size=2)
     step.engine = FailsLater(step.parameters[0])

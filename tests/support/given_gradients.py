@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from equidp.engines import MeasuredBatch
+
 
 class GivenGradients:
-    """An engine whose per-example gradients are its inputs, [batch, d]: what the mechanism does with them is plain to see."""
+    """An engine whose per-example gradients are its inputs, [batch, d]: what the private step does with them is plain to see."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.parameter = parameter
-        self.gradients: Tensor | None = None
 
-    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        self.gradients = inputs
-        return torch.linalg.vector_norm(inputs, dim=1)
+    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        return MeasuredBatch(torch.linalg.vector_norm(inputs, dim=1), partial(self._add, inputs))
 
-    def weighted_sum(self, weights: Tensor) -> None:
-        assert self.gradients is not None
-        total = weights @ self.gradients
+    def _add(self, gradients: Tensor, weights: Tensor) -> None:
+        total = weights @ gradients
         self.parameter.grad = total if self.parameter.grad is None else self.parameter.grad + total
-        self.gradients = None

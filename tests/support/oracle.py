@@ -53,8 +53,9 @@ def assert_exact(
     weights = torch.linspace(0.3, 2.0, len(inputs), dtype=oracle.dtype)
     made = make_engine(engine, model, loss)
     model.zero_grad()
-    norms = made.norms(inputs, targets)
-    made.weighted_sum(weights)
+    measured = made(inputs, targets)
+    measured.weighted_sum(weights)
+    norms = measured.norms
     trained = [p for p in model.parameters() if p.requires_grad]
     total = torch.cat(
         [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in trained]

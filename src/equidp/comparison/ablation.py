@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,10 @@ from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.errors import SettingError
-from equidp.kernel.bounding import rowwise
-from equidp.kernel.noisy_sum import private_sum
+from equidp.kernel.bounding import bounded_rows, example_rows
+from equidp.kernel.policy import Policy
 from equidp.policies.methods import method_named
 from equidp.training.plan import Plan, checked_seeds, default_plan
-from equidp.training.trainer import Trainer
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
     "none": lambda gradients: gradients.mean,
@@ -107,13 +106,14 @@ def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
     data = split(cell.source, cell.seed)
     trainer = cell.trainer(data)
     subject = Subject(trainer.model, trainer.loss, trainer.engine)
-    tables = []
+    tables, state = [], trainer.policy_state
     trainer.model.train()
     for step, batch in enumerate(trainer.batches(), start=1):
-        _observe_exactly(trainer, subject, data.train, batch.indices)
+        state = _updated_exactly(trainer.policy, state, subject, data.train, batch.indices)
         gradients = batch_gradients(
             subject,
             trainer.policy,
+            state,
             data.train,
             batch.indices,
             expected_batch_size=trainer.expected_batch_size,
@@ -128,17 +128,18 @@ def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[columns]
 
 
-def _observe_exactly(trainer: Trainer, subject: Subject, data: GroupedDataset, sample: Tensor) -> None:
-    """Tells the policy the exact sum of a sample's statistics, where it reads any."""
-    if trainer.policy.statistics_ratio is None:
-        return
+def _updated_exactly(
+    policy: Policy, state: Any, subject: Subject, data: GroupedDataset, sample: Tensor
+) -> Any:
+    """The policy's state after the exact sum of a sample's statistics, where it reads any."""
+    if policy.statistics_ratio is None:
+        return state
     parts = list(subject.measured(data, sample))
     if not parts:
-        return
-    norms, groups = (torch.cat([part[at] for part in parts]) for at in (4, 2))
-    rows = rowwise(copy.deepcopy(trainer.policy).statistics, norms, groups)
-    total = private_sum(rows, bound=1.0, noise_multiplier=0.0, randomness=trainer.randomness)
-    trainer.policy.observe(total.to(torch.float32))
+        return state
+    norms = torch.cat([measured.norms.detach() for measured, _ in parts])
+    rows = example_rows(policy, state, norms, torch.cat([groups for _, (_, _, groups, _) in parts]))
+    return policy.update(state, bounded_rows(rows, 1.0).sum(dim=0).to(torch.float32))
 
 
 def _put(gradient: Tensor, subject: Subject) -> None:

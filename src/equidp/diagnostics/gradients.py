@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.kernel.bounding import step_weights
-from equidp.kernel.engine import GradientEngine, LossFunction
+from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.policy import Policy
 
 
@@ -27,7 +27,7 @@ class Subject:
 
     model: nn.Module
     loss: LossFunction
-    engine: GradientEngine
+    engine: Engine
     chunk_size: int = 256
 
     @property
@@ -47,26 +47,25 @@ class Subject:
         """A flat vector, [parameters]."""
         return torch.cat([torch.zeros_like(parameter).flatten() for parameter in self.parameters]).detach()
 
-    def measured(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Chunks as from `chunks`, without examples whose gradient is not finite (which training leaves out too), and their norms.
-
-        The engine is ready for `summed` of the chunk given last.
-        """
+    def measured(
+        self, data: GroupedDataset, members: Tensor
+    ) -> Iterator[tuple[Measured, tuple[Tensor, ...]]]:
+        """Chunks as from `chunks`, measured, without examples whose gradient is not finite (which training leaves out too)."""
         for chunk in self.chunks(data, members):
-            norms = self.engine.norms(chunk[0], chunk[1]).detach()
-            finite = torch.isfinite(norms)
+            measured = self.engine(chunk[0], chunk[1])
+            finite = torch.isfinite(measured.norms)
             if not finite.all():
                 chunk = tuple(column[finite] for column in chunk)
                 if not len(chunk[0]):
                     continue
-                norms = self.engine.norms(chunk[0], chunk[1]).detach()
-            yield *chunk, norms
+                measured = self.engine(chunk[0], chunk[1])
+            yield measured, chunk
 
-    def summed(self, weights: Tensor) -> Tensor:
-        """sum_i weights[i] * gradient_i of the chunk that was measured last, [parameters]; `p.grad` is left empty."""
+    def summed(self, measured: Measured, weights: Tensor) -> Tensor:
+        """sum_i weights[i] * gradient_i of measured examples, [parameters]; `p.grad` is left empty."""
         for parameter in self.parameters:
             parameter.grad = None
-        self.engine.weighted_sum(weights)
+        measured.weighted_sum(weights)
         total = flat([parameter.grad for parameter in self.parameters], self.parameters)
         for parameter in self.parameters:
             parameter.grad = None
@@ -124,7 +123,7 @@ def batch_gradients(
 ) -> BatchGradients:
     """Gradients of one sample of the data, indices [batch], perhaps none; those that are not finite count for nothing."""
     mean, clipped = subject.zeros(), subject.zeros()
-    for inputs, targets, groups, _, norms in subject.measured(data, sample):
-        clipped += subject.summed(step_weights(policy, norms, groups))
+    for measured, (inputs, targets, groups, _) in subject.measured(data, sample):
+        clipped += subject.summed(measured, step_weights(policy, measured.norms.detach(), groups))
         mean += subject.plain_sum(inputs, targets)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -66,8 +66,9 @@ def view_group(
         order = torch.randperm(len(everyone), generator=generator)[: effort.gradient_examples]
         members = everyone[order.to(everyone.device)]
     total, loss, parts, kept = subject.zeros(), 0.0, [], []
-    for inputs, targets, _, which, norms in subject.measured(data, members):
-        total += subject.summed(torch.ones_like(norms))
+    for measured, (inputs, targets, _, which) in subject.measured(data, members):
+        norms = measured.norms.detach()
+        total += subject.summed(measured, torch.ones_like(norms))
         with torch.no_grad():
             loss += float(subject.loss(subject.model(inputs), targets).double().sum())
         parts.append(norms)

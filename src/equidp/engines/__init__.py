@@ -11,13 +11,14 @@ from equidp.engines.check import check_engine, check_model
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
+from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
-from equidp.kernel.engine import GradientEngine, LossFunction
+from equidp.kernel.engine import LossFunction
 
 __all__ = [
     "ENGINES",
-    "GradientEngine",
-    "LossFunction",
+    "MeasuredBatch",
+    "MeasuringEngine",
     "check_engine",
     "check_model",
     "dataset_norms",
@@ -25,13 +26,13 @@ __all__ = [
     "make_engine",
 ]
 
-ENGINES: dict[str, Callable[[nn.Module, LossFunction], GradientEngine]] = {
+ENGINES: dict[str, Callable[[nn.Module, LossFunction], MeasuringEngine]] = {
     "ghost": GhostEngine,
     "functional": FunctionalEngine,
 }
 
 
-def make_engine(name: str, model: nn.Module, loss: LossFunction) -> GradientEngine:
+def make_engine(name: str, model: nn.Module, loss: LossFunction) -> MeasuringEngine:
     """The engine of that name for a model and a per-example loss."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from equidp.engines.ghost import GhostEngine
 from equidp.engines.layers import RandomState, attention_in_full
+from equidp.engines.measured import MeasuringEngine
 from equidp.errors import ModelError, shape_in_words
-from equidp.kernel.engine import GradientEngine, LossFunction
+from equidp.kernel.engine import LossFunction
 
 _TOLERANCE = 0.02
 """Of the largest norm; mistakes in a gradient's structure are far beyond it."""
@@ -144,7 +144,7 @@ def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
 
 
 def check_engine(
-    engine: GradientEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
+    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
 ) -> None:
     """Refuses an engine that gives other norms or another sum than one backward pass per example does.
 
@@ -164,8 +164,8 @@ def check_engine(
     with _undisturbed(model), torch.enable_grad():
         if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
             with _explained(engine):
-                engine.norms(inputs, targets)
-            if isinstance(engine, GhostEngine) and engine.drew_otherwise():
+                redrawn = engine(inputs, targets).drew_otherwise
+            if redrawn is not None and redrawn.any():
                 raise ModelError(
                     "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of "
                     "its own. Use engine='functional', or that module without."
@@ -208,7 +208,7 @@ def check_engine(
 
 
 @contextmanager
-def _explained(engine: GradientEngine) -> Iterator[None]:
+def _explained(engine: MeasuringEngine) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -218,16 +218,17 @@ def _explained(engine: GradientEngine) -> Iterator[None]:
 
 
 def _engines_gradients(
-    engine: GradientEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
+    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that tell whether each goes to the example that it is for, and the weighted sum."""
     with suppress(RuntimeError, ValueError, TypeError, IndexError):
         # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
-        engine.norms(inputs[1:], targets[1:])
-        engine.norms(inputs, targets)
-    norms = engine.norms(inputs, targets)
+        engine(inputs[1:], targets[1:])
+        engine(inputs, targets)
+    measured = engine(inputs, targets)
+    norms = measured.norms
     weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
-    engine.weighted_sum(weights)
+    measured.weighted_sum(weights)
     return norms, weights, torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from equidp.engines.layers import RandomState, unrolled
 from equidp.engines.layers.sums import held_to_norms
+from equidp.engines.measured import MeasuredBatch
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 
@@ -36,42 +37,35 @@ class FunctionalEngine:
         self.model, self.loss = model, loss
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
-        self._batch: tuple[Tensor, Tensor] | None = None
-        self._kept: list[dict[str, Tensor]] = []
-        self._random: RandomState | None = None
-        self._norms = torch.empty(0)
 
-    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `GradientEngine.norms`."""
-        self._batch, self._kept = (inputs, targets), []
-        self._random = RandomState(inputs.device)
-        norms = []
-        for gradients in self._chunks():
-            norms.append(_norms_of(gradients))
-            if len(inputs) <= self.chunk_size:
-                self._kept = [gradients]
-        self._norms = torch.cat(norms)
-        return self._norms.clone()
+    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        """See `kernel.engine.Engine`."""
+        random = RandomState(inputs.device)
+        if len(inputs) <= self.chunk_size:
+            (gradients,) = self._chunks(inputs, targets)
+            return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients))
+        norms = torch.cat([_norms_of(gradients) for gradients in self._chunks(inputs, targets)])
+        return MeasuredBatch(norms, partial(self._add_again, inputs, targets, random, norms.clone()))
 
-    def weighted_sum(self, weights: Tensor) -> None:
-        """See `GradientEngine.weighted_sum`."""
-        assert self._random is not None, "norms() comes first"
+    def _add_again(
+        self, inputs: Tensor, targets: Tensor, random: RandomState, norms: Tensor, weights: Tensor
+    ) -> None:
+        """Computes the chunks' gradients a second time, for want of memory to keep them."""
+        parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
+        with random.again():
+            for gradients, (part, before) in zip(self._chunks(inputs, targets), parts, strict=True):
+                self._add(gradients, held_to_norms(part, gradients, before, _norms_of(gradients)))
+
+    def _add(self, gradients: dict[str, Tensor], weights: Tensor) -> None:
         parameters = dict(self.model.named_parameters())
-        with nullcontext() if self._kept else self._random.again():
-            chunks = torch.split(weights, self.chunk_size), torch.split(self._norms, self.chunk_size)
-            for gradients, part, before in zip(self._kept or self._chunks(), *chunks, strict=True):
-                if not self._kept:
-                    part = held_to_norms(part, gradients, before, _norms_of(gradients))
-                for name, gradient in gradients.items():
-                    with torch.autocast(gradient.device.type, enabled=False):
-                        total = torch.tensordot(part.to(gradient.dtype), gradient, dims=1)
-                    parameter = parameters[name]
-                    parameter.grad = total if parameter.grad is None else parameter.grad + total
-        self._batch, self._kept = None, []
+        for name, gradient in gradients.items():
+            with torch.autocast(gradient.device.type, enabled=False):
+                total = torch.tensordot(weights.to(gradient.dtype), gradient, dims=1)
+            parameter = parameters[name]
+            parameter.grad = total if parameter.grad is None else parameter.grad + total
 
-    def _chunks(self) -> Iterator[dict[str, Tensor]]:
+    def _chunks(self, inputs: Tensor, targets: Tensor) -> Iterator[dict[str, Tensor]]:
         """Per-example gradients by parameter name, [chunk, *shape] each."""
-        assert self._batch is not None
         parameters = dict(self.model.named_parameters())
         trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
@@ -82,10 +76,7 @@ class FunctionalEngine:
             return self.loss(outputs, y.unsqueeze(0)).squeeze(0)
 
         gradient = vmap(grad(example_loss), in_dims=(None, 0, 0), randomness="different")
-        inputs, targets = self._batch
-        for x, y in zip(
-            torch.split(inputs, self.chunk_size), torch.split(targets, self.chunk_size), strict=True
-        ):
+        for x, y in zip(inputs.split(self.chunk_size), targets.split(self.chunk_size), strict=True):
             with unrolled(self.model):
                 gradients = gradient(trained, x, y)
             yield gradients

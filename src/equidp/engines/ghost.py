@@ -30,6 +30,7 @@ from equidp.engines.layers import (
     rule_for,
 )
 from equidp.engines.layers.sums import squared_lengths
+from equidp.engines.measured import MeasuredBatch
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 
@@ -53,7 +54,7 @@ class GhostEngine:
     (`equidp.engines.layers.decomposed`); any other module that owns trainable parameters is run again by torch.func, alone.
     Parameters that several calls share (tied weights, a layer used twice) get their
     cross terms from per-example gradients of those calls.
-    Other forwards are on the model during `norms` only.
+    Other forwards are on the model during a call only.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
@@ -63,11 +64,9 @@ class GhostEngine:
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model))
-        self._calls: list[Call] = []
 
-    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `GradientEngine.norms`."""
-        self._calls = []
+    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        """See `kernel.engine.Engine`."""
         tape = Tape()
         with self._watched(tape):
             with torch.enable_grad():
@@ -81,50 +80,49 @@ class GhostEngine:
             precisely = _full_precision(losses.device)
             with precisely():
                 _mark_shared(tape.calls)
-                self._calls = tape.backward(losses)
+                calls = tape.backward(losses)
         with precisely():
-            for call in self._calls:
+            for call in calls:
                 if call.squares is None and call.kept is None:
                     call.settle()
-            return self._squared_norms(len(inputs), losses.device).sqrt()
-
-    def drew_otherwise(self) -> bool:
-        """Whether a module that `norms` ran again drew other random numbers (dropout) for some example than in the pass itself."""
-        drawn = [call.drew_otherwise for call in self._calls if isinstance(call, FallbackCall)]
-        return any(bool(each.any()) for each in drawn if each is not None)
-
-    def _squared_norms(self, batch: int, device: torch.device) -> Tensor:
-        parts = [
-            _one_per_example(call.squares, call.module, batch)
-            for call in self._calls
-            if call.squares is not None
-        ]
-        parts += [squared_lengths({"": gradient}) for gradient in self._shared_gradients(batch).values()]
-        return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
-
-    def weighted_sum(self, weights: Tensor) -> None:
-        """See `GradientEngine.weighted_sum`."""
-        with _full_precision(weights.device)():  # asked anew: a policy's code ran since
-            for call in self._calls:
-                for name, gradient in call.sums(weights).items():
-                    _accumulate(call.parameters[name], gradient)
-        self._calls = []
-
-    def _shared_gradients(self, batch: int) -> dict[nn.Parameter, Tensor]:
-        """Per-example gradients of the parameters of several calls, summed over the calls before any norm is taken."""
-        gradients: dict[nn.Parameter, Tensor] = {}
-        for call in self._calls:
-            for name, gradient in (call.kept or {}).items() if call.shared else ():
-                _one_per_example(gradient, call.module, batch)
-                parameter = call.parameters[name]
-                gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
-        return gradients
+            norms = _squared_norms(calls, len(inputs), losses.device).sqrt()
+        return MeasuredBatch(norms, partial(_add_weighted, calls), _drew_otherwise(calls))
 
     @contextmanager
     def _watched(self, tape: Tape) -> Iterator[None]:
         """Forwards that take notes in the modules that own trained parameters, while inside."""
         with replaced({site.module: partial(site.run, tape) for site in self._sites}), attention_in_full():
             yield
+
+
+def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
+    parts = [_one_per_example(call.squares, call.module, batch) for call in calls if call.squares is not None]
+    parts += [squared_lengths({"": gradient}) for gradient in _shared_gradients(calls, batch).values()]
+    return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
+
+
+def _shared_gradients(calls: list[Call], batch: int) -> dict[nn.Parameter, Tensor]:
+    """Per-example gradients of the parameters of several calls, summed over the calls before any norm is taken."""
+    gradients: dict[nn.Parameter, Tensor] = {}
+    for call in calls:
+        for name, gradient in (call.kept or {}).items() if call.shared else ():
+            _one_per_example(gradient, call.module, batch)
+            parameter = call.parameters[name]
+            gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
+    return gradients
+
+
+def _drew_otherwise(calls: list[Call]) -> Tensor | None:
+    drawn = [call.drew_otherwise for call in calls if isinstance(call, FallbackCall)]
+    known = [each for each in drawn if each is not None]
+    return torch.stack(known).any(dim=0) if known else None
+
+
+def _add_weighted(calls: list[Call], weights: Tensor) -> None:
+    with _full_precision(weights.device)():  # asked anew: a policy's code ran since
+        for call in calls:
+            for name, gradient in call.sums(weights).items():
+                _accumulate(call.parameters[name], gradient)
 
 
 class _Site:

@@ -1,4 +1,4 @@
-"""What a gradient engine does."""
+"""What the kernel asks of an engine: per-example gradient norms, then one weighted sum of the same gradients."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example."""
 
 
-class GradientEngine(Protocol):
-    """Per-example gradient norms, then one weighted sum of the same gradients.
+class Measured(Protocol):
+    """One batch after its forward and backward pass: a value, independent of batches measured before or after it."""
 
-    An engine is made from a model and a per-example loss function. Its work comes in pairs: `norms` for a batch, then at most one
-    `weighted_sum` for that same batch. Engines never see groups, policies or noise.
-    """
-
-    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Forward and backward; returns the per-example gradient norms over all trainable parameters, [batch], float32 or wider.
+    @property
+    def norms(self) -> Tensor:
+        """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider.
 
         The norm of an example whose loss or gradient is not finite is not finite; other examples are unaffected.
         """
 
-    def weighted_sum(self, weights: Tensor) -> None:
-        """Adds sum_i weights[i] * gradient_i into p.grad (creating it) of each trainable parameter; frees what norms() kept.
+    def weighted_sum(self, weights: Tensor, /) -> None:
+        """Adds sum_i weights[i] * gradient_i to p.grad (created where missing) of each trainable parameter.
 
-        weights: [batch]. Every example of the batch has a finite norm: the mechanism takes others out before it asks for a sum.
+        Once; frees what the batch kept for it.
+
+        Args:
+            weights: [batch]. All norms of the batch are finite: the private step removes other examples and measures again.
         """
+
+
+class Engine(Protocol):
+    """Measures batches. Made from a model and a per-example loss; never sees groups, policies or noise.
+
+    It keeps nothing about a batch: several measured batches may be in use at a time.
+    """
+
+    def __call__(self, inputs: Tensor, targets: Tensor, /) -> Measured:
+        """Runs forward and backward over examples [batch, ...], batch >= 1."""

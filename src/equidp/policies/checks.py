@@ -42,11 +42,10 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
     check_settings(policy)
     generator = torch.Generator().manual_seed(0)
     name = type(policy).__name__
-    trial = 0
     try:
         state: Any = policy.init(Setting(num_groups, float(_BATCH), noise_multiplier))
         check_state(policy, state)
-        for trial in range(_TRIALS):
+        for _ in range(_TRIALS):
             norms, groups = _batch(generator, num_groups)
             _check_rules(policy, state, norms, groups)
             state = _updated(policy, state, norms[:1], groups[:1], generator)
@@ -61,7 +60,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         ValueError,
         EquidpError,
     ) as error:
-        raise PolicyError(f"{name} failed in trial {trial} with {type(error).__name__}: {error}") from error
+        raise PolicyError(f"{name} failed with {type(error).__name__}: {error}") from error
 
 
 def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,9 @@ STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradient
 BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
 
 
-def setting(default: Any, help: str) -> Any:
+def setting(default: Any, meaning: str) -> Any:
     """A field of a policy with its default and its meaning in a sentence."""
-    return field(default=default, metadata={"help": help})
+    return field(default=default, metadata={"help": meaning})
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,6 @@ from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
 from equidp.training.trainer import Callback, Trainer
 
-if TYPE_CHECKING:
-    from equidp.training.trainer import Trainer
-
 _FORMAT = 1
 _SHARE_OF_TIME = 0.02  # of training, that saving may take
 

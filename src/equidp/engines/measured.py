@@ -1,0 +1,43 @@
+"""What the engines return for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from torch import Tensor
+
+
+@final
+class MeasuredBatch:
+    """Per-example gradient norms of a batch and, once, a weighted sum of the same gradients; see `kernel.engine.Measured`.
+
+    Args:
+        norms: [batch].
+        add: adds the sum under weights [batch] to p.grad. It holds all that this takes, and is dropped after its only use.
+        drew_otherwise: which examples got other random numbers (dropout) where a module was run again, [batch]; None: none did.
+    """
+
+    def __init__(
+        self, norms: Tensor, add: Callable[[Tensor], None], drew_otherwise: Tensor | None = None
+    ) -> None:
+        self.norms, self.drew_otherwise = norms, drew_otherwise
+        self._add: Callable[[Tensor], None] | None = add
+
+    def weighted_sum(self, weights: Tensor) -> None:
+        """See `kernel.engine.Measured`.
+
+        Raises:
+            RuntimeError: at the second use.
+        """
+        if self._add is None:
+            raise RuntimeError(
+                "the weighted sum of this batch was taken before, which freed its gradients; measure the batch again: "
+                "engine(inputs, targets)."
+            )
+        add, self._add = self._add, None
+        add(weights)
+
+
+MeasuringEngine = Callable[[Tensor, Tensor], MeasuredBatch]
+"""(inputs [batch, ...], targets [batch, ...]) -> the measured batch."""
