@@ -13,9 +13,8 @@ from equidp.errors import SettingError
 from equidp.kernel import epsilon
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
-from equidp.policies import SGD
-from equidp.policies.methods import METHODS
-from equidp.training.plan import Plan
+from equidp.kernel.step import statistics_noise
+from equidp.policies.methods import make_policy
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,10 @@ def account(
         SettingError: numbers that make no plan.
     """
     check_whole(1, num_examples=num_examples)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
     if accountant not in ACCOUNTANTS:
         raise unknown_name("accountant", accountant, ACCOUNTANTS)
-    policy = METHODS[method].make(Plan(), 2)
-    if isinstance(policy, SGD):
+    policy = make_policy(method, {})
+    if not policy.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
     if (noise_multiplier is None) == (target_epsilon is None):
         raise SettingError(
@@ -107,5 +104,6 @@ def account(
         noise_multiplier = calibrate_noise(
             target_epsilon, delta, rate, steps, policy.statistics_ratio, accountant
         )
-    policy.prepare(noise_multiplier=noise_multiplier, expected_batch_size=batch_size)
-    return PlannedRun(StepEvent(rate, float(noise_multiplier), policy.statistics_noise), steps, delta)
+    return PlannedRun(
+        StepEvent(rate, float(noise_multiplier), statistics_noise(policy, noise_multiplier)), steps, delta
+    )

@@ -14,7 +14,6 @@ from equidp.errors import SettingError
 from equidp.kernel import epsilon as epsilon_of
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
-from equidp.policies.methods import METHODS
 from equidp.training.plan import ModelFactory, Plan
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 20.0, 100.0
@@ -62,7 +61,8 @@ class Advice:
 
     def plan(self, model: str | ModelFactory) -> Plan:
         """The settings as a plan for this model, noise included."""
-        return Plan(model, **self.settings, noise_multiplier=self.noise_multiplier, delta=self.delta)
+        plan = Plan(model, noise_multiplier=self.noise_multiplier, delta=self.delta)
+        return plan.with_changes(self.settings)
 
     def in_words(self) -> list[str]:
         """Lines for a reader."""
@@ -139,7 +139,7 @@ def advise(
         "learning_rate": learning_rate,
         **own,
     }
-    statistics = METHODS[method].make(Plan(**settings), num_groups).statistics_ratio
+    statistics = Plan().with_changes(settings).policy(method).statistics_ratio
     rate = schedule.batch_size / num_examples
     noise = calibrate_noise(epsilon, delta, rate, schedule.steps, statistics, "pld", spent)
     return Advice(
@@ -191,9 +191,7 @@ def _with_profile(
     if num_groups == 1:
         return "dpsgd", {}, "Method dpsgd: there is one group, so nothing to even out."
     smallest = min(profile.group_shares) * schedule.batch_size
-    count_noise = (
-        Plan().statistics_ratio * schedule.noise_multiplier * math.sqrt((1 - _SMOOTHING) / (1 + _SMOOTHING))
-    )
+    count_noise = 10.0 * schedule.noise_multiplier * math.sqrt((1 - _SMOOTHING) / (1 + _SMOOTHING))
     counts = (
         f"the smallest group has about {smallest:.3g} examples in a batch, beside noise of {count_noise:.3g} on "
         "its smoothed count"

@@ -16,38 +16,29 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from equidp._validate import unknown_name
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.labels import crossed
 from equidp.data.table import MOST_GROUPS
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
 from equidp.evaluation.predict import predict
-from equidp.kernel import epsilon as epsilon_of
 from equidp.kernel.engine import LossFunction
-from equidp.models import MODELS
-from equidp.policies import SGD, Policy
+from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.policy import Policy
 from equidp.policies.methods import METHODS
-from equidp.training.plan import ModelFactory, Plan
+from equidp.training.build import build, build_model
+from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LARGEST_BATCH = 256
-_METHOD_SETTINGS = (
-    "statistics_ratio",
-    "smoothing",
-    "strict_bound",
-    "initial_bound",
-    "bound_learning_rate",
-    "tolerance",
-)
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -123,7 +114,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.method not in METHODS:
             raise unknown_name("method", self.method, METHODS)
         if sensitive_features is None:
-            if METHODS[self.method].make(Plan(), 2).num_groups is not None:
+            if METHODS[self.method].policy.needs_groups:
                 raise SettingError(
                     f"method={self.method!r} tells groups apart and there are none: pass each example's group, "
                     "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or 'global-adapt'."
@@ -146,53 +137,38 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _model(self) -> str | ModelFactory:
         return self.model
 
-    def _plan(self, n: int) -> Plan:
-        """The settings, checked."""
-        changes = dict(self.method_settings or {})
-        for name in changes:
-            if name not in _METHOD_SETTINGS:
-                raise unknown_name("method setting", name, _METHOD_SETTINGS)
-        return Plan(
+    def _plan(self, n: int) -> ResolvedPlan:
+        """The settings, checked, for n examples."""
+        plan = Plan(
             self._model(),
             learning_rate=self.learning_rate,
             batch_size=min(_LARGEST_BATCH, n) if self.batch_size is None else self.batch_size,
             epochs=self.epochs,
-            clipping_bound=self.clipping_bound,
+            delta=self.delta,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-        ).with_changes(changes)
+            method_settings={"clipping_bound": self.clipping_bound, **(self.method_settings or {})},
+        )
+        self._check_private(plan.policy(self.method))
+        return plan.resolve(self.method, n, epsilon=self.epsilon, accountant=self.accountant)
 
     def _trainer(self, train: GroupedDataset | Dataset[Any], num_features: int) -> Trainer:
         """Checked and ready; nothing is spent yet."""
-        n = len(train)  # type: ignore[arg-type]
-        plan, seed = self._plan(n), self._seed()
-        policy = METHODS[self.method].make(plan, len(self.group_names_))
-        self._check_private(policy)
-        model = _built(plan.model, num_features, self._num_outputs, seed)
-        optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=self.learning_rate,
-            momentum=plan.momentum,
-            weight_decay=plan.weight_decay,
-        )
-        return Trainer(
-            model,
-            optimizer,
+        plan, seed = self._plan(len(train)), self._seed()  # type: ignore[arg-type]
+        return build(
+            plan,
             train,
-            policy=policy,
-            batch_size=plan.batch_size,
-            epochs=plan.epochs,
-            target_epsilon=self.epsilon,
-            delta=default_delta(n) if self.delta is None else self.delta,
+            seed=seed,
+            secure=seed is None,
+            model=build_model(plan.factory, (num_features,), self._num_outputs, seed),
             loss=self._loss,
             accountant=self.accountant,
-            secure=seed is None,
-            seed=seed,
             budget=self.budget,
+            num_groups=len(self.group_names_),
         )
 
     def _check_private(self, policy: Policy) -> None:
-        private = not isinstance(policy, SGD)
+        private = policy.private
         if private == (self.epsilon is None):
             wanted = "a number > 0" if private else "None, for it gives no privacy"
             raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
@@ -271,16 +247,6 @@ def _check_order(**given: Any) -> None:
                 f"{name} names the same rows as {first} in another order, and rows belong together by position. If the names are "
                 f"right, pass {name}.loc[{first}.index]; if the positions are, {name}.to_numpy()."
             )
-
-
-def _built(model: str | ModelFactory, num_features: int, num_outputs: int, seed: int | None) -> nn.Module:
-    """A model with fresh weights; those of a seed leave torch's random state as it was."""
-    factory = MODELS[model] if isinstance(model, str) else model
-    if seed is None:
-        return factory((num_features,), num_outputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return factory((num_features,), num_outputs)
 
 
 def _warn(message: str, frames: int) -> None:

@@ -1,22 +1,23 @@
-"""What `equidp train` was told: all that a run follows from but its data."""
+"""TrainConfig: what `equidp train` was asked for, all that a run follows from but its data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting import ACCOUNTANTS, calibrate_noise
-from equidp.accounting.schedule import checked_schedule, default_delta
+from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, TableSource, open_source, parse_bounds
 from equidp.data.encoding import TableEncoder
 from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
+from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import StepEvent
-from equidp.policies.methods import METHODS
-from equidp.training.plan import Plan, default_plan
+from equidp.policies.methods import method_named
+from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.trainer import BEYOND_BUDGET
 
 
@@ -27,15 +28,15 @@ class TrainConfig:
     Attributes:
         data: a name from `equidp.data.SOURCES`, or a file, with the settings of `equidp.data.open_source`.
         method: a name from `METHODS`.
-        plan: how to train; once `resolved`, with the noise multiplier and delta that are used.
+        plan: how to train.
         epsilon: target; None: the plan's noise multiplier.
         seed: of the split and the initial weights. Samples and noise come from the operating system.
         accountant: a name from `ACCOUNTANTS`.
         budget: ledger file of a `PrivacyBudget`; budget_epsilon and budget_delta make a new one.
         beyond_budget: see `Trainer`.
         checkpoint_seconds: see `Checkpoints`.
-        release_epsilon: account for each training example, its norm taken once an epoch, and release each group's mean epsilon at
-            this epsilon, which the run's epsilon includes; None: neither.
+        release_epsilon: account for each training example, its norm taken once an epoch, and release each group's mean
+            epsilon at this epsilon, which the run's epsilon includes; None: neither.
     """
 
     data: str
@@ -59,8 +60,8 @@ class TrainConfig:
     release_epsilon: float | None = None
 
     def __post_init__(self) -> None:
+        method_named(self.method)
         for kind, given, known in (
-            ("method", self.method, METHODS),
             ("accountant", self.accountant, ACCOUNTANTS),
             ("beyond_budget", self.beyond_budget, BEYOND_BUDGET),
         ):
@@ -73,6 +74,7 @@ class TrainConfig:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
 
     def source(self) -> DataSource:
+        """Where the data comes from."""
         return open_source(
             self.data,
             target=self.target,
@@ -90,42 +92,36 @@ class TrainConfig:
             return source.prepared(self.seed)
         return source.split(self.seed), None
 
-    def resolved(self, num_examples: int) -> TrainConfig:
-        """This configuration with delta, noise multiplier and learning rate worked out.
+    def resolve(self, num_examples: int) -> ResolvedPlan:
+        """The plan for this method and n training examples; a release of individual privacy is paid from epsilon.
 
         Raises:
             SettingError: a private method with neither epsilon nor noise multiplier, or plain SGD with an epsilon.
         """
-        plan = self.plan.for_method(self.method)
-        delta = default_delta(num_examples) if plan.delta is None else plan.delta
-        rate, steps = checked_schedule(num_examples, plan.batch_size, epochs=plan.epochs)
-        noise = plan.noise_multiplier
-        if self.method == "sgd":
-            if self.epsilon is not None or self.release_epsilon is not None:
-                raise SettingError(
-                    "sgd takes no noise and has no epsilon; choose a private method, such as dpsgd."
-                )
-            noise = 0.0
-        elif self.epsilon is not None:
-            if self.release_epsilon is not None and self.release_epsilon >= self.epsilon:
-                raise SettingError(
-                    f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to train with."
-                )
-            ratio = METHODS[self.method].make(plan, 2).statistics_ratio
-            release = self.release_event(delta)
-            spent = () if release is None else ((release, 1),)
-            noise = calibrate_noise(self.epsilon, delta, rate, steps, ratio, self.accountant, spent)
-        learning_rate = steps**-0.5 if plan.learning_rate is None else plan.learning_rate
-        return replace(
-            self, plan=replace(plan, delta=delta, noise_multiplier=noise, learning_rate=learning_rate)
+        private = method_named(self.method).policy.private
+        if not private and self.release_epsilon is not None:
+            raise SettingError(
+                f"{self.method} takes no noise and has no epsilon to release; choose a private method, such as dpsgd."
+            )
+        both = self.epsilon is not None and self.release_epsilon is not None
+        if both and self.release_epsilon >= self.epsilon:  # type: ignore[operator]
+            raise SettingError(
+                f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to train with."
+            )
+        delta = self.plan.for_method(self.method).delta
+        release = self.release_event(default_delta(num_examples) if delta is None else delta)
+        return self.plan.resolve(
+            self.method,
+            num_examples,
+            epsilon=self.epsilon,
+            accountant=self.accountant,
+            also_spent=() if release is None else ((release, 1),),
         )
 
-    def release_event(self, delta: float | None = None) -> StepEvent | None:
-        """What the release of individual privacy costs, at the run's delta; None where there is none."""
+    def release_event(self, delta: float) -> StepEvent | None:
+        """What the release of individual privacy costs at the run's delta; None where there is none."""
         if self.release_epsilon is None:
             return None
-        delta = self.plan.delta if delta is None else delta
-        assert delta is not None
         return StepEvent(1.0, calibrate_noise(self.release_epsilon, delta, 1.0, 1))
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,11 +131,6 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:
-        plan = Plan(**content["plan"])
+        """What `to_dict` gave."""
         names = {name: tuple(content[name]) for name in ("group", "drop")}
-        return cls(**{**content, **names, "plan": plan})
-
-
-def plan_for(data: str, changes: Mapping[str, Any]) -> Plan:
-    """The plan of a named dataset or of a table, with what was given instead."""
-    return default_plan(data).with_changes(changes)
+        return cls(**{**content, **names, "plan": Plan(**content["plan"])})

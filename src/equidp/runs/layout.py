@@ -11,10 +11,9 @@ from typing import Any
 from equidp.data.dataset import DataSplit
 from equidp.errors import DataError
 from equidp.runs.config import TrainConfig
+from equidp.training.plan import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
-
-
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 
 
@@ -63,11 +62,12 @@ def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], pla
         )
 
 
-def read_config(place: Path) -> tuple[TrainConfig, dict[str, Any]]:
-    """What a run was told, and the facts that followed."""
+def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
+    """What a run was asked for, its plan, and the facts that followed."""
     try:
         content = json.loads((place / CONFIG).read_text())
-        return TrainConfig.from_dict(content["config"]), content["facts"]
+        config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
+        return config, plan, content["facts"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read ({type(error).__name__}); expected a folder "

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,13 +14,12 @@ import torch
 from equidp._files import check_writable
 from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.schedule import checked_schedule
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.kernel.ledger import Ledger, StepEvent
-from equidp.policies.methods import METHODS
 from equidp.runs.config import TrainConfig
-from equidp.training.build import build_model, make_optimizer
+from equidp.training.build import build
+from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -29,13 +28,15 @@ class Prepared:
     """A run that was checked and has spent nothing.
 
     Attributes:
-        config: resolved.
+        config: what was asked for.
+        plan: what follows for its method and data.
         split: its data.
         encoder: of a table's columns.
         trainer: in memory; not for training.
     """
 
     config: TrainConfig
+    plan: ResolvedPlan
     split: DataSplit
     encoder: TableEncoder | None
     trainer: Trainer
@@ -60,10 +61,10 @@ def prepare(config: TrainConfig) -> Prepared:
     """Loads the data and tries everything that can go wrong before budget is spent; leaves nothing behind.
 
     Raises:
-        EquidpError: whatever is wrong.
+        EquidpError: says what is wrong.
     """
     split, encoder = config.load()
-    config = config.resolved(len(split.train))
+    plan = config.resolve(len(split.train))
     with ExitStack() as stack:
         budget = None
         if config.budget is not None:
@@ -71,8 +72,8 @@ def prepare(config: TrainConfig) -> Prepared:
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
         ledger = Ledger()
-        charge_release(config.release_event(), ledger, budget)
-        return Prepared(config, split, encoder, make_run_trainer(config, split, ledger, budget))
+        charge_release(config.release_event(plan.delta), ledger, budget)
+        return Prepared(config, plan, split, encoder, make_trainer(config, plan, split, ledger, budget))
 
 
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
@@ -82,32 +83,25 @@ def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
 
 
 def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
-    """Pays for the release of individual privacy before a run's first step, so that what is planned fits beside it."""
+    """Pays for the release of individual privacy before the first step, so that the plan must fit beside it."""
     if release is not None and all(event != release for event, _ in ledger.entries):
         (ledger if budget is None else budget.ledger(ledger)).spend(release)
 
 
-def make_run_trainer(
+def make_trainer(
     config: TrainConfig,
+    plan: ResolvedPlan,
     split: DataSplit,
     ledger: Ledger,
     budget: PrivacyBudget | None,
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """The trainer of a resolved configuration."""
-    plan = config.plan
-    model = build_model(plan, split, config.seed)
-    _, steps = checked_schedule(len(split.train), plan.batch_size, epochs=plan.epochs)
-    assert plan.delta is not None
-    return Trainer(
-        model,
-        make_optimizer(plan, model, steps),
+    """The trainer of a configuration and its plan; samples and noise come from the operating system."""
+    return build(
+        plan,
         split.train,
-        policy=METHODS[config.method].make(plan, split.train.num_groups),
-        batch_size=plan.batch_size,
-        steps=steps,
-        delta=plan.delta,
-        noise_multiplier=plan.noise_multiplier,
+        seed=config.seed,
+        secure=True,
         engine=config.engine,
         accountant=config.accountant,
         callbacks=callbacks,
@@ -118,30 +112,18 @@ def make_run_trainer(
 
 
 def seconds_per_step(prepared: Prepared) -> float:
-    """Measured on random numbers in the shape of the data, so that nothing is learnt from it."""
+    """Seconds of one step, measured on random numbers in the shape of the data, so that nothing is learnt from it."""
     config, train = prepared.config, prepared.split.train
-    size = 2 * config.plan.batch_size
-    shape = (size, *train.inputs.shape[1:])
+    size = 2 * prepared.plan.batch_size
     made_up = GroupedDataset(
-        torch.randn(shape),
+        torch.randn((size, *train.inputs.shape[1:])),
         torch.randint(train.num_classes, (size,)),
         torch.randint(train.num_groups, (size,)),
         train.group_names,
         train.class_names,
     )
-    model = build_model(config.plan, prepared.split, config.seed)
-    trainer = Trainer(
-        model,
-        make_optimizer(config.plan, model, 1000),
-        made_up,
-        policy=METHODS[config.method].make(config.plan, train.num_groups),
-        batch_size=config.plan.batch_size,
-        steps=1000,
-        delta=1e-9,
-        noise_multiplier=config.plan.noise_multiplier,
-        engine=config.engine,
-        accountant="rdp",
-    )
+    plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9)
+    trainer = build(plan, made_up, seed=config.seed, secure=True, engine=config.engine, accountant="rdp")
     batches = trainer.batches()
     for _ in range(3):
         trainer.step(next(batches))

@@ -20,10 +20,9 @@ from equidp.data.labels import known_codes
 from equidp.data.read import check_read, read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
-from equidp.models import MODELS
 from equidp.runs.config import TrainConfig
 from equidp.runs.layout import CARD, ENCODER, MODEL, check_files, check_same, read_config, read_released
-from equidp.training.run import Run
+from equidp.training.run import Run, RunFacts
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,12 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         BudgetError: its ledger was damaged or edited.
     """
     place = Path(folder)
-    config, facts = read_config(place)
+    config, plan, facts = read_config(place)
     if not (place / MODEL).exists():
         raise DataError(
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
-    model = MODELS[str(config.plan.model)](tuple(facts["input_shape"]), len(facts["class_names"]))
+    model = plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
     encoder = None
     try:
         model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
@@ -141,11 +140,9 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     ledger = read_ledger(place / "ledger")
     _check_card(place, weights_digest(model), ledger.checks[-1])
     check_files(place)
-    assert config.plan.delta is not None
     loss = nn.CrossEntropyLoss(reduction="none")
-    rates = [event.sample_rate for event, _ in ledger.entries]
-    known = {"training examples": round(config.plan.batch_size / min(rates))} if rates else {}
-    run = Run(model.eval(), ledger.entries, config.plan.delta, loss, config.accountant, known)
+    known = RunFacts(num_examples=facts["num_train"])
+    run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, read_released(place))
 
 

@@ -55,8 +55,9 @@ from equidp.runs.layout import (
     read_config,
     read_released,
 )
-from equidp.runs.prepare import Prepared, charge_release, make_run_trainer, open_budget
+from equidp.runs.prepare import Prepared, charge_release, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
+from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
 from equidp.training.run import Run
@@ -80,7 +81,11 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
         draft.mkdir(parents=True)
         if target.exists():
             draft.chmod(target.stat().st_mode)
-        content = {"config": prepared.config.to_dict(), "facts": prepared.facts}
+        content = {
+            "config": prepared.config.to_dict(),
+            "plan": prepared.plan.to_dict(),
+            "facts": prepared.facts,
+        }
         write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
         if prepared.encoder is not None:
             write_whole(draft / ENCODER, prepared.encoder.to_json().encode())
@@ -128,7 +133,7 @@ def train(
         EquidpError: whatever is wrong.
     """
     place = Path(folder)
-    config, facts = read_config(place)
+    config, plan, facts = read_config(place)
     if (place / MANIFEST).exists():
         check_files(place)
     split = config.load()[0] if prepared is None else prepared.split
@@ -153,14 +158,14 @@ def train(
             how_to_resume=f"equidp train --resume {place}",
             after_saving=lambda _: record.save(place / RECORD),
         )
-        release = config.release_event()
+        release = config.release_event(plan.delta)
         resumed = any(event != release for event, _ in ledger.entries)
         record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
         # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
         accountants = [] if release is None else [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
         charge_release(release, ledger, budget)
-        trainer = make_run_trainer(config, split, ledger, budget, watchers)
+        trainer = make_trainer(config, plan, split, ledger, budget, watchers)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
@@ -171,7 +176,7 @@ def train(
             _release(place, accountant, trainer, config)
         _save_model(place, run.model)
         (place / MANIFEST).unlink(missing_ok=True)  # until the cards are those of the files beside them
-        _write_cards(place, run, split, config, facts, ledger.check, budget)
+        _write_cards(place, run, split, config, plan, facts, ledger.check, budget)
         write_whole(place / MANIFEST, manifest(place).encode())
     return run, split.test
 
@@ -221,17 +226,18 @@ def _write_cards(
     run: Run,
     split: DataSplit,
     config: TrainConfig,
+    plan: ResolvedPlan,
     facts: dict[str, Any],
     ledger_check: str,
     budget: PrivacyBudget | None,
 ) -> None:
     details = {
         "method's name": f"{config.method}: {METHODS[config.method].summary}",
-        "model": config.plan.model,
+        "model": plan.model,
         "input shape": tuple(facts["input_shape"]),
-        "epochs": config.plan.epochs,
-        "momentum": config.plan.momentum,
-        "weight decay": config.plan.weight_decay,
+        "epochs": plan.epochs,
+        "momentum": plan.momentum,
+        "weight decay": plan.weight_decay,
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }

@@ -43,6 +43,7 @@ def build(
     seed: int | None,
     secure: bool,
     model: nn.Module | None = None,
+    num_groups: int | None = None,
     loss: LossFunction | None = None,
     engine: str = "ghost",
     accountant: str = "pld",
@@ -59,7 +60,7 @@ def build(
         seed: of the initial weights, and of samples and noise where `secure` is False.
         secure: draw samples and noise from the operating system.
         model: trained in place; default: a fresh one from the plan's factory.
-        loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
+        num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
 
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
@@ -81,6 +82,7 @@ def build(
         steps=plan.steps,
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
+        num_groups=num_groups,
         loss=loss,
         engine=engine,
         accountant=accountant,

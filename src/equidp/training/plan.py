@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
@@ -56,6 +56,17 @@ class ResolvedPlan:
     delta: float
     momentum: float
     weight_decay: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` reads."""
+        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "factory"}
+        return {**content, "policy": asdict(self.policy)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ResolvedPlan:
+        """What `to_dict` gave; the model must be a name from `equidp.models.MODELS`."""
+        policy = make_policy(content["method"], content["policy"])
+        return cls(**{**content, "policy": policy, "factory": MODELS[content["model"]]})
 
 
 @dataclass(frozen=True)
