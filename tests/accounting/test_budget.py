@@ -10,7 +10,7 @@ import pytest
 
 import equidp
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Ledger, StepEvent
 from support.toy import make_trainer
 

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from equidp._validate import check_number, unknown_name
 from equidp.accounting import ACCOUNTANTS
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel import epsilon as epsilon_of
 from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 

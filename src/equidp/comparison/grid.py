@@ -23,7 +23,7 @@ from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual import IndividualAccountant
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.training.build import make_trainer
 from equidp.training.plan import Plan
 from equidp.training.record import RunRecord

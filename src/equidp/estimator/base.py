@@ -28,8 +28,8 @@ from equidp.data.table import MOST_GROUPS
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
 from equidp.evaluation.predict import predict
-from equidp.kernel import epsilon as epsilon_of
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.models import MODELS
 from equidp.policies import SGD, Policy
 from equidp.policies.methods import METHODS

@@ -15,8 +15,8 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predict import predict
-from equidp.kernel import epsilon
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 
 if TYPE_CHECKING:
