@@ -17,7 +17,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import checked_schedule
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.policies.methods import METHODS
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build_model, make_optimizer
@@ -70,7 +70,7 @@ def prepare(config: TrainConfig) -> Prepared:
             check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
-        ledger = Ledger()
+        ledger = MemoryLedger()
         charge_release(config.release_event(), ledger, budget)
         return Prepared(config, split, encoder, make_run_trainer(config, split, ledger, budget))
 

@@ -21,7 +21,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.engine import GradientEngine, LossFunction
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy
@@ -114,7 +114,7 @@ class Trainer:
         self.noise_multiplier = self._noise_multiplier(noise_multiplier, target_epsilon)
         policy.prepare(noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size)
         self.event = StepEvent(self.sample_rate, float(self.noise_multiplier), policy.statistics_noise)
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = MemoryLedger() if ledger is None else ledger
         if budget is not None:
             self._fit_into(budget, beyond_budget)
         besides = tuple(entry for entry in self.ledger.entries if entry[0] != self.event)
