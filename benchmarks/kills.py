@@ -25,8 +25,8 @@ from pathlib import Path
 
 import torch
 
-from equidp.kernel import epsilon
 from equidp.kernel import step as mechanism
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs.config import TrainConfig, plan_for
 from equidp.runs.prepare import prepare

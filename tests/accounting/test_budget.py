@@ -10,8 +10,8 @@ import pytest
 
 import equidp
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel import epsilon
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from support.toy import make_trainer
 
 
@@ -109,7 +109,7 @@ def test_steps_without_a_plan_and_releases_are_checked_one_by_one(budget):
 def test_steps_beyond_those_that_were_set_aside_are_checked(budget):
     event = StepEvent(0.1, 1.0)
     fitting = budget.steps_that_fit(event, 10_000)
-    run = budget.ledger(Ledger())
+    run = budget.ledger(MemoryLedger())
     run.expect(event, fitting)
     for _ in range(fitting):
         run.spend(event)
@@ -167,7 +167,7 @@ def test_a_runs_own_ledger_is_no_budget(tmp_path):
 
 
 def test_a_ledger_in_memory_takes_what_a_trainer_tells_it():
-    ledger = Ledger()
+    ledger = MemoryLedger()
     ledger.expect(StepEvent(0.5, 1.0), 3)
     ledger.settle()
     assert ledger.entries == ()

@@ -9,7 +9,7 @@ import pytest
 import equidp
 from equidp.accounting.planned import account
 from equidp.errors import SettingError
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from support.toy import make_trainer
 
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.errors import ModelError, SettingError
-from equidp.kernel import epsilon
-from equidp.kernel.ledger import Ledger
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from support.toy import toy
 
@@ -66,7 +66,7 @@ def monkeypatch_noise():
 
 
 def test_it_costs_what_it_says_and_is_charged_before_noise_is_drawn():
-    ledger = Ledger()
+    ledger = MemoryLedger()
     found = private_profile(toy(), model(), epsilon=0.5, delta=1e-5, ledger=ledger)
     assert ledger.entries == found.spent
     assert 0.499 < epsilon(found.spent, 1e-5) <= 0.5
@@ -114,7 +114,7 @@ def test_noise_alone_is_not_taken_for_counts():
 
 
 def test_a_model_that_mixes_examples_is_refused_before_anything_is_spent():
-    ledger = Ledger()
+    ledger = MemoryLedger()
     mixing = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     with pytest.raises(ModelError, match="BatchNorm1d"):
         private_profile(toy(), mixing, epsilon=0.5, delta=1e-5, ledger=ledger)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from equidp.errors import SettingError
 from equidp.individual.histories import Histories, individual_epsilons, own_noise_multiplier
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 
 DELTA = 1e-5

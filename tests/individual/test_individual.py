@@ -14,7 +14,7 @@ import equidp
 from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
 from equidp.individual.step_counts import StepCounts, _alike, current_shares
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from support.toy import make_trainer, toy
 
 POLICIES = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 
 
 def test_equal_neighbours_are_counted_together_in_order():
-    ledger = Ledger()
+    ledger = MemoryLedger()
     first, second = StepEvent(0.1, 1.0), StepEvent(0.1, 1.0, 10.0)
     for event in (first, first, second, first):
         ledger.spend(event)
     assert ledger.entries == ((first, 2), (second, 1), (first, 1))
     assert ledger.steps == 4
-    assert Ledger(ledger.entries).steps == 4
+    assert MemoryLedger(ledger.entries).steps == 4
 
 
 @pytest.mark.parametrize(

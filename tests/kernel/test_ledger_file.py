@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import asdict
 
 import pytest
@@ -18,6 +21,7 @@ from equidp.kernel import ledger_file
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import chained_line, read_ledger, seal_path
+from equidp.kernel.pay_ahead import PayAhead
 
 STEP = StepEvent(0.1, 1.25, 12.5)
 OTHER = StepEvent(1.0, 30.0)
@@ -31,7 +35,7 @@ def spend(path, steps, *, expected=0, event=STEP, close=True) -> None:
     if close:
         ledger.close()
     else:  # as a kill leaves it
-        ledger._close_files()
+        ledger.abandon()
 
 
 def test_what_was_spent_is_there_when_opened_again(tmp_path):
@@ -63,7 +67,7 @@ def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected
         ledger.spend(kind)
         counted = dict(read_ledger(path).entries)
         assert all(counted.get(each, 0) >= count for each, count in ledger.entries)
-    ledger._close_files()
+    ledger.abandon()
     counted = dict(read_ledger(path).entries)
     assert counted.get(STEP, 0) >= kinds.count(STEP)
     assert counted.get(OTHER, 0) == kinds.count(OTHER)
@@ -126,7 +130,7 @@ def test_after_settling_nothing_more_is_expected(tmp_path):
     ledger.settle()
     for _ in range(5):
         ledger.spend(STEP)
-    ledger._close_files()
+    ledger.abandon()
     assert LedgerFile(tmp_path / "ledger").steps == 9
 
 
@@ -246,6 +250,63 @@ def test_a_forked_copy_cannot_spend(tmp_path):
                 os._exit(17 if "process" in str(error) else 1)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_a_forked_copy_that_closes_or_forgets_the_ledger_leaves_the_lock_to_its_parent(tmp_path):
+    path = tmp_path / "ledger"
+    for leave in (lambda ledger: ledger.close(), lambda ledger: ledger._file.__dict__.clear()):
+        ledger = LedgerFile(path)
+        if (child := os.fork()) == 0:
+            leave(ledger)
+            gc.collect()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with pytest.raises(BudgetError, match="in use by another process"):
+            LedgerFile(path)
+        ledger.close()
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    path = tmp_path / "ledger"
+    if (child := os.fork()) == 0:
+        LedgerFile(path).spend(STEP)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    with LedgerFile(path) as ledger:
+        assert ledger.steps == 1
+
+
+def test_a_link_to_a_ledger_has_the_same_lock(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "ledger")
+    with LedgerFile(tmp_path / "ledger"), pytest.raises(BudgetError, match="in use by another process"):
+        LedgerFile(tmp_path / "link")
+
+
+@given(
+    actions=st.lists(st.sampled_from(["spend", "other", "end", "forget"]), max_size=60),
+    expected=st.integers(0, 30),
+)
+def test_a_block_never_pays_for_more_than_its_size_nor_for_another_kind(actions, expected):
+    """Sizes alone, without a file: whatever is taken was begun before."""
+    ahead, paid, taken = PayAhead(), Counter(), Counter()
+    ahead.expect(STEP, expected)
+    for action in actions:
+        if action in ("end", "forget"):
+            event = ahead.event
+            paid[event] -= ahead.end(forget=action == "forget")
+            continue
+        event = STEP if action == "spend" else OTHER
+        if not ahead.covers(event):
+            previous = ahead.event
+            paid[previous] -= ahead.end()
+            size = ahead.size(event, 0.0, previous)
+            assert size == 1 or (event == STEP and size <= expected - taken[STEP])
+            paid[event] += size
+            ahead.begin(event, size, 0.0)
+        ahead.take(event)
+        taken[event] += 1
+        assert taken[event] <= paid[event]
+    assert ahead.left == paid[ahead.event] - taken[ahead.event] or ahead.event is None
 
 
 @pytest.mark.parametrize("kept", [0, 20])

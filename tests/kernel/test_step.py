@@ -19,7 +19,7 @@ from equidp.errors import PolicyError, SettingError
 from equidp.kernel import step as mechanism
 from equidp.kernel.bounding import capped_weights, rowwise
 from equidp.kernel.engine import Measured
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
 from equidp.kernel.step import PrivateStep
@@ -132,7 +132,7 @@ def make_step(
         [parameter],
         event=StepEvent(0.1, sigma, policy.statistics_noise),
         expected_batch_size=EXPECTED,
-        ledger=Ledger() if ledger is None else ledger,
+        ledger=MemoryLedger() if ledger is None else ledger,
         randomness=randomness,
         physical_batch_size=physical_batch_size,
     )
@@ -290,7 +290,7 @@ def test_norms_whose_sum_overflows_are_finite_all_the_same():
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "dpsgd-f-code", "naive", "global-adapt", "quantile"])
 def test_an_empty_batch_releases_noise_and_is_charged(name):
-    ledger = Ledger()
+    ledger = MemoryLedger()
     step = make_step(POLICIES[name](), SeededRandomness(0), ledger=ledger)
     gradient = private_gradient(step, torch.empty(0, DIMENSION), torch.empty(0, dtype=torch.int64))
     assert (gradient != 0).all()
@@ -393,7 +393,7 @@ def test_the_ledger_is_charged_before_noise_is_drawn():
         def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
             raise OSError("no entropy")
 
-    ledger = Ledger()
+    ledger = MemoryLedger()
     step = make_step(DPSGDF(1.0, GROUPS), Failing(), sigma=1.0, ledger=ledger)
     with pytest.raises(OSError, match="no entropy"):
         private_gradient(step, torch.ones(2, DIMENSION), torch.zeros(2, dtype=torch.int64))
@@ -460,7 +460,7 @@ def test_an_event_that_hides_the_statistics_is_refused():
             [parameter],
             event=StepEvent(0.1, 1.0),
             expected_batch_size=EXPECTED,
-            ledger=Ledger(),
+            ledger=MemoryLedger(),
             randomness=NoNoise(),
         )
 

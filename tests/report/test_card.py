@@ -14,7 +14,7 @@ import torch
 
 import equidp
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
 from support.toy import make_trainer, toy
 
@@ -50,7 +50,7 @@ def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
 
 def test_a_release_is_not_taken_for_another_kind_of_step(tmp_path):
     """A run of two phases counts two kinds of steps, and no release."""
-    ledger = Ledger()
+    ledger = MemoryLedger()
     make_trainer(epochs=1, ledger=ledger).fit()
     run = make_trainer(epochs=1, noise_multiplier=2.0, ledger=ledger).fit()
     with pytest.raises(SettingError, match=r"trainer\.run\(\)"):

@@ -90,7 +90,7 @@ def test_a_kill_loses_steps_and_counts_them(tmp_path):
     killed.callbacks[0].before_training(killed)
     for _ in range(11):
         killed.step(next(batches))
-    killed.ledger._close_files()
+    killed.ledger.abandon()
     resumed, checkpoints = trainer_in(tmp_path, schedule=True)
     spent = resumed.steps_done
     assert 11 <= spent <= 15

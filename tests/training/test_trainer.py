@@ -13,7 +13,7 @@ import equidp
 from equidp.accounting.schedule import checked_schedule
 from equidp.engines import ENGINES
 from equidp.errors import DataError, ModelError, PolicyError, SettingError
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from support.toy import make_trainer, toy
 
@@ -516,7 +516,7 @@ def test_what_a_policy_learnt_stays_in_its_training():
 
 def test_a_finished_ledger_and_a_fresh_model_are_no_run():
     """The weights would be untrained, and the card say otherwise."""
-    ledger = Ledger()
+    ledger = MemoryLedger()
     trainer = make_trainer(ledger=ledger)
     trainer.fit()
     assert trainer.fit().model is trainer.model  # that is done

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 from equidp._validate import check_number, unknown_name
 from equidp.accounting import ACCOUNTANTS
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel import epsilon as epsilon_of
 from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 
 Entries = tuple[tuple[StepEvent, int], ...]
@@ -62,7 +62,7 @@ class PrivacyBudget:
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."
             )
         self.path = path
-        self._ledger = Ledger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
+        self._ledger = MemoryLedger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
         self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
         facts = self._agreed(facts, known)
@@ -140,7 +140,7 @@ class PrivacyBudget:
 
     def ledger(self, own: Ledger) -> Ledger:
         """A run's ledger `own`, whose steps are charged to the budget first."""
-        return _ChargedLedger(own, self)
+        return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
         """The same budget in memory: what is charged to it, nobody pays."""
@@ -192,7 +192,7 @@ class PrivacyBudget:
         """
         known, counted = (Counter(dict(_together(*entries))) for entries in (self.entries, spent))
         for event, steps in (counted - known).items():
-            run = self.ledger(Ledger())
+            run = self.ledger(MemoryLedger())
             run.expect(event, steps)
             for _ in range(steps):
                 run.spend(event)
@@ -232,7 +232,7 @@ class PrivacyBudget:
             self._ledger.settle()
 
 
-class _ChargedLedger(Ledger):
+class ChargedLedger(Ledger):
     """What one run spends; each step is charged to a budget before it counts here."""
 
     def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:

@@ -10,8 +10,7 @@ from equidp._validate import check_whole, unknown_name
 from equidp.accounting import ACCOUNTANTS, calibrate_noise, effective_noise_multiplier, run_event
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.errors import SettingError
-from equidp.kernel import epsilon
-from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.step import statistics_noise
 from equidp.policies.methods import make_policy

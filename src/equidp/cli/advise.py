@@ -32,7 +32,7 @@ from equidp.cli.options import (
 )
 from equidp.data import DataSource, GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.kernel.ledger import Ledger
+from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import MODELS
 from equidp.training.build import build_model
 from equidp.training.plan import Plan, default_plan
@@ -134,10 +134,10 @@ def advise_command(
 def _ledger(budget: Path | None, epsilon: float | None, delta: float | None) -> Iterator[Ledger]:
     """Where the cost of advice is written: to a budget where there is one."""
     if budget is None:
-        yield Ledger()
+        yield MemoryLedger()
         return
     with PrivacyBudget(budget, epsilon=epsilon, delta=delta, run="advise") as account:
-        ledger = account.ledger(Ledger())
+        ledger = account.ledger(MemoryLedger())
         yield ledger
         ledger.settle()
 

@@ -11,8 +11,7 @@ import typer
 
 from equidp.accounting import run_event
 from equidp.cli.app import app
-from equidp.kernel import epsilon
-from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.words import counted_steps
 

@@ -43,7 +43,7 @@ from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import blind_spots, group_intervals, recalls
 from equidp.evaluation.predict import diverged, predict
-from equidp.kernel import epsilon as epsilon_of
+from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 from equidp.report.card import guarantee_in_words

@@ -14,7 +14,7 @@ from equidp.errors import DataError, SettingError
 from equidp.individual.histories import Histories, individual_epsilons
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.training.trainer import Callback
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import final
 
-from equidp.errors import SettingError
+from equidp._validate import check_number
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,12 @@ class StepEvent:
 
     Attributes:
         sample_rate: probability q of each example to be in the sample, in (0, 1].
-        noise_multiplier: sigma, noise of the gradient query as a multiple of its sensitivity; 0 means no privacy.
-        statistics_noise: sigma_s, noise of the statistics query as a multiple of its sensitivity (1); None: no such query.
+        noise_multiplier: sigma, noise of the gradient query over its sensitivity, in [0, inf); 0: no privacy.
+        statistics_noise: sigma_s, noise of the statistics query over its sensitivity (1); None: no such
+            query.
+
+    Raises:
+        SettingError: a value outside its range, or NaN.
     """
 
     sample_rate: float
@@ -23,42 +28,72 @@ class StepEvent:
     statistics_noise: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample_rate <= 1:
-            raise SettingError(f"sample_rate={self.sample_rate}; expected a probability in (0, 1].")
-        if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
-            raise SettingError(f"noise_multiplier={self.noise_multiplier}; expected a finite number >= 0.")
-        if self.statistics_noise is not None and not (
-            self.statistics_noise >= 0 and math.isfinite(self.statistics_noise)
-        ):
-            raise SettingError(
-                f"statistics_noise={self.statistics_noise}; expected None or a finite number >= 0."
-            )
+        check_number("(0, 1]", ", a probability", sample_rate=self.sample_rate)
+        check_number("[0, inf)", noise_multiplier=self.noise_multiplier)
+        if self.statistics_noise is not None:
+            check_number("[0, inf)", ", or None", statistics_noise=self.statistics_noise)
 
 
-class Ledger:
-    """Counts private steps, equal neighbours together. `spend` comes before anything noisy is released."""
+class Ledger(ABC):
+    """Counts private steps. The step calls `spend` before it looks at its sample.
+
+    Guarantee: once `spend` has returned, `entries` counts the step, whatever happens later. If `spend`
+    raises, draw no noise; the step may still be counted.
+    """
+
+    @abstractmethod
+    def spend(self, event: StepEvent) -> None:
+        """Records one more step."""
+
+    @abstractmethod
+    def expect(self, event: StepEvent, steps: int) -> None:
+        """Announces up to `steps` steps of this kind, which a ledger may record or set aside in advance."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Signals that no step is in progress: what was recorded in advance and not spent is given back."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+        """(event, number of steps) pairs in the order they were spent."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all kinds."""
+        return sum(count for _, count in self.entries)
+
+
+@final
+class MemoryLedger(Ledger):
+    """A ledger that lives as long as its process. Equal neighbours are counted together.
+
+    >>> ledger = MemoryLedger()
+    >>> for _ in range(3):
+    ...     ledger.spend(StepEvent(sample_rate=0.01, noise_multiplier=1.0))
+    >>> ledger.entries
+    ((StepEvent(sample_rate=0.01, noise_multiplier=1.0, statistics_noise=None), 3),)
+    """
 
     def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = ()) -> None:
         self._entries = list(entries)
 
     def spend(self, event: StepEvent) -> None:
-        """Records one more step."""
+        self.count(event, 1)
+
+    def count(self, event: StepEvent, steps: int) -> None:
+        """Records `steps` >= 0 steps of one kind at once."""
         if self._entries and self._entries[-1][0] == event:
-            self._entries[-1] = (event, self._entries[-1][1] + 1)
-        else:
-            self._entries.append((event, 1))
+            steps += self._entries.pop()[1]
+        if steps:
+            self._entries.append((event, steps))
 
     def expect(self, event: StepEvent, steps: int) -> None:
-        """Told that up to `steps` steps of this kind are to come: as far as a ledger on disk may write ahead."""
+        """Does nothing."""
 
     def settle(self) -> None:
-        """Told that no step is under way: a ledger that wrote ahead takes back what was not spent."""
+        """Does nothing: no step was recorded in advance."""
 
     @property
     def entries(self) -> tuple[tuple[StepEvent, int], ...]:
-        """(event, number of steps) pairs in the order they were spent."""
         return tuple(self._entries)
-
-    @property
-    def steps(self) -> int:
-        return sum(count for _, count in self.entries)

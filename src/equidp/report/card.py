@@ -20,7 +20,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, recalls
 from equidp.evaluation.predict import predict
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.report.render import filled
 from equidp.report.words import counted_steps, number, points
 

@@ -16,7 +16,7 @@ from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
 from equidp.training.plan import ResolvedPlan
@@ -71,7 +71,7 @@ def prepare(config: TrainConfig) -> Prepared:
             check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
-        ledger = Ledger()
+        ledger = MemoryLedger()
         charge_release(config.release_event(plan.delta), ledger, budget)
         return Prepared(config, plan, split, encoder, make_trainer(config, plan, split, ledger, budget))
 

@@ -34,7 +34,7 @@ from equidp.errors import BudgetError, DataError, SettingError
 from equidp.evaluation.predict import diverged
 from equidp.individual import IndividualAccountant
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import Ledger
+from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import METHODS
@@ -211,7 +211,7 @@ def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, co
             f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
         )
     report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
-    means = replace(report, ledger=Ledger()).release_by_group(config.release_epsilon, trainer.delta)
+    means = replace(report, ledger=MemoryLedger()).release_by_group(config.release_epsilon, trainer.delta)
     write_whole(path, means.to_json(orient="records", indent=2).encode())
 
 

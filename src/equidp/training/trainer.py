@@ -21,7 +21,7 @@ from equidp.engines import check_engine, check_model, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy
@@ -146,7 +146,7 @@ class Trainer:
         self.event = StepEvent(
             self.sample_rate, self.noise_multiplier, statistics_noise(policy, self.noise_multiplier)
         )
-        ledger = Ledger() if ledger is None else ledger
+        ledger = MemoryLedger() if ledger is None else ledger
         done = sum(count for event, count in ledger.entries if event == self.event)
         steps = self.planned_steps
         if budget is not None:

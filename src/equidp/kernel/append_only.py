@@ -1,0 +1,147 @@
+"""A file that one process at a time extends, with new bytes on disk before anything relies on them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import final
+
+from filelock import FileLock, Timeout
+
+from equidp._files import sync_folder
+from equidp.errors import BudgetError
+
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would write "\r\n" for "\n"
+
+
+@final
+class AppendOnlyFile:
+    """An open ledger file, made if there is none. A lock of the operating system on `NAME.lock` keeps others
+    out.
+
+    Guarantee: when `append` returns, the bytes are on disk. When it raises, rely on none of them.
+
+    | case | outcome |
+    | --- | --- |
+    | open elsewhere, in this process or another; or not writable | BudgetError when opened |
+    | the process that has it open is killed | the system drops the lock; the next opening succeeds |
+    | a forked child appends, or closes it | BudgetError; the parent keeps its lock |
+    | no room: nothing or a part was written | cut off again, BudgetError; a later append can succeed |
+    | the part cannot be cut off, or `fsync` fails | BudgetError now and at every later append |
+    | the file was moved, replaced or changed by others | BudgetError |
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken, self._size, self._process, self._file = "", 0, os.getpid(), -1
+        self._lock = FileLock(f"{path.resolve()}.lock", thread_local=False, fallback_to_soft=False)
+        self._file = _opened(path, os.O_APPEND)
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            self.close()
+            raise BudgetError(
+                f"the ledger {os.fspath(path)!r} is in use by another process; wait until it is done, "
+                "or stop it."
+            ) from None
+        except OSError as error:
+            self.close()
+            raise self._unwritten(error) from error
+
+    def close(self) -> None:
+        """Lets other processes have the file. Does nothing the second time."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+            if os.getpid() == self._process:
+                self._lock.release(force=True)
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process has it open and no earlier append left it in an unknown state."""
+        return self._file >= 0 and os.getpid() == self._process and not self.broken
+
+    def keep(self, size: int) -> None:
+        """Cuts off what follows the first `size` bytes: a torn line."""
+        if os.fstat(self._file).st_size != size:
+            os.ftruncate(self._file, size)
+        self._size = size
+
+    def append(self, line: bytes) -> None:
+        """Adds bytes at the end and syncs them to disk."""
+        self._check_usable()
+        try:
+            if os.write(self._file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            try:
+                os.ftruncate(self._file, self._size)
+            except OSError as still:
+                self.broken = f"a line was written in part ({still.strerror}); open the ledger anew"
+            raise self._unwritten(error) from error
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            # After a failed sync nobody can know what is on disk; a second sync may report success wrongly.
+            self.broken = f"an earlier line could not be synced ({error.strerror}); open the ledger anew"
+            raise self._unwritten(error) from error
+        self._size += len(line)
+
+    def write_beside(self, path: Path, content: bytes, *, sync: bool = False) -> None:
+        """Overwrites the beginning of another file, which is made if there is none."""
+        try:
+            file = _opened(path) if sync else os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666)
+            try:
+                os.write(file, content)
+                if sync:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._unwritten(error) from error
+
+    def check_process(self) -> None:
+        """Raises in a forked child: it would spend again what its parent spends."""
+        if os.getpid() != self._process:
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} was opened by another process; spend in the process "
+                "that opened it."
+            )
+
+    def _check_usable(self) -> None:
+        if self._file < 0:
+            raise BudgetError(f"the ledger {os.fspath(self.path)!r} is closed; open it anew.")
+        if self.broken:
+            raise BudgetError(f"the ledger {os.fspath(self.path)!r} cannot go on: {self.broken}.")
+        self.check_process()
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._file)
+        except OSError as error:
+            raise self._unwritten(error) from error
+        if (there.st_dev, there.st_ino, there.st_size) != (ours.st_dev, ours.st_ino, self._size):
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} was moved, replaced or edited while in use; put back "
+                "the file that was there."
+            )
+
+    def _unwritten(self, error: OSError) -> BudgetError:
+        return BudgetError(
+            f"the ledger {os.fspath(self.path)!r} cannot be written ({error.strerror}), so training stops "
+            "before it spends more. Make room or make it writable, then go on from the last checkpoint."
+        )
+
+
+def _opened(path: Path, flags: int = 0) -> int:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY | flags, 0o666)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise BudgetError(
+            f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a place "
+            "that can be written."
+        ) from error
+    return file
