@@ -12,8 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from equidp.data import open_source
-from equidp.data.digits import _idx
 from equidp.data.fetch import RemoteFile
+from equidp.data.mnist import _idx
 from equidp.errors import DataError
 
 CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03abc"

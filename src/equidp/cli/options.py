@@ -11,8 +11,9 @@ import typer
 
 from equidp._validate import names
 from equidp.cli.app import say
+from equidp.cli.parse import parse_bounds
 from equidp.comparison.compare import RELEASE_EPSILON
-from equidp.data import SOURCES, DataSource, open_source, parse_bounds
+from equidp.data import SOURCES, DataSource, open_source
 from equidp.data.table import TEST_SHARE
 from equidp.engines import ENGINES
 from equidp.errors import SettingError

@@ -36,6 +36,7 @@ from equidp.cli.options import (
     plan_changes,
     release_cost,
 )
+from equidp.cli.parse import parse_bounds
 from equidp.cli.tables import print_groups, print_recalls
 from equidp.cli.toml import read_config
 from equidp.data import SOURCES, GroupedDataset
@@ -165,7 +166,7 @@ def train_command(
         group=tuple(names(group)),
         drop=tuple(names(drop)),
         missing=missing,
-        bounds=bounds,
+        bounds=parse_bounds(bounds),
         test_share=test_share,
         epsilon=epsilon,
         seed=seed,

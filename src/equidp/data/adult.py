@@ -5,23 +5,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from equidp.data.census import Census, census_file
+from equidp.data.census import SEXES, Preparation, census_file
+from equidp.data.dataset import DataSplit
 
-_ADULT_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-ADULT_FILES = tuple(
-    census_file("adult", name, _ADULT_URL + name, sha256)
+_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+_FILES = tuple(
+    census_file("adult", name, _URL + name, sha256)
     for name, sha256 in (
         ("adult.data", "df25a4e32ed6f1bd4b3910d21a7bd661a09061eced7cb45555a519d9667cc87b"),
         ("adult.test", "ceb625d3b5aeddf1e04cd5eec3268e18af4140fbde5a853a11223deeebcfe0f5"),
     )
 )
-_ADULT_COLUMNS = (
+_COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
 )  # fmt: skip
@@ -56,73 +56,70 @@ _CODES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class AdultXu(Census):
-    """Adult as Xu et al. prepared it: 45,222 complete rows, numbers in [0, 1], categories one-hot, sex not among the inputs.
+_XU = Preparation(
+    numbers=("age", "education-num", "capital-gain", "capital-loss", "hours-per-week"),
+    categories={
+        **{name: _CODES[name] for name in ("workclass", "marital-status", "occupation", "relationship")},
+        "race": ("White",),
+    },
+    target=("income", ">50K"),
+    female=("sex", "Female"),
+    class_names=("<=50K", ">50K"),
+)
+_ESIPOVA = replace(_XU, categories={**_CODES, "race": ("White",), "sex": ("Female",)}, standardised=True)
 
-    They count 40 attributes and do not list them. Leaving out the final weight, education (its number stays) and native country,
-    with race made binary, gives 5 + 7 + 7 + 14 + 6 + 1 = 40: our reading.
+
+@dataclass(frozen=True)
+class AdultXu:
+    """Adult as Xu et al. prepared it: 45,222 complete rows, numbers in [0, 1], categories one-hot.
+
+    Sex is not among the inputs. The paper counts 40 attributes and does not list them. Leaving out the final
+    weight, education (its number stays) and native country, with race made binary, gives
+    5 + 7 + 7 + 14 + 6 + 1 = 40: our reading.
     """
 
     name: str = "adult"
-    numbers: ClassVar[tuple[str, ...]] = (
-        "age",
-        "education-num",
-        "capital-gain",
-        "capital-loss",
-        "hours-per-week",
-    )
-    categories: ClassVar[tuple[str, ...]] = ("workclass", "marital-status", "occupation", "relationship")
-    binary: ClassVar[tuple[str, ...]] = ("white",)
-    category_codes = _CODES
-    class_names = ("<=50K", ">50K")
+    test_share: float = 0.2
+    highlighted_groups: tuple[str, str] | None = SEXES
 
-    def table(self) -> pd.DataFrame:
-        table = _adult()
-        table["target"] = (table["income"] == ">50K").astype(np.int64)
-        table["group"] = (table["sex"] == "Female").astype(np.int64)
-        table["white"] = (table["race"] == "White").astype(np.int64)
-        return table
+    def split(self, seed: int) -> DataSplit:
+        """Splits by the seed, stratified by class and group."""
+        return _XU.split(_complete_rows(), seed, self.test_share)
 
 
 @dataclass(frozen=True)
-class AdultEsipova(AdultXu):
-    """Adult as Esipova et al. prepared it: standardised numbers, all categories, sex among the inputs, as many men as women.
+class AdultEsipova:
+    """Adult as Esipova et al. prepared it: standardised numbers, all categories, sex among the inputs.
 
-    Each sex is sampled down to about 14,000 rows: every row is kept with probability 14,000 over its sex's count.
+    Each sex is sampled down to about `per_group` rows: a row is kept with probability `per_group` over its
+    sex's count.
     """
 
     name: str = "adult-esipova"
+    test_share: float = 0.2
+    highlighted_groups: tuple[str, str] | None = SEXES
     per_group: int = 14_000
-    categories: ClassVar[tuple[str, ...]] = (
-        "workclass",
-        "education",
-        "marital-status",
-        "occupation",
-        "relationship",
-        "native-country",
-    )
-    binary: ClassVar[tuple[str, ...]] = ("white", "group")
-    standardised = True
 
-    def rows(self, table: pd.DataFrame, seed: int) -> pd.DataFrame:
-        sizes = table.groupby("group")["group"].transform("size").to_numpy()
-        return table[np.random.default_rng(seed).random(len(table)) < self.per_group / sizes]
-
-    def notes(self) -> tuple[str, ...]:
-        return (
-            *super().notes(),
-            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data, which epsilon does not cover.",
+    def split(self, seed: int) -> DataSplit:
+        """Samples rows and splits them by the seed, stratified by class and group."""
+        table = _complete_rows()
+        sizes = table.groupby("sex")["sex"].transform("size").to_numpy()
+        kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
+        split = _ESIPOVA.split(table[kept], seed, self.test_share)
+        note = (
+            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; "
+            "epsilon does not cover that count."
         )
+        return replace(split, notes=(*split.notes, note))
 
 
-def _adult() -> pd.DataFrame:
-    """The rows of both files without a missing value: 45,222 of 48,842."""
+def _complete_rows() -> pd.DataFrame:
+    """45,222 of the 48,842 rows of both files, as texts."""
     rows: list[Sequence[str]] = []
-    for file in ADULT_FILES:
+    for file in _FILES:
         text = io.StringIO(file.content().decode("ascii"))
-        rows += [row for row in csv.reader(text, skipinitialspace=True) if len(row) == len(_ADULT_COLUMNS)]
-    table = pd.DataFrame(rows, columns=_ADULT_COLUMNS)
+        rows += [row for row in csv.reader(text, skipinitialspace=True) if len(row) == len(_COLUMNS)]
+    table = pd.DataFrame(rows, columns=_COLUMNS)
     table = table[~(table == "?").any(axis=1)].reset_index(drop=True)
     table["income"] = table["income"].str.rstrip(".")
-    return table.astype(dict.fromkeys(AdultXu.numbers, float))
+    return table

@@ -4,94 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
 from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.encoding import Categories, Numbers, TableEncoder
 from equidp.data.fetch import RemoteFile
 
 SEXES = ("Male", "Female")
 
 
 def census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
-    """A file that is downloaded as it is read."""
+    """Returns a file that is read as it is downloaded."""
     return RemoteFile(folder, name, url, sha256, f"sha256:{sha256}")
 
 
 @dataclass(frozen=True)
-class Census:
-    """What the four preparations share: sex is the group; 80/20 split by the seed, stratified by class and group.
+class Preparation:
+    """How a census becomes grouped data: public, plain values. Sex is the group.
 
-    Category lists are public and part of the source, so the number of inputs does not depend on the split; the scaling of numbers
-    comes from the training split.
+    Lists of codes are part of the preparation, so the number of inputs does not depend on the split.
+
+    Attributes:
+        numbers: columns of numbers, scaled by the training split.
+        categories: codes of each other column, one 0/1 input for each code. Other codes are all zeros.
+        target: a column, and its code for class 1.
+        female: a column, and its code for group 1.
+        class_names: of classes 0 and 1.
+        standardised: scale numbers to mean 0 and deviation 1; otherwise to [0, 1].
     """
 
-    name: str
-    test_share: float = 0.2
-    highlighted_groups: tuple[str, str] | None = SEXES
-    numbers: ClassVar[tuple[str, ...]]
-    categories: ClassVar[tuple[str, ...]]
-    binary: ClassVar[tuple[str, ...]] = ()
-    category_codes: ClassVar[Mapping[str, tuple[str, ...]]]
-    class_names: ClassVar[tuple[str, str]]
-    standardised: ClassVar[bool] = False
-    first_category_is_reference: ClassVar[bool] = False
+    numbers: tuple[str, ...]
+    categories: Mapping[str, tuple[str, ...]]
+    target: tuple[str, str]
+    female: tuple[str, str]
+    class_names: tuple[str, str]
+    standardised: bool = False
 
-    def table(self) -> pd.DataFrame:
-        """All rows, with 0/1 columns `target` and `group` beside the attributes."""
-        raise NotImplementedError
-
-    def rows(self, table: pd.DataFrame, seed: int) -> pd.DataFrame:
-        """The rows that take part."""
-        return table
-
-    def split(self, seed: int) -> DataSplit:
-        """See the class."""
-        table = self.rows(self.table(), seed).reset_index(drop=True)
-        strata = 2 * table["target"] + table["group"]
+    def split(self, table: pd.DataFrame, seed: int, test_share: float) -> DataSplit:
+        """Splits a table of texts by the seed, stratified by class and group."""
+        table = table.astype(dict.fromkeys(self.numbers, float)).reset_index(drop=True)
+        targets, groups = (
+            (table[name] == code).to_numpy(np.int64) for name, code in (self.target, self.female)
+        )
         train, test = train_test_split(
-            np.arange(len(table)), test_size=self.test_share, stratify=strata, random_state=seed
+            np.arange(len(table)), test_size=test_share, stratify=2 * targets + groups, random_state=seed
         )
-        encoder = self._encoder().fit(table.iloc[train])
-        return DataSplit(
-            self._dataset(encoder, table.iloc[train]), self._dataset(encoder, table.iloc[test]), self.notes()
+        whole = GroupedDataset(
+            self._encoder(table.iloc[train]).encode(table),
+            torch.from_numpy(targets),
+            torch.from_numpy(groups),
+            group_names=SEXES,
+            class_names=self.class_names,
         )
+        parts = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
+        return DataSplit(*parts, self._notes())
 
-    def notes(self) -> tuple[str, ...]:
-        """What epsilon does not cover."""
+    def _encoder(self, train: pd.DataFrame) -> TableEncoder:
+        fitted = Numbers.standardised if self.standardised else Numbers.ranged
+        numbers = [fitted(name, train[name].to_numpy()) for name in self.numbers]
+        categories = [Categories(name, codes) for name, codes in self.categories.items()]
+        return TableEncoder((*numbers, *categories), "refuse")
+
+    def _notes(self) -> tuple[str, ...]:
         if not self.numbers:
             return ()
         scale = "means and deviations" if self.standardised else "ranges"
         return (
-            f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split, not covered by epsilon.",
-        )
-
-    def _encoder(self) -> ColumnTransformer:
-        one_hot = OneHotEncoder(
-            categories=[list(self.category_codes[column]) for column in self.categories],
-            drop="first" if self.first_category_is_reference else None,
-            sparse_output=False,
-        )
-        scaler = StandardScaler() if self.standardised else MinMaxScaler(clip=True)
-        return ColumnTransformer(
-            [
-                ("numbers", scaler, list(self.numbers)),
-                ("categories", one_hot, list(self.categories)),
-                ("binary", "passthrough", list(self.binary)),
-            ]
-        )
-
-    def _dataset(self, encoder: ColumnTransformer, table: pd.DataFrame) -> GroupedDataset:
-        return GroupedDataset(
-            torch.from_numpy(np.asarray(encoder.transform(table), dtype=np.float32)),
-            torch.tensor(table["target"].to_numpy()),
-            torch.tensor(table["group"].to_numpy()),
-            group_names=SEXES,
-            class_names=self.class_names,
+            f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split; "
+            "epsilon does not cover them.",
         )

@@ -1,8 +1,7 @@
-"""Digits: the 8x8 images that scikit-learn carries, and MNIST, with eights made rare in training."""
+"""scikit-learn's images of digits, with eights made rare in training."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,18 +11,19 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.fetch import RemoteFile
-from equidp.errors import DataError
 
 RARE = 8
 _NAMES = tuple(str(digit) for digit in range(10))
-_MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_MNIST_MEAN, _MNIST_SD = 0.1307, 0.3081
 
 
 @dataclass(frozen=True)
 class Digits:
-    """scikit-learn's 1,797 digits of 8x8 pixels; a tenth of the eights is kept in training. Groups are the classes."""
+    """scikit-learn's 1,797 digits of 8x8 pixels, with few eights in training. Groups are the classes.
+
+    Attributes:
+        keep: share of the eights of the training part that is kept.
+        test_share: share of the images to test on.
+    """
 
     name: str = "digits"
     highlighted_groups: tuple[str, str] | None = ("2", "8")
@@ -31,107 +31,25 @@ class Digits:
     test_share: float = 0.25
 
     def split(self, seed: int) -> DataSplit:
-        """A split of its own for each seed, stratified by class."""
+        """Splits by the seed, stratified by class."""
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
         labels = torch.from_numpy(bunch.target).long()
         train, test = train_test_split(
             np.arange(len(labels)), test_size=self.test_share, stratify=bunch.target, random_state=seed
         )
-        whole = _digits(images, labels)
+        whole = grouped_by_digit(images, labels)
         train = torch.from_numpy(train)
         eights = train[labels[train] == RARE]
         kept = eights[: round(self.keep * len(eights))]
         train = torch.cat([train[labels[train] != RARE], kept]).sort().values
-        note = f"Eights are rare by choice: {len(kept)} of {len(eights)} are kept in training; all are kept in the test set."
+        note = (
+            f"Eights are rare by choice: {len(kept)} of {len(eights)} are kept in training; "
+            "all are kept in the test set."
+        )
         return DataSplit(whole.subset(train), whole.subset(torch.from_numpy(test)), (note,))
 
 
-def _file(name: str, sha256: str, md5: str) -> RemoteFile:
-    return RemoteFile("mnist", f"{name}.gz", f"{_MNIST_URL}{name}.gz", sha256, f"md5:{md5}")
-
-
-MNIST_FILES = {
-    "train images": _file(
-        "train-images-idx3-ubyte",
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    ),
-    "train labels": _file(
-        "train-labels-idx1-ubyte",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-    ),
-    "test images": _file(
-        "t10k-images-idx3-ubyte",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "9fb629c4189551a2d022fa330f9573f3",
-    ),
-    "test labels": _file(
-        "t10k-labels-idx1-ubyte",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class MNIST:
-    """MNIST with few eights in training; the test set whole. Groups are the classes.
-
-    Attributes:
-        kept_eights: exactly so many eights are kept, chosen by the seed (Xu et al.: 500); or None for `keep_probability`.
-        keep_probability: each eight is kept with this probability (Esipova et al.: 0.09).
-        standardised: pixels have mean 0 and sd 1, by MNIST's public constants; otherwise they lie in [0, 1].
-    """
-
-    name: str
-    kept_eights: int | None = 500
-    keep_probability: float = 0.09
-    standardised: bool = True
-    highlighted_groups: tuple[str, str] | None = ("2", "8")
-
-    def split(self, seed: int) -> DataSplit:
-        """The public split; the seed chooses the eights that are kept."""
-        train, test = (
-            _digits(
-                self._pixels(_idx(MNIST_FILES[f"{part} images"])), _idx(MNIST_FILES[f"{part} labels"]).long()
-            )
-            for part in ("train", "test")
-        )
-        kept = self._kept(train.targets, torch.Generator().manual_seed(seed))
-        count = int((train.targets[kept] == RARE).sum())
-        note = f"Eights are rare by choice: {count} of {int((train.targets == RARE).sum())} are kept in training."
-        return DataSplit(train.subset(kept), test, (note,))
-
-    def _pixels(self, images: Tensor) -> Tensor:
-        pixels = images.float().div_(255.0).unsqueeze(1)
-        return pixels.sub_(_MNIST_MEAN).div_(_MNIST_SD) if self.standardised else pixels
-
-    def _kept(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        eights = torch.nonzero(labels == RARE).flatten()
-        if self.kept_eights is None:
-            chosen = eights[torch.rand(len(eights), generator=generator) < self.keep_probability]
-        else:
-            chosen = eights[torch.randperm(len(eights), generator=generator)[: self.kept_eights]]
-        return torch.cat([torch.nonzero(labels != RARE).flatten(), chosen]).sort().values
-
-
-def _digits(images: Tensor, labels: Tensor) -> GroupedDataset:
+def grouped_by_digit(images: Tensor, labels: Tensor) -> GroupedDataset:
+    """Returns images whose classes are the groups too."""
     return GroupedDataset(images, labels, labels.clone(), group_names=_NAMES, class_names=_NAMES)
-
-
-def _idx(file: RemoteFile) -> Tensor:
-    """The array in an idx file: magic 0, 0, 8 (unsigned bytes), number of dimensions; then sizes; then values."""
-    content = file.content()
-    dimensions = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
-    header = 4 + 4 * dimensions
-    if not dimensions or len(content) < header:
-        raise DataError(f"{file.name} is not an idx file of unsigned bytes.")
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    values = np.frombuffer(content, dtype=np.uint8, offset=header)
-    if len(values) != np.prod(shape):
-        raise DataError(
-            f"{file.name} holds {len(values)} values where its header promises {list(shape)}; it is truncated."
-        )
-    return torch.from_numpy(values.reshape(shape).copy())

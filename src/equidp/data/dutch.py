@@ -1,20 +1,19 @@
-"""The Dutch census of 2001, as the two papers prepared it: is someone's occupation a high or a low one?"""
+"""The Dutch census of 2001, as the two papers prepared it: is someone's occupation high or low?"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 from scipy.io import arff
 
-from equidp.data.census import Census, census_file
+from equidp.data.census import SEXES, Preparation, census_file
+from equidp.data.dataset import DataSplit
 from equidp.errors import DataError
 
-DUTCH_FILE = census_file(
+_FILE = census_file(
     "dutch",
     "dutch_census_2001.arff",
     "https://raw.githubusercontent.com/tailequy/fairness_dataset/main/Dutch_census/dutch_census_2001.arff",
@@ -38,69 +37,65 @@ _CODES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DutchXu(Census):
-    """The Dutch census of 2001 as Xu et al. prepared it: high or low occupation, numbers in [0, 1], sex not among the inputs.
+_XU = Preparation(
+    numbers=("age", "edu_level"),
+    categories={name: codes[1:] for name, codes in _CODES.items() if name not in ("age", "edu_level")},
+    target=("occupation", "2_1"),
+    female=("sex", "2"),
+    class_names=("low", "high"),
+)
+_ESIPOVA = replace(
+    _XU,
+    numbers=(),
+    categories={
+        **{name: codes for name, codes in _CODES.items() if name != "prev_residence_place"},
+        "prev_residence_place": ("2",),
+        "sex": ("2",),
+    },
+)
 
-    They count 35 attributes and do not list them. Taking the two attributes with ordered bands, age and education, as numbers, and
-    a column for each category but the first of the eight others, gives 2 + 7 + 5 + 1 + 2 + 2 + 2 + 11 + 3 = 35: our reading.
+
+@dataclass(frozen=True)
+class DutchXu:
+    """The Dutch census of 2001 as Xu et al. prepared it: numbers in [0, 1], sex not among the inputs.
+
+    The paper counts 35 attributes and does not list them. Taking the two attributes with ordered bands, age and
+    education, as numbers, and a column for each category but the first of the eight others, gives
+    2 + 7 + 5 + 1 + 2 + 2 + 2 + 11 + 3 = 35: our reading.
     """
 
     name: str = "dutch"
-    numbers: ClassVar[tuple[str, ...]] = ("age", "edu_level")
-    categories: ClassVar[tuple[str, ...]] = (
-        "household_position",
-        "household_size",
-        "prev_residence_place",
-        "citizenship",
-        "country_birth",
-        "economic_status",
-        "cur_eco_activity",
-        "Marital_status",
-    )
-    category_codes = _CODES
-    class_names = ("low", "high")
-    first_category_is_reference = True
+    test_share: float = 0.2
+    highlighted_groups: tuple[str, str] | None = SEXES
 
-    def table(self) -> pd.DataFrame:
-        table = _dutch()
-        table["target"] = (table["occupation"] == "2_1").astype(np.int64)
-        table["group"] = (table["sex"] == "2").astype(np.int64)
-        table["moved"] = (table["prev_residence_place"] == "2").astype(np.int64)
-        return table.astype(dict.fromkeys(self.numbers, float))
+    def split(self, seed: int) -> DataSplit:
+        """Splits by the seed, stratified by class and group."""
+        return _XU.split(_rows(), seed, self.test_share)
 
 
 @dataclass(frozen=True)
-class DutchEsipova(DutchXu):
-    """Dutch as Esipova et al. prepared it: every attribute one-hot, age too, or binary (59 columns), sex among the inputs.
+class DutchEsipova:
+    """Dutch as Esipova et al. prepared it: 59 columns, all one-hot or binary, sex among the inputs.
 
     Their paper names no numerical attribute of Dutch, and their published code takes none.
     """
 
     name: str = "dutch-esipova"
-    numbers: ClassVar[tuple[str, ...]] = ()
-    categories: ClassVar[tuple[str, ...]] = (
-        "age",
-        "household_position",
-        "household_size",
-        "citizenship",
-        "country_birth",
-        "edu_level",
-        "economic_status",
-        "cur_eco_activity",
-        "Marital_status",
-    )
-    binary: ClassVar[tuple[str, ...]] = ("moved", "group")
-    first_category_is_reference = False
+    test_share: float = 0.2
+    highlighted_groups: tuple[str, str] | None = SEXES
+
+    def split(self, seed: int) -> DataSplit:
+        """Splits by the seed, stratified by class and group."""
+        return _ESIPOVA.split(_rows(), seed, self.test_share)
 
 
-def _dutch() -> pd.DataFrame:
-    content = DUTCH_FILE.content()
+def _rows() -> pd.DataFrame:
+    content = _FILE.content()
     try:
         values, _ = arff.loadarff(io.StringIO(content.decode("utf-8")))
-    # scipy lets StopIteration out where the header breaks off, and ValueError where a row does.
+    # scipy raises StopIteration for a header that breaks off, and ValueError for a row that does.
     except (arff.ParseArffError, NotImplementedError, ValueError, StopIteration) as error:
         raise DataError(
-            f"{DUTCH_FILE.name} cannot be read as ARFF; it is truncated or altered: {error}"
+            f"{_FILE.name} cannot be read as ARFF; it is truncated or altered, so download it again: {error}"
         ) from error
     return pd.DataFrame({name: values[name].astype(str) for name in values.dtype.names})

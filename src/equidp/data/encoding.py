@@ -1,4 +1,4 @@
-"""From columns of a table to inputs of a model, in a form that can be kept and used again on new rows."""
+"""From columns of a table to inputs of a model, by an encoder that can be saved and used on new rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Categories:
-    """A column of texts, one-hot over `values`; a text that is not among them is all zeros."""
+    """A column of texts, one-hot over `values`. Any other text becomes all zeros."""
 
     name: str
     values: tuple[str, ...]
 
     def encode(self, column: pd.Series) -> Floats:
-        """[n, len(values)]."""
+        """Returns [n, len(values)]."""
         text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
         matches: Floats = (text == np.asarray(self.values, dtype=object)).astype(np.float64)
         return matches
@@ -36,40 +36,58 @@ class Categories:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers: (x - shift) / scale, with `fill` where there is none.
+    """A column of numbers: (x - shift) / scale.
 
     Attributes:
         name: of the column.
-        shift, scale: mean and deviation of the training rows; or low end and width of public bounds.
-        low, high: public bounds that numbers are clipped to; None: none.
-        fill: what a missing number becomes.
-        flagged: whether a column before it marks missing numbers.
+        shift, scale: mean and deviation of the training rows; or low end and width of a range.
+        low, high: range that numbers are clipped to; None: none.
+        fill: what a missing number becomes, after scaling.
+        flagged: add an input before this one that is 1 for missing numbers.
     """
 
     name: str
     shift: float
     scale: float
-    low: float | None
-    high: float | None
-    fill: float
-    flagged: bool
+    low: float | None = None
+    high: float | None = None
+    fill: float = 0.0
+    flagged: bool = False
+
+    @classmethod
+    def standardised(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
+        """Returns a scaling to mean 0 and deviation 1 over these values, [n]; NaN are left out."""
+        known = values[~np.isnan(values)].reshape(-1, 1)
+        scaler = StandardScaler().fit(known if len(known) else np.zeros((1, 1)))
+        return cls(name, float(scaler.mean_[0]), float(scaler.scale_[0]), flagged=flagged)
+
+    @classmethod
+    def bounded(cls, name: str, low: float, high: float, *, flagged: bool = False) -> Numbers:
+        """Returns a scaling of [low, high] to [0, 1]; missing numbers become the middle."""
+        return cls(name, low, high - low, low, high, 0.5, flagged)
+
+    @classmethod
+    def ranged(cls, name: str, values: Floats) -> Numbers:
+        """Returns a scaling of the range of these values, [n], to [0, 1]."""
+        return cls.bounded(name, float(values.min()), float(values.max()))
 
     def encode(self, column: pd.Series) -> Floats:
-        """[n, 1], or [n, 2] with the mark of missing numbers first."""
+        """Returns [n, 1], or [n, 2] with the mark of missing numbers first."""
         if column.dtype != float:
             raise DataError(
-                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had numbers."
+                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had numbers; "
+                "write numbers there."
             )
         if (column.abs() > LARGEST_NUMBER).any():
             raise DataError(
-                f"column {self.name!r} holds infinite numbers, or such beyond {LARGEST_NUMBER:g}; rescale it."
+                f"column {self.name!r} holds infinite numbers, or numbers beyond {LARGEST_NUMBER:g}; rescale it."
             )
         values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
-        bounded = values if self.low is None else np.clip(values, self.low, self.high)
-        scaled = np.nan_to_num((bounded - self.shift) / self.scale, nan=self.fill)
-        return (
-            np.concatenate([np.isnan(values).astype(np.float64), scaled], axis=1) if self.flagged else scaled
-        )
+        clipped = values if self.low is None else np.clip(values, self.low, self.high)
+        scaled = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
+        if not self.flagged:
+            return scaled
+        return np.concatenate([np.isnan(values).astype(np.float64), scaled], axis=1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,11 @@ class TableEncoder:
     Attributes:
         columns: in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
+
+    >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
+    >>> encoder = TableEncoder.fitted(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
+    >>> TableEncoder.from_json(encoder.to_json()).encode(table).tolist()
+    [[0.20000000298023224, 0.0, 1.0], [0.4000000059604645, 1.0, 0.0]]
     """
 
     columns: tuple[Categories | Numbers, ...]
@@ -92,7 +115,7 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
     ) -> TableEncoder:
-        """Scales and lists of categories from the rows `train`; which columns have missing numbers, from all rows."""
+        """Takes scales and categories from the rows `train`, and which columns have missing numbers from all."""
         columns: list[Categories | Numbers] = []
         for name in features.columns:
             column = features[name]
@@ -102,21 +125,17 @@ class TableEncoder:
                 continue
             flagged = bool(column.isna().any())
             if name in bounds:
-                low, high = bounds[name]
-                columns.append(Numbers(name, low, high - low, low, high, 0.5, flagged))
+                columns.append(Numbers.bounded(name, *bounds[name], flagged=flagged))
             else:
                 values = column.to_numpy(dtype=np.float64)[train]
-                known = values[~np.isnan(values)].reshape(-1, 1)
-                scaler = StandardScaler().fit(known if len(known) else np.zeros((1, 1)))
-                shift, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
-                columns.append(Numbers(name, shift, scale, None, None, 0.0, flagged))
+                columns.append(Numbers.standardised(name, values, flagged=flagged))
         return cls(tuple(columns), missing)
 
     def encode(self, table: pd.DataFrame) -> torch.Tensor:
-        """[n, inputs], float32, from a table with at least the encoder's columns.
+        """Returns [n, inputs], float32, from a table with at least the encoder's columns.
 
         Raises:
-            DataError: a column is missing, holds texts where numbers are expected, or missing values that are to be refused.
+            DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
         """
         names = [column.name for column in self.columns]
         check_read(table, names)
@@ -129,7 +148,7 @@ class TableEncoder:
         return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
-        """How many rows hold a text that the training rows did not, by column; such a text tells the model nothing."""
+        """Counts, for each column that has any, the rows whose text was not in the training rows."""
         counts = {
             column.name: int((~as_text(table[column.name]).isin(column.values)).sum())
             for column in self.columns
@@ -138,27 +157,28 @@ class TableEncoder:
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> tuple[str, ...]:
-        """What epsilon does not cover."""
+        """Returns sentences on what epsilon does not cover."""
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
         scaled = [column.name for column in numbers if column.low is None]
         listed = [column.name for column in self.columns if isinstance(column, Categories)]
         flagged = [column.name for column in numbers if column.flagged]
-        notes = []
-        if scaled:
-            notes.append(
-                f"Means and deviations of {', '.join(scaled)} come from the training split; epsilon does not cover them. "
-                "Public bounds would avoid that."
-            )
-        if listed:
-            notes.append(
-                f"The lists of categories of {', '.join(listed)} come from the training split; epsilon does not cover them."
-            )
-        if flagged:
-            notes.append(
-                f"That values are missing in {', '.join(flagged)} was read off the data, to add a column that marks them; epsilon "
-                "does not cover it."
-            )
-        return tuple(notes)
+        sentences = (
+            (
+                scaled,
+                "Means and deviations of {} come from the training split; epsilon does not cover them. "
+                "Public bounds would avoid that.",
+            ),
+            (
+                listed,
+                "The lists of categories of {} come from the training split; epsilon does not cover them.",
+            ),
+            (
+                flagged,
+                "That values are missing in {} was read off the data, to add a column that marks them; "
+                "epsilon does not cover it.",
+            ),
+        )
+        return tuple(sentence.format(", ".join(names)) for names, sentence in sentences if names)
 
     def to_json(self) -> str:
         return json.dumps({"missing": self.missing, "columns": [asdict(column) for column in self.columns]})

@@ -1,4 +1,4 @@
-"""Reading a CSV or Parquet file into columns that are plainly numbers or plainly categories."""
+"""Reads a CSV or Parquet file into columns of numbers or texts, and refuses what is neither."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from equidp._validate import names, unknown_name
-from equidp.errors import DataError, DataWarning, SettingError
+from equidp._validate import unknown_name
+from equidp.errors import DataError
 
 PARQUET = (".parquet", ".pq")
 MISSING = "missing"
@@ -21,10 +21,6 @@ _COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 _MOST_CATEGORIES = 1000
 LARGEST_NUMBER = 1e18
 _FEWEST_ROWS = 10
-_MANY_ROWS = 100  # too many for measurements to differ in all of them by chance
-_CODES = (-99, -999, -9999, 999, 9999, 99999)  # that people write for what is missing
-_FEW_CODES = 0.005
-_FEW = 0.1  # of a column's values, which may be slips of the pen
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
 _UNREADABLE = (
     *(OSError, ValueError, OverflowError, MemoryError),
@@ -36,24 +32,29 @@ _NOT_PLAIN = (list, tuple, dict, set, bytes, np.ndarray)
 def read_table(
     path: Path, drop: Sequence[str] = (), *, only: Sequence[str] | None = None, fewest: int = _FEWEST_ROWS
 ) -> pd.DataFrame:
-    """The file without the columns `drop`, or with `only` some, as columns of floats (NaN where missing) or of strings (None where
-    missing).
+    """Returns columns of floats (NaN where missing) or of strings (None where missing).
 
     `?` counts as missing, as in census files; true and false are two strings.
 
+    Args:
+        path: the file.
+        drop: columns to leave out.
+        only: columns to read, where the file has them; None: all.
+        fewest: rows that the file must have.
+
     Raises:
-        DataError: not a table, duplicate or nameless columns, dates, values that are no numbers or texts, fewer than `fewest` rows.
+        DataError: not a table, duplicate or nameless columns, dates, neither numbers nor texts, too few rows.
     """
     table = _read(path)
     if len(table) < fewest:
-        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}.")
+        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}. Give a larger file.")
     check_columns(table, drop, "drop")
     kept = [name for name in table.columns if name not in drop and (only is None or name in only)]
     return pd.DataFrame({name: _plain(name, table[name]) for name in kept})
 
 
 def read_as_written(path: Path) -> pd.DataFrame:
-    """The whole file: a CSV's cells as texts, a Parquet file's as what they are.
+    """Returns the whole file: cells of a CSV file as texts, those of a Parquet file with their types.
 
     Raises:
         DataError: not a table, duplicate or nameless columns.
@@ -71,7 +72,8 @@ def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
         elif isinstance(error, UnicodeDecodeError):
             reason = f"byte {error.start + 1:,} is not UTF-8"
         raise DataError(
-            f"{path} cannot be read as a table: {reason}. Expected a CSV file in UTF-8 with a header, or Parquet."
+            f"{path} cannot be read as a table: {reason}. "
+            "Expected a CSV file in UTF-8 with a header, or Parquet."
         ) from error
     names = [str(name) for name in table.columns]
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -85,10 +87,10 @@ def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     stored = parquet.read_table(path)
-    # Texts that are not UTF-8 would otherwise surface wherever someone first looks at them.
+    # Without this, texts that are not UTF-8 would fail later, where they are first used.
     stored.validate(full=True)
     table = stored.to_pandas()
-    # A named index is a column that pandas set aside when it wrote the file.
+    # pandas writes a named index beside the columns; it is a column of the user's.
     return table.reset_index(drop=all(name is None for name in table.index.names))
 
 
@@ -105,7 +107,7 @@ def _read_csv(path: Path, as_written: bool) -> pd.DataFrame:
         if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
             raise ValueError(f"its header {names[0]!r} has no commas; separate columns by commas")
         with warnings.catch_warnings():
-            # Rows longer than the header would lose values with a warning.
+            # pandas drops values of rows longer than the header, with a warning alone.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             rows = pd.read_csv(
                 file,
@@ -122,7 +124,7 @@ def _read_csv(path: Path, as_written: bool) -> pd.DataFrame:
 
 
 def _plain(name: str, column: pd.Series) -> pd.Series:
-    """Floats where every value that is there is a number; strings otherwise."""
+    """Returns floats where every known value is a number, strings otherwise."""
     if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
         raise _dates(name)
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
@@ -139,27 +141,13 @@ def _plain(name: str, column: pd.Series) -> pd.Series:
     numbers = pd.to_numeric(known, errors="coerce")
     if numbers.notna().all():
         return numbers.astype(float).reindex(column.index)
-    odd_ones = known[numbers.isna()]
-    if len(odd_ones) <= _FEW * len(known):
-        warnings.warn(
-            f"column {name!r} holds numbers, but {len(odd_ones):,} of its {len(known):,} values are none, the first in row "
-            f"{column.index.get_loc(odd_ones.index[0]) + 1:,}: all become categories. Write those as numbers, or leave them empty.",
-            DataWarning,
-            stacklevel=4,
-        )
     if known.str.fullmatch(_DATE).all():
         raise _dates(name)
-    if known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
-        warnings.warn(
-            f"column {name!r} holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5.",
-            DataWarning,
-            stacklevel=4,
-        )
     return text.astype(object).where(text.notna(), None)
 
 
 def first_text(column: pd.Series) -> str:
-    """Where the first value is that is there; what it is may be nobody's business."""
+    """Tells the row of the first known value. The value itself may be private."""
     return f"the first in row {int(np.flatnonzero(column.notna())[0]) + 1:,}"
 
 
@@ -168,7 +156,12 @@ def _dates(name: str) -> DataError:
 
 
 def check_columns(table: pd.DataFrame, wanted: Iterable[str], option: str) -> None:
-    """Each name must be a column."""
+    """Raises unless each name is a column; `option` says where it was given.
+
+    >>> check_columns(pd.DataFrame({"age": [1.0]}), ["agee"], "drop")
+    Traceback (most recent call last):
+    equidp.errors.DataError: unknown column in drop 'agee'. Did you mean 'age'? Known: age.
+    """
     for name in wanted:
         if name not in table.columns:
             error = unknown_name(f"column in {option}", name, table.columns)
@@ -176,16 +169,17 @@ def check_columns(table: pd.DataFrame, wanted: Iterable[str], option: str) -> No
 
 
 def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """A trained model finds each column that it reads."""
+    """Raises unless the table has each column that a trained model reads."""
     lacking = [name for name in names if name not in table.columns]
     if lacking:
         raise DataError(
-            f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was trained on."
+            f"the table lacks {', '.join(map(repr, lacking))}; "
+            "expected the columns that the model was trained on."
         )
 
 
 def check_features(table: pd.DataFrame) -> None:
-    """What inputs cannot be: infinite, astronomically large, or a column of names; numbers that may name rows are told."""
+    """Raises for columns that cannot be inputs: infinite or very large numbers, or texts that name rows."""
     if not len(table.columns):
         raise DataError(
             "no column is left as an input; expected at least one beside target, groups and dropped columns."
@@ -193,65 +187,28 @@ def check_features(table: pd.DataFrame) -> None:
     for name in table.columns:
         column = table[name]
         if column.dtype == float:
-            if np.isinf(column).any():
+            infinite = int(np.isinf(column).sum())
+            if infinite:
                 raise DataError(
-                    f"column {name!r} holds {int(np.isinf(column).sum())} infinite values; fix them or drop the column."
+                    f"column {name!r} holds {infinite} infinite values; fix them or drop the column."
                 )
             if (column.abs() > LARGEST_NUMBER).any():
                 raise DataError(
                     f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
                 )
-            codes = column[column.isin(_CODES)]
-            if len(codes) > _FEW_CODES * len(column) and column.nunique() > _FEWEST_ROWS:
-                warnings.warn(
-                    f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {len(column):,} rows; if it "
-                    "stands for a missing value, leave those cells empty (missing='category'; --missing category).",
-                    DataWarning,
-                    stacklevel=3,
-                )
-            if (column % 1 == 0).all() and len(column) >= _MANY_ROWS and column.is_unique:
-                warnings.warn(
-                    f"column {name!r} holds another whole number in each row; if it names the rows, drop it (drop; --drop).",
-                    DataWarning,
-                    stacklevel=3,
-                )
         elif column.nunique() > _MOST_CATEGORIES:
             raise DataError(
-                f"column {name!r} has {column.nunique()} distinct texts, more than the {_MOST_CATEGORIES} that make sense as "
-                "categories. If it names the rows, drop it."
+                f"column {name!r} has {column.nunique()} distinct texts, more than the {_MOST_CATEGORIES} that "
+                "make sense as categories. If it names the rows, drop it."
             )
 
 
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
-    """Under --missing refuse: none may be. `otherwise`: what can be done beside dropping them."""
+    """Raises where values are missing; `otherwise` says what to do about them."""
     counts = table.isna().sum()
     if counts.any():
         listed = ", ".join(f"{name!r}: {count}" for name, count in counts[counts > 0].items())
         raise DataError(
-            f"{int(table.isna().any(axis=1).sum())} of {len(table)} rows have missing values ({listed}). {otherwise}"
+            f"{int(table.isna().any(axis=1).sum())} of {len(table)} rows have missing values ({listed}). "
+            f"{otherwise}"
         )
-
-
-def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """`age=0:100,hours=0:99` as {"age": (0, 100), "hours": (0, 99)}.
-
-    Raises:
-        SettingError: says which part is wrong.
-    """
-    bounds = {}
-    for part in names(text):
-        name, _, span = part.rpartition("=")
-        try:
-            low, high = (float(end) for end in span.split(":"))
-        except ValueError:
-            low = high = np.nan
-        if not (name and low < high and np.isfinite([low, high]).all()):
-            raise SettingError(
-                f"bounds {part!r}; expected column=low:high with low < high, such as age=0:100."
-            )
-        if name.strip() in bounds:
-            raise SettingError(
-                f"bounds {text!r} name column {name.strip()!r} twice; give one range for each."
-            )
-        bounds[name.strip()] = (low, high)
-    return bounds

@@ -1,4 +1,4 @@
-"""Any table as grouped data: numbers scaled, categories one-hot, groups from one or several columns."""
+"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups from one column or several."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from equidp._validate import check_number, unknown_name
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
+from equidp.data.guesses import doubts
 from equidp.data.labels import coded, crossed, rows_by_content
 from equidp.data.read import check_columns, check_features, first_text, read_table, refuse_missing
 from equidp.errors import DataError, DataWarning, SettingError
 
 MISSING_RULES = ("refuse", "category")
 _MOST_CLASSES = 100
-_MANY_CLASSES = 20
 MOST_GROUPS = 100
 TEST_SHARE = 0.2
 
@@ -33,10 +33,15 @@ class TableSource:
         target: column to predict; each of its values is a class.
         group: columns whose combinations of values are the groups; the target may be among them.
         drop: columns to leave out.
-        missing: "refuse", or "category": a category (or indicator) of its own; a missing target is always refused.
-        bounds: (column, low, high): public ranges that numbers are clipped to and scaled by, to [0, 1]. Numbers without one are
-            standardised by the training split, which epsilon does not cover.
-        test_share: chance of each row to be tested on, by the seed and by what is in it; at least one row of each group is.
+        missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
+            missing target is always refused.
+        bounds: (column, low, high): public range to clip numbers to and scale to [0, 1]. Columns without one
+            are standardised by the training split, which epsilon does not cover.
+        test_share: chance of each row to be in the test set, drawn from the seed and the row's content. Each
+            group has at least one row there.
+
+    >>> TableSource("people.csv", target="income", group=("sex",)).name
+    'people'
     """
 
     path: str
@@ -59,7 +64,7 @@ class TableSource:
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise SettingError(
-                f"column {twice[0]!r} is named twice among target, group, drop and bounds; each needs its own."
+                f"column {twice[0]!r} is named twice among target, group, drop and bounds; name each column once."
             )
         for name, low, high in self.bounds:
             if not (low < high and np.isfinite([low, high]).all()):
@@ -76,7 +81,7 @@ class TableSource:
         return None
 
     def split(self, seed: int) -> DataSplit:
-        """A split of its own for each seed.
+        """Splits by the seed and by what is in each row.
 
         Raises:
             DataError: says what in the file cannot be used, and what to do.
@@ -84,18 +89,11 @@ class TableSource:
         return self.prepared(seed)[0]
 
     def prepared(self, seed: int) -> tuple[DataSplit, TableEncoder]:
-        """The split, and what made inputs of its columns."""
+        """Returns the split, and the encoder that made its inputs; warns of `doubts` about the columns."""
         table = self._table()
         targets, class_names = coded(table[self.target])
         groups, group_names = crossed(table, self.group)
         self._check_labels(class_names, groups, group_names)
-        if table[self.target].dtype == float and len(class_names) > _MANY_CLASSES:
-            warnings.warn(
-                f"target {self.target!r} holds {len(class_names)} different numbers, each a class of its own; if it measures "
-                "something, bin it into few classes.",
-                DataWarning,
-                stacklevel=2,
-            )
         features = table.drop(columns=[self.target, *self.group])
         check_features(features)
         train, test = rows_by_content(table, groups, group_names, self.test_share, seed)
@@ -117,6 +115,8 @@ class TableSource:
         table = read_table(Path(self.path), self.drop)
         check_columns(table, [self.target], "target")
         check_columns(table, self.group, "group")
+        for sentence in doubts(table, self.target, self.group):
+            warnings.warn(sentence, DataWarning, stacklevel=4)
         check_columns(table, [name for name, *_ in self.bounds], "bounds")
         for name, *_ in self.bounds:
             if table[name].dtype != float:
@@ -132,7 +132,8 @@ class TableSource:
         if self.missing == "refuse":
             refuse_missing(
                 table,
-                "Drop those rows or columns, or treat missing as a category of its own (missing='category'; --missing category).",
+                "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
+                "--missing category).",
             )
         return table
 
@@ -145,8 +146,8 @@ class TableSource:
             )
         if len(class_names) > _MOST_CLASSES:
             raise DataError(
-                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} classes. "
-                "Regression is not supported yet: bin numbers into classes first."
+                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} "
+                "classes. Regression is not supported yet: bin numbers into classes first."
             )
         columns = ", ".join(self.group)
         if len(group_names) > MOST_GROUPS:
@@ -160,5 +161,6 @@ class TableSource:
         for name, size in zip(group_names, np.bincount(groups).tolist(), strict=True):
             if size < 2:
                 raise DataError(
-                    f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it with another."
+                    f"group {name!r} has {size} example; it needs one to train and one to test on. "
+                    "Merge it with another."
                 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.schedule import default_delta
-from equidp.data import DataSource, DataSplit, TableSource, open_source, parse_bounds
+from equidp.data import DataSource, DataSplit, TableSource, open_source
 from equidp.data.encoding import TableEncoder
 from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
@@ -46,7 +46,7 @@ class TrainConfig:
     group: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: str = "refuse"
-    bounds: str = ""
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     test_share: float = TEST_SHARE
     epsilon: float | None = None
     seed: int = 0
@@ -81,7 +81,7 @@ class TrainConfig:
             group=self.group,
             drop=self.drop,
             missing=self.missing,
-            bounds=parse_bounds(self.bounds),
+            bounds=self.bounds,
             test_share=self.test_share,
         )
 
@@ -133,4 +133,5 @@ class TrainConfig:
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:
         """What `to_dict` gave."""
         names = {name: tuple(content[name]) for name in ("group", "drop")}
-        return cls(**{**content, **names, "plan": Plan(**content["plan"])})
+        bounds = {name: (low, high) for name, (low, high) in content["bounds"].items()}
+        return cls(**{**content, **names, "bounds": bounds, "plan": Plan(**content["plan"])})

@@ -1,0 +1,84 @@
+"""Guesses about the columns of a table: what looks like a slip or a misuse. Nothing is changed by them.
+
+Each guess looks at one column and returns a sentence, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+FEW_TEXTS = 0.1
+"""Share of a column's values that may be slips among numbers; with more, the column is taken to hold texts."""
+MISSING_CODES = (-99, -999, -9999, 999, 9999, 99999)
+"""Numbers that people write for a missing value."""
+RARE_CODES = 0.005
+"""Share of a column that such codes must exceed: below it, they may be measurements."""
+FEW_NUMBERS = 10
+"""With so few different numbers or fewer, a code such as 999 is one of them."""
+MANY_ROWS = 100
+"""From here on, whole numbers rarely differ in all rows by chance."""
+MANY_CLASSES = 20
+"""A target with more different numbers is taken to measure something."""
+
+
+def doubts(table: pd.DataFrame, target: str, groups: Sequence[str]) -> list[str]:
+    """Returns a sentence for each doubt about a table of `read_table`; rows are counted from 1.
+
+    >>> table = pd.DataFrame({"lab": ["1,5", "2,0"], "sex": ["F", "M"], "ill": ["no", "yes"]})
+    >>> doubts(table, target="ill", groups=["sex"])
+    ["column 'lab' holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5."]
+    """
+    found = []
+    for name in table.columns:
+        column = table[name].dropna()
+        if table[name].dtype != float:
+            found += [_few_texts(name, column), _decimal_commas(name, column)]
+        elif name == target:
+            found.append(_many_classes(name, column))
+        elif name not in groups:
+            found += [_missing_codes(name, column, len(table)), _names_of_rows(name, table[name])]
+    return [sentence for sentence in found if sentence]
+
+
+def _few_texts(name: str, known: pd.Series) -> str | None:
+    texts = known[pd.to_numeric(known, errors="coerce").isna()]
+    if texts.empty or len(texts) > FEW_TEXTS * len(known):
+        return None
+    return (
+        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are none, the first in "
+        f"row {texts.index[0] + 1:,}: all become categories. Write those as numbers, or leave them empty."
+    )
+
+
+def _decimal_commas(name: str, known: pd.Series) -> str | None:
+    # A column of whole numbers alone would have been read as numbers.
+    if known.empty or not known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
+        return None
+    return f"column {name!r} holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5."
+
+
+def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
+    codes = known[known.isin(MISSING_CODES)]
+    if len(codes) <= RARE_CODES * num_rows or known.nunique() <= FEW_NUMBERS:
+        return None
+    return (
+        f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if it stands "
+        "for a missing value, leave those cells empty (missing='category'; --missing category)."
+    )
+
+
+def _names_of_rows(name: str, column: pd.Series) -> str | None:
+    if len(column) < MANY_ROWS or not ((column % 1 == 0).all() and column.is_unique):
+        return None
+    return f"column {name!r} holds another whole number in each row; if it names the rows, drop it (drop; --drop)."
+
+
+def _many_classes(name: str, known: pd.Series) -> str | None:
+    if known.nunique() <= MANY_CLASSES:
+        return None
+    return (
+        f"target {name!r} holds {known.nunique()} different numbers, each a class of its own; if it measures "
+        "something, bin it into few classes."
+    )
