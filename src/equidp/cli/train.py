@@ -36,7 +36,7 @@ from equidp.cli.options import (
     plan_changes,
     release_cost,
 )
-from equidp.cli.tables import print_groups, print_recalls
+from equidp.report.terminal import print_groups, print_recalls
 from equidp.cli.toml import read_config
 from equidp.data import SOURCES, GroupedDataset
 from equidp.data.table import TEST_SHARE
@@ -47,7 +47,7 @@ from equidp.kernel import epsilon as epsilon_of
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 from equidp.report.card import guarantee_in_words
-from equidp.report.words import counted_steps
+from equidp.report.format import counted_steps
 from equidp.runs.config import TrainConfig, plan_for
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
