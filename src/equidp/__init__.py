@@ -39,6 +39,9 @@ from equidp.policies import (
     check_policy,
 )
 from equidp.policies.methods import METHODS
+from equidp.report.card import write_card
+from equidp.report.page import write_report
+from equidp.report.terminal import print_comparison
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import Plan, default_plan
 from equidp.training.progress import ProgressBar
@@ -100,5 +103,8 @@ __all__ = [
     "default_plan",
     "diagnose",
     "make_compatible",
+    "print_comparison",
     "private_sum",
+    "write_card",
+    "write_report",
 ]

@@ -1,4 +1,4 @@
-"""Versions and digests."""
+"""Package versions, and digests of weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 def versions() -> dict[str, str]:
-    """Of what a run depends on."""
+    """Versions of Python and of the packages that a run depends on."""
     packages = ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over names and values of the model's state."""
+    """SHA-256 of the names and values in the model's state, in hexadecimal."""
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         digest.update(name.encode())

@@ -152,7 +152,7 @@ def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     assert 0.95 < epsilons[("naive", "epsilon=1")] <= 1.0
     assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
     assert list(epsilons["sgd"].index) == [""]
-    comparison.report(tmp_path / "report.html")
+    equidp.write_report(comparison, tmp_path / "report.html")
     assert "Privacy against its price" in (tmp_path / "report.html").read_text()
 
 
@@ -192,16 +192,16 @@ def test_individual_privacy_of_every_private_run_and_group(tmp_path):
 def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, release_epsilon=2.0)
     row = comparison.individual.set_index("group").loc["few"]
-    comparison.report(tmp_path / "open.html")
-    comparison.report(tmp_path / "closed.html", include_sensitive=True)
+    equidp.write_report(comparison, tmp_path / "open.html")
+    equidp.write_report(comparison, tmp_path / "closed.html", include_sensitive=True)
     open_page, closed_page = ((tmp_path / name).read_text() for name in ("open.html", "closed.html"))
     assert f"<td>{row['released_mean']:.3g}<small>± {row['standard_error']:.3g}</small></td>" in open_page
     assert f"<td>{row['group_epsilon']:.3g}<small>{row['linear_group_epsilon']:.3g}</small></td>" in open_page
     raw = f"<td>{row['sensitive_mean']:.3g}<small>{row['sensitive_median']:.3g}, {row['sensitive_q95']:.3g}</small></td>"
     assert raw in closed_page
     assert raw not in open_page
-    assert "must not leave the house" in closed_page
-    assert "must not leave the house" not in open_page
+    assert "must not be shared" in closed_page
+    assert "must not be shared" not in open_page
     comparison.to_json(tmp_path / "out.json")
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["individual"][0]["released_mean"] == pytest.approx(

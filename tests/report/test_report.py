@@ -10,15 +10,22 @@ from rich.console import Console
 from equidp._files import check_writable
 from equidp.errors import SettingError
 from equidp.report import page as html
+from equidp.comparison.result import Comparison
 from equidp.report import words
+from equidp.report.format import points, upper
+from equidp.report.summary import summarise
 from equidp.report.terminal import print_comparison
-from support.made_up import made_up
+from support.made_up import made_up, with_data
 
 CLEAR = {"dpsgd": {"a": 0.02, "b": 0.40}, "fair": {"a": 0.03, "b": 0.05}}
 
 
+def findings_of(comparison: Comparison) -> list[str]:
+    return words.finding(summarise(comparison))
+
+
 def test_clear_differences_are_named_with_their_figures():
-    pays, narrows, holds = words.finding(made_up(CLEAR, spread=0.001))
+    pays, narrows, holds = findings_of(made_up(CLEAR, spread=0.001))
     assert re.fullmatch(
         r"Privacy by dpsgd costs group b most: (39|40)\.\d points of accuracy, where group a loses [12]\.\d\.",
         pays,
@@ -30,7 +37,7 @@ def test_clear_differences_are_named_with_their_figures():
 
 
 def test_findings_are_silent_where_seeds_differ_by_more():
-    pays, narrows, holds = words.finding(
+    pays, narrows, holds = findings_of(
         made_up({"dpsgd": {"a": 0.1, "b": 0.11}, "fair": {"a": 0.1, "b": 0.1}}, spread=0.1)
     )
     assert "no group clearly pays more" in pays
@@ -39,11 +46,11 @@ def test_findings_are_silent_where_seeds_differ_by_more():
 
 
 def test_one_seed_supports_no_finding():
-    pays, narrows, holds = words.finding(made_up(CLEAR, seeds=1))
+    pays, narrows, holds = findings_of(made_up(CLEAR, seeds=1))
     assert "One run shows no tendency" in pays
-    assert "in this one run" in narrows
+    assert "In this one run" in narrows
     assert "cannot be judged from one seed" in holds
-    assert words.test_sentences(made_up(CLEAR, seeds=1)) == [
+    assert words.test_sentences(summarise(made_up(CLEAR, seeds=1))) == [
         "With one seed no test between methods is possible."
     ]
 
@@ -51,13 +58,13 @@ def test_one_seed_supports_no_finding():
 def test_one_seed_without_a_difference_names_nobody():
     """Neither a group that pays most where all pay the same, nor a method that narrows a gap where there is none."""
     same = {"dpsgd": {"a": 0.1, "b": 0.1}, "fair": {"a": 0.1, "b": 0.2}}
-    pays, narrows, _ = words.finding(made_up(same, seeds=1, spread=0.0))
+    pays, narrows, _ = findings_of(made_up(same, seeds=1, spread=0.0))
     assert "costs no group more than the others" in pays
     assert "No method has a smaller gap between groups than dpsgd (0.0 points)" in narrows
 
 
 def test_the_smallest_p_is_said():
-    (sentence,) = words.test_sentences(made_up(CLEAR))
+    (sentence,) = words.test_sentences(summarise(made_up(CLEAR)))
     assert "fair p = 0.0312" in sentence
     assert "no p can be below 1/32" in sentence
 
@@ -87,11 +94,11 @@ def test_the_page_needs_nothing_else_and_is_always_the_same(comparison):
 
 def test_the_page_states_every_figure_and_the_guarantee(comparison):
     page = html.render(comparison)
-    for row in words.overview(comparison).to_dict("records"):
-        assert words.points(row["accuracy"]) in page
-        assert row["verdict"] in page
-        if row["worst_group"]:
-            assert words.points(row["gap"]) in page
+    for row in summarise(comparison).overview:
+        assert points(row.accuracy) in page
+        assert row.verdict in page
+        if row.worst_group:
+            assert points(row.gap.mean) in page
     for promise in (
         "one training example",
         "Poisson sample",
@@ -124,9 +131,9 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     text = console.export_text()
     for heading in ("hit hardest", "largest gap", "accuracy, %", "privacy cost", "loss", "excessive risk"):
         assert heading in text
-    row = words.overview(comparison).iloc[1]
-    assert words.points(row["gap"]) in text
-    assert row["verdict"].split()[0] in text
+    row = summarise(comparison).overview[1]
+    assert points(row.gap.mean) in text
+    assert row.verdict.split()[0] in text
 
 
 def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path):
@@ -155,32 +162,27 @@ def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
 
 def test_groups_with_few_test_examples_are_named():
     comparison = made_up(CLEAR, spread=0.001)
-    sizes = comparison.settings["test_group_sizes"]
-    comparison.settings["test_group_sizes"] = [4, *[200 for _ in sizes[1:]]]
-    *_, caution = words.finding(comparison)
-    assert caution.startswith(f"Few test examples: {comparison.settings['group_names'][0]} 4. One of them")
+    *_, caution = findings_of(with_data(comparison, test_group_sizes=(4, 200)))
+    assert caution.startswith("Few test examples: a 4. One more or one fewer right answer")
 
 
 def test_what_rounds_to_nothing_has_no_sign():
-    assert words.points(-0.0004) == words.points(0.0004) == "0.0"
-    assert words.points(-0.0004, sign=True) == "+0.0"
-    assert words.points(-0.0006) == "-0.1"
+    assert points(-0.0004) == points(0.0004) == "0.0"
+    assert points(-0.0006) == "-0.1"
 
 
 def test_a_number_rounded_up_is_never_below_the_truth():
     for value in (3.00331, 2.9999999, 0.25, 1e-6, 9.9983e-7):
-        assert value * (1 - 1e-9) <= float(words.upper(value)) <= value * 1.01
-    assert words.upper(3.00331) == "3.004"
-    assert words.upper(float("inf")) == "∞"
+        assert value * (1 - 1e-9) <= float(upper(value)) <= value * 1.01
+    assert upper(3.00331) == "3.004"
+    assert upper(float("inf")) == "∞"
 
 
 def test_a_method_no_better_than_one_answer_is_named():
     """Its models may give no other: then what it costs a group is how often the other classes are right there."""
     comparison = made_up({"dpsgd": {"a": 0.2, "b": 0.4}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
-    comparison.settings["most_frequent_class"] = ("no", 0.599)
-    sentence = words.finding(comparison)[3]
+    sentence = findings_of(with_data(comparison, most_frequent_class=("no", 0.599)))[3]
     assert sentence.startswith(
         "Always answering 'no' would be right for 59.9% of the test examples, and dpsgd is hardly better"
     )
-    comparison.settings["most_frequent_class"] = ("no", 0.55)
-    assert len(words.finding(comparison)) == 3
+    assert len(findings_of(with_data(comparison, most_frequent_class=("no", 0.55)))) == 3

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.result import Comparison
+from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 
 
 def made_up(
@@ -53,14 +55,40 @@ def made_up(
                         bound = math.inf if method == "sgd" else 1.0 + groups.index(group)
                         shown |= {"clipping_bound": bound, "epsilon": 1.0}
                         epochs.append({**run, "epoch": epoch, "step": epoch, "group": group, **shown})
-    settings_of_all = {
-        "data": "made-up", "model": "logistic", "batch_size": 64, "epochs": 5, "steps": 50, "sample_rate": 0.1,
-        "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "clipping_bound": 1.0, "noise_multipliers": {"dpsgd": 1.0},
-        "statistics_ratio": 10.0, "smoothing": 0.0, "delta": 1e-5, "by_method": {}, "seeds": list(range(seeds)),
-        "methods": ["sgd", *costs], "baseline": "sgd", "num_train": 640, "num_train_by_seed": [640],
-        "most_frequent_class": ("yes", 0.3), "highlighted_groups": None, "group_names": groups,
-        "class_names": ["no", "yes"], "train_group_sizes": [640 // len(groups)] * len(groups),
-        "test_group_sizes": [100] * len(groups), "notes": ["A note on preparation."], "versions": {"equidp": "0"},
-        "tau": 0.05, "level": 0.95, "command": "equidp compare",
-    }  # fmt: skip
-    return Comparison(settings_of_all, pd.DataFrame(results), pd.DataFrame(epochs))
+    setup = Setup(
+        DataFacts(
+            name="made-up",
+            num_train=640,
+            group_names=tuple(groups),
+            class_names=("no", "yes"),
+            train_group_sizes=(640 // len(groups),) * len(groups),
+            test_group_sizes=(100,) * len(groups),
+            most_frequent_class=("yes", 0.3),
+            notes=("A note on preparation.",),
+        ),
+        TrainingFacts(
+            model="logistic",
+            batch_size=64,
+            epochs=5,
+            steps=50,
+            sample_rate=0.1,
+            learning_rate=0.1,
+            momentum=0.0,
+            weight_decay=0.0,
+            delta=1e-5,
+            noise_multipliers={"dpsgd": 1.0},
+            method_settings={"dpsgd": {"clipping_bound": 1.0}},
+        ),
+        methods=("sgd", *costs),
+        seeds=tuple(range(seeds)),
+        num_train_by_seed=(640,) * seeds,
+        versions={"equidp": "0"},
+        command="equidp compare",
+    )
+    return Comparison(setup, pd.DataFrame(results), pd.DataFrame(epochs))
+
+
+def with_data(comparison: Comparison, **changes: Any) -> Comparison:
+    """The comparison with other facts about its data."""
+    data = replace(comparison.setup.data, **changes)
+    return replace(comparison, setup=replace(comparison.setup, data=data))

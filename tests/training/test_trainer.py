@@ -419,7 +419,7 @@ def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(
     with pytest.raises(DataError, match=r"\('Tensor', 'int', 'str'\) for an example; expected"):
         make_trainer(Own("women"))
     run = make_trainer(Own(0), epochs=1).fit()
-    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+    for measure in (run.metrics, lambda test: equidp.write_card(run, tmp_path / "card.md", test=test)):
         with pytest.raises(DataError, match=r"a Own; expected an equidp\.GroupedDataset"):
             measure(Own(0))
 
@@ -620,7 +620,7 @@ def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each(t
     turned = equidp.GroupedDataset(
         data.inputs, 1 - data.targets, data.groups, data.group_names, ("yes", "no")
     )
-    for measure in (run.metrics, lambda test: run.card(tmp_path / "card.md", test=test)):
+    for measure in (run.metrics, lambda test: equidp.write_card(run, tmp_path / "card.md", test=test)):
         with pytest.raises(
             DataError, match="counts its classes 'yes', 'no', and the model was trained with 'no', 'yes'"
         ):

@@ -11,13 +11,13 @@ import typer
 from equidp._files import check_writable, write_whole
 from equidp.cli.app import app
 from equidp.cli.options import JsonFile, Rows, RunFolder
-from equidp.cli.tables import print_groups, print_recalls
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, paired_costs, recalls
 from equidp.evaluation.predict import predict
 from equidp.report.card import guarantee_in_words
-from equidp.report.words import points
+from equidp.report.format import points
+from equidp.report.terminal import print_groups, print_recalls
 from equidp.runs.saved import KeptRun, open_run
 
 

@@ -44,6 +44,8 @@ from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS
 from equidp.report.diagnosis_section import sensitive_findings
+from equidp.report.page import write_report
+from equidp.report.terminal import print_comparison
 from equidp.training.plan import default_plan
 
 
@@ -162,8 +164,8 @@ def _deliver(
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
-        comparison.report(report, include_sensitive=include_sensitive)
-    comparison.table()  # last: whoever reads it may close the pipe
+        write_report(comparison, report, include_sensitive=include_sensitive)
+    print_comparison(comparison)  # last: the reader may close the pipe
     for sentence in sensitive_findings(comparison):
         typer.echo(sentence)
     if report is not None:

@@ -13,7 +13,7 @@ from equidp.accounting import run_event
 from equidp.cli.app import app
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
-from equidp.report.words import counted_steps
+from equidp.report.format import counted_steps
 
 ledger = typer.Typer(no_args_is_help=True, help="What was spent.")
 app.add_typer(ledger, name="ledger")

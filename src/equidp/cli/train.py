@@ -37,7 +37,6 @@ from equidp.cli.options import (
     release_cost,
 )
 from equidp.cli.parse import parse_bounds
-from equidp.cli.tables import print_groups, print_recalls
 from equidp.cli.toml import read_config
 from equidp.data import SOURCES, GroupedDataset
 from equidp.data.table import TEST_SHARE
@@ -48,7 +47,8 @@ from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 from equidp.report.card import guarantee_in_words
-from equidp.report.words import counted_steps
+from equidp.report.format import counted_steps
+from equidp.report.terminal import print_groups, print_recalls
 from equidp.runs.config import TrainConfig, plan_for
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train

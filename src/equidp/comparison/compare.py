@@ -7,12 +7,12 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from equidp._provenance import versions
 from equidp._validate import unknown_name
 from equidp.accounting import calibrate_noise
 from equidp.accounting.schedule import checked_schedule, default_delta
@@ -26,7 +26,7 @@ from equidp.comparison.grid import (
     split,
     split_facts,
 )
-from equidp.comparison.result import Comparison
+from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
@@ -111,12 +111,15 @@ def compare(
     check_folder(folder)
     records = run_all(cells, folder, jobs, on_progress)
     return Comparison(
-        _settings(
+        _setup(
             source,
             data_split,
             plan,
             cells,
-            {"tau": tau, "level": level, "command": command, "num_train_by_seed": list(sizes.values())},
+            num_train_by_seed=tuple(sizes.values()),
+            tau=tau,
+            level=level,
+            command=command,
         ),
         results_table(records),
         pd.concat([record.table() for record in records], ignore_index=True),
@@ -173,41 +176,57 @@ def _dry_run(cells: Sequence[Cell], data: DataSplit, seed: int) -> None:
                     Diagnostics.of(cell.diagnosis).check(trainer)
 
 
-def _settings(
-    source: DataSource, data: DataSplit, plan: Plan, cells: Sequence[Cell], given: dict[str, Any]
-) -> dict[str, Any]:
-    """The facts that the report states, as plain values."""
+def _setup(
+    source: DataSource,
+    data: DataSplit,
+    plan: Plan,
+    cells: Sequence[Cell],
+    *,
+    num_train_by_seed: tuple[int, ...],
+    tau: float,
+    level: float,
+    command: str,
+) -> Setup:
+    first = [cell for cell in cells if cell.seed == cells[0].seed]
     sample_rate, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
-    model = (
-        plan.model
-        if isinstance(plan.model, str)
-        else getattr(plan.model, "__name__", type(plan.model).__name__)
+    facts = DataFacts(
+        name=source.name,
+        num_train=len(data.train),
+        group_names=tuple(data.train.group_names),
+        class_names=tuple(data.train.class_names),
+        train_group_sizes=tuple(data.train.group_sizes().tolist()),
+        test_group_sizes=tuple(data.test.group_sizes().tolist()),
+        most_frequent_class=most_frequent(data.test.targets, data.test.class_names),
+        notes=tuple(data.notes),
+        highlighted_groups=source.highlighted_groups,
     )
-    return {
-        **{name: value for name, value in asdict(plan).items() if name != "model"},
-        "data": source.name,
-        "model": model,
-        "learning_rate": steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
-        "steps": steps,
-        "sample_rate": sample_rate,
-        "methods": list(dict.fromkeys(cell.method for cell in cells)),
-        "seeds": list(dict.fromkeys(cell.seed for cell in cells)),
-        "noise_multipliers": {
+    training = TrainingFacts(
+        model=plan.model_name,
+        batch_size=plan.batch_size,
+        epochs=plan.epochs,
+        steps=steps,
+        sample_rate=sample_rate,
+        learning_rate=steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
+        momentum=plan.momentum,
+        weight_decay=plan.weight_decay,
+        delta=first[0].plan.delta,
+        noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
-            for cell in cells
-            if cell.method != BASELINE and cell.seed == cells[0].seed
+            for cell in first
+            if cell.plan.policy.private
         },
-        "baseline": BASELINE,
-        "num_train": len(data.train),
-        "most_frequent_class": most_frequent(data.test.targets, data.test.class_names),
-        "highlighted_groups": source.highlighted_groups,
-        "group_names": list(data.train.group_names),
-        "class_names": list(data.train.class_names),
-        "train_group_sizes": data.train.group_sizes().tolist(),
-        "test_group_sizes": data.test.group_sizes().tolist(),
-        "notes": list(data.notes),
-        "versions": {
-            name: version(name) for name in ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
-        },
-        **given,
-    }
+        method_settings={cell.method: asdict(cell.plan.policy) for cell in first},  # type: ignore[call-overload]
+        by_method=dict(plan.by_method),
+    )
+    return Setup(
+        data=facts,
+        training=training,
+        methods=tuple(dict.fromkeys(cell.method for cell in cells)),
+        seeds=tuple(dict.fromkeys(cell.seed for cell in cells)),
+        num_train_by_seed=num_train_by_seed,
+        versions=versions(),
+        baseline=BASELINE,
+        tau=tau,
+        level=level,
+        command=command,
+    )

@@ -1,10 +1,12 @@
-"""What the runs of a comparison gave."""
+"""The result of a comparison: what was compared, and the figures of every run."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -12,51 +14,147 @@ import pandas as pd
 from equidp._files import write_whole
 from equidp.diagnostics import Diagnosis
 from equidp.evaluation.groups import privacy_costs
-from equidp.report import page as html
-from equidp.report import terminal as table
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What the runs of a comparison gave.
+class DataFacts:
+    """The data that a comparison trained and tested on, as split for its first seed.
 
     Attributes:
-        settings: what was compared and how; plain values.
-        results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss, epsilon.
-        epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
-        individual: one row per private run and group, if that was asked for: what privacy its examples got. Columns that start with
-            "sensitive" follow from raw training data, and must not leave the house.
-        sensitive_diagnosis: where the disparity of the private runs comes from, if that was asked for; computed from raw training
-            data, so it must not leave the house.
+        name: of the source.
+        num_train: number of training examples.
+        group_names: one per group.
+        class_names: one per class.
+        train_group_sizes: training examples of each group.
+        test_group_sizes: test examples of each group.
+        most_frequent_class: the class of most test examples, and its share of them.
+        notes: sentences on how the data was prepared, above all what epsilon does not cover.
+        highlighted_groups: groups that the data's paper compares, which plots show in colour.
     """
 
-    settings: dict[str, Any]
+    name: str
+    num_train: int
+    group_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    train_group_sizes: tuple[int, ...]
+    test_group_sizes: tuple[int, ...]
+    most_frequent_class: tuple[str, float]
+    notes: tuple[str, ...] = ()
+    highlighted_groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """How a comparison trained.
+
+    Attributes:
+        model: name of the architecture, or of the function that makes it.
+        batch_size: expected examples per step.
+        epochs: passes over the training data.
+        steps: of each run of the first seed.
+        sample_rate: probability with which an example is in a step's sample, for the first seed.
+        learning_rate: of SGD.
+        momentum, weight_decay: of the optimizer.
+        delta: of every private run.
+        noise_multipliers: of each private run of the first seed, by method and setting.
+        method_settings: method -> its settings, by name.
+        by_method: method -> fields of the plan and settings that were asked for it alone.
+    """
+
+    model: str
+    batch_size: int
+    epochs: float
+    steps: int
+    sample_rate: float
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    delta: float
+    noise_multipliers: Mapping[str, float]
+    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was compared, and how.
+
+    Attributes:
+        data: what the runs trained and tested on.
+        training: how they trained.
+        methods: their names, the baseline first.
+        seeds: one run of each method and setting per seed.
+        num_train_by_seed: training examples of each seed's split.
+        versions: of the packages that the figures depend on.
+        baseline: the method without privacy, against which costs are measured.
+        tau: largest gap in privacy cost that counts as equal.
+        level: of the confidence intervals.
+        command: the command that made the comparison; "" if none did.
+    """
+
+    data: DataFacts
+    training: TrainingFacts
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    num_train_by_seed: tuple[int, ...]
+    versions: Mapping[str, str]
+    baseline: str = "sgd"
+    tau: float = 0.05
+    level: float = 0.95
+    command: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All facts as one flat dictionary of plain values; the data's name is called "data"."""
+        facts = asdict(self)
+        data, training = facts.pop("data"), facts.pop("training")
+        return {"data": data.pop("name"), **data, **training, **facts}
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What the runs of a comparison gave; from `equidp.compare`.
+
+    Attributes:
+        setup: what was compared and how.
+        results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss,
+            epsilon.
+        epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
+        individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
+            start with "sensitive" follow from raw training data and must not be shared.
+        sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is computed from
+            raw training data and must not be shared.
+
+    Example:
+        >>> import equidp
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> place = getfixture("tmp_path")
+        >>> comparison = equidp.compare("digits", methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> comparison.setup.methods
+        ('sgd', 'dpsgd')
+        >>> len(comparison.costs()) == 2 * (10 + 1)  # runs, groups and "all"
+        True
+    """
+
+    setup: Setup
     results: pd.DataFrame
     epochs: pd.DataFrame
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
     sensitive_diagnosis: Diagnosis | None = None
 
+    @cached_property
+    def _costs(self) -> pd.DataFrame:
+        return privacy_costs(self.results, baseline=self.setup.baseline)
+
     def costs(self) -> pd.DataFrame:
-        """`results` with privacy cost and excessive risk against the non-private run of the same seed."""
-        return privacy_costs(self.results, baseline=self.settings["baseline"])
-
-    def table(self) -> None:
-        """Prints the summary on the terminal."""
-        table.print_comparison(self)
-
-    def report(self, path: str | os.PathLike[str], *, include_sensitive: bool = False) -> None:
-        """Writes the report: one HTML file that needs nothing else.
-
-        `include_sensitive` adds the true epsilons of the groups' examples beside the released ones.
-        """
-        html.write_report(self, path, include_sensitive=include_sensitive)
+        """`results` with privacy_cost and excessive_risk against the baseline's run of the same seed."""
+        return self._costs.copy()
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes settings, costs and what was released of individual privacy as JSON (an infinite epsilon as null)."""
-        open_to_all = self.individual[[c for c in self.individual if not c.startswith("sensitive")]]
+        """Writes setup, costs and released individual privacy as JSON; an infinite epsilon becomes null."""
+        released = self.individual[[name for name in self.individual if not name.startswith("sensitive")]]
         content = {
-            "settings": self.settings,
-            "results": json.loads(self.costs().to_json(orient="records")),
-            "individual": json.loads(open_to_all.to_json(orient="records")),
+            "settings": self.setup.to_dict(),
+            "results": json.loads(self._costs.to_json(orient="records")),
+            "individual": json.loads(released.to_json(orient="records")),
         }
         write_whole(path, (json.dumps(content, indent=2) + "\n").encode())

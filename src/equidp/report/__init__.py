@@ -1,1 +1,1 @@
-"""What a comparison says: in words, as tables, as plots, as one page."""
+"""Reports of results: a comparison as a page or on the terminal, a run as a model card."""

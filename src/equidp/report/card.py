@@ -1,17 +1,17 @@
-"""The model card: what was trained, what is guaranteed, what it does to each group, and how to check all that."""
+"""The model card: what was trained, what is guaranteed, what it does to each group, and how to check it."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from equidp._files import check_writable, write_whole
 from equidp._provenance import versions, weights_digest
@@ -21,41 +21,111 @@ from equidp.errors import SettingError
 from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, recalls
 from equidp.evaluation.predict import predict
 from equidp.kernel.epsilon import epsilon
+from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
-from equidp.report.words import counted_steps, number, points
-
-if TYPE_CHECKING:
-    from equidp.training.run import Run
+from equidp.training.run import Run
 
 LEVEL = 0.95
-_FEWEST = 5  # test examples that figures may be of, in a card that leaves the house
+_FEWEST = 5  # test examples that the figures of a card are computed from
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 _TEMPLATES = {".html": "card.html", ".md": "card.md"}
 
 LIMITS = (
-    "The guarantee is for one example. Someone with m examples in the data is protected by about m times epsilon.",
-    "It covers this training run. Other runs on the same data, and settings chosen by looking at their results, add to it.",
+    "The guarantee is for one example. Someone with m examples in the data is protected by about m times "
+    "epsilon.",
+    "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
+    "results, add to it.",
     "The number of examples, the names of groups and classes, and all settings count as public.",
-    f"Of fewer than {_FEWEST} test examples no figures are shown, which would be those of a few people; differences of figures "
-    "that are shown can still tell of them.",
-    "Metrics are exact for the test examples, which the guarantee does not cover; intervals speak of their number alone, not of "
-    "what another training run would give.",
-    "Noisy sums are rounded to about a thousandth of their noise, so that gaps between a computer's numbers could tell them apart "
-    "beyond 8 standard deviations of noise alone; timing and memory of the machine are not covered.",
-    "What holds for the test examples need not hold for people unlike them.",
+    f"No figures are shown of fewer than {_FEWEST} test examples, since they would describe a few people. "
+    "Differences between figures that are shown can still reveal something about them.",
+    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for "
+    "the number of test examples only, not for what another training run would give.",
+    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point "
+    "numbers could reveal something only beyond 8 standard deviations of noise. Timing and memory of the "
+    "machine are not covered.",
+    "What holds for the test examples may not hold for people unlike them.",
 )
 
 
-def write_cards(
+@dataclass(frozen=True)
+class _Metrics:
+    """What a model does to each group of a test set, as far as a card may show it.
+
+    Attributes:
+        groups: rows of `group_intervals`, with NaN for the figures of groups with too few examples.
+        recalls: rows of `recalls` with enough examples.
+        blind_spots: sentences on classes that the model never answers.
+        gaps: fairness gaps between the groups with enough examples, by name.
+    """
+
+    groups: Sequence[Mapping[str, Any]] = ()
+    recalls: Sequence[Mapping[str, Any]] = ()
+    blind_spots: Sequence[str] = ()
+    gaps: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the templates show. Pairs are (name, text)."""
+
+    title: str
+    data: str
+    private: bool
+    guarantee: list[str]
+    summary: str
+    parameters: list[tuple[str, str]]
+    recompute: str
+    metrics: _Metrics
+    level: str
+    groups: Sequence[str]
+    classes: Sequence[str]
+    notes: Sequence[str]
+    released: Mapping[str, float]
+    limits: Sequence[str]
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    hashes: Mapping[str, str]
+    made: str
+
+
+def write_card(
     run: Run,
-    paths: Sequence[str | os.PathLike[str]],
-    test: GroupedDataset | None,
-    data: str,
-    notes: Sequence[str],
-    released: Mapping[str, float],
-    details: Mapping[str, Any],
+    *paths: str | os.PathLike[str],
+    test: GroupedDataset | None = None,
+    data: str = "",
+    notes: Sequence[str] = (),
+    released: Mapping[str, float] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> None:
-    """See `Run.card`; the same card in several formats."""
+    """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
+
+    Args:
+        run: from `Trainer.fit` or `Trainer.run`.
+        paths: one or several, each ending in .html or .md.
+        test: what metrics by group are computed on; None: the card has none.
+        data: name of the data.
+        notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
+        released: individual privacy that was released, by name, such as the mean of
+            `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
+        details: further plain values, listed with the settings.
+
+    Raises:
+        SettingError: a path with another ending or that cannot be written, or releases that the run does not count.
+        DataError: the test set is no GroupedDataset, or has other classes than the training data.
+
+    Example:
+        >>> import equidp, torch
+        >>> inputs, labels = torch.randn(40, 3), torch.arange(40) % 2
+        >>> train = equidp.GroupedDataset(inputs, labels, labels, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> run = equidp.Trainer(model, optimizer, train, equidp.DPSGD(1.0), batch_size=10, epochs=1,
+        ...                      noise_multiplier=1.0, delta=1e-3).fit()
+        >>> path = getfixture("tmp_path") / "card.md"
+        >>> equidp.write_card(run, path, test=train, data="made up")
+        >>> path.read_text().splitlines()[0]
+        '# Model card: made up'
+    """
     targets = [Path(path) for path in paths]
     for target in targets:
         if target.suffix.lower() not in _TEMPLATES:
@@ -63,103 +133,103 @@ def write_cards(
                 f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
             )
         check_writable(target)
-    facts = card_facts(run, test, data, notes, released, details)
+    if test is not None:
+        run.check_test(test)
+    released = released or {}
+    if released and not _counts_release(run):
+        raise SettingError(
+            f"released={dict(released)}, but this run was taken before the release was paid for; write the "
+            "card of trainer.run()."
+        )
+    card = _card(run, test, data, notes, released, details or {})
     for target in targets:
-        write_whole(target, filled(_TEMPLATES[target.suffix.lower()], **facts).encode())
+        write_whole(target, filled(_TEMPLATES[target.suffix.lower()], **vars(card)).encode())
 
 
-def card_facts(
+def _counts_release(run: Run) -> bool:
+    """Whether the run's entries include a release beside its steps: it reads every example, at sample rate 1."""
+    events = {event for event, _ in run.entries}
+    return len(events) > 1 and any(event.sample_rate == 1 for event in events)
+
+
+def _card(
     run: Run,
     test: GroupedDataset | None,
     data: str,
     notes: Sequence[str],
     released: Mapping[str, float],
     details: Mapping[str, Any],
-) -> dict[str, Any]:
-    """All that the templates show."""
-    spent = run.epsilon()
-    settings = dict(run.settings)
-    metrics: list[dict[str, Any]] = []
-    by_class: list[dict[str, Any]] = []
-    hidden: list[str] = []
-    gaps: dict[str, float] = {}
-    if test is not None:
-        outputs = predict(run.model, test.inputs)
-        metrics, by_class = _metrics(outputs, test), _recalls(outputs, test)
-        hidden = blind_spots(outputs, test.targets, test.class_names)
-        enough = torch.bincount(test.groups)[test.groups] >= _FEWEST
-        if enough.any():
-            gaps = fairness_gaps(outputs[enough], test.targets[enough], test.groups[enough], test.num_classes)
-    return {
-        "title": f"Model card: {data}" if data else "Model card",
-        "data": data,
-        "private": math.isfinite(spent),
-        "guarantee": guarantee_in_words(run),
-        "summary": _summary(metrics),
-        "parameters": _parameters(run, spent, released=bool(released)),
-        "event": str(run_event(run.entries)),
-        "recompute": _recompute(run),
-        "metrics": metrics,
-        "recalls": by_class,
-        "blind_spots": hidden,
-        "level": f"{LEVEL:.0%}",
-        "gaps": gaps,
-        "groups": settings.pop("groups", () if test is None else test.group_names),
-        "classes": settings.pop("classes", () if test is None else test.class_names),
-        "notes": list(notes),
-        "released": released,
-        "limits": LIMITS,
-        "settings": settings | dict(details),
-        "versions": versions(),
-        "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
-        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
+) -> Card:
+    spent, facts = run.epsilon(), dict(run.settings)
+    metrics = _Metrics() if test is None else _metrics(run, test)
+    return Card(
+        title=f"Model card: {data}" if data else "Model card",
+        data=data,
+        private=math.isfinite(spent),
+        guarantee=guarantee_in_words(run),
+        summary=_summary(metrics.groups),
+        parameters=_parameters(run, spent, released=bool(released)),
+        recompute=_recompute(run),
+        metrics=metrics,
+        level=f"{LEVEL:.0%}",
+        groups=facts.pop("groups", () if test is None else test.group_names),
+        classes=facts.pop("classes", () if test is None else test.class_names),
+        notes=notes,
+        released=released,
+        limits=LIMITS,
+        settings={**facts, **details},
+        versions=versions(),
+        hashes={"model weights (SHA-256)": weights_digest(run.model)},
+        made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    )
 
 
 def guarantee_in_words(run: Run) -> list[str]:
-    """Sentences for someone who has never heard of epsilon."""
+    """The guarantee in sentences for readers who do not know epsilon."""
     spent, delta = run.epsilon(), run.delta
     if math.isinf(spent):
-        return ["No guarantee: this model was trained without noise, and may reveal its training data."]
-    shown = math.ceil(1000 * spent) / 1000  # never below the truth
+        return ["No guarantee: this model was trained without noise and may reveal its training data."]
+    shown = math.ceil(1000 * spent) / 1000  # never below the true value
     if spent >= _WEAK:
-        meaning = "what the model gives away can depend strongly on a single training example."
+        meaning = "what the model reveals can depend strongly on a single training example."
     elif spent > _STRONG:
-        meaning = "whatever is done with the model, what it tells of whether any one example was in the data is limited."
+        meaning = "anything done with the model reveals little about whether any one example was in the data."
     else:
-        meaning = "whatever is done with the model, it hardly tells whether any one example was in the training data."
+        meaning = "anything done with the model reveals hardly anything about whether any one example was in the data."
+    factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
     sentences = [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
-        f"In odds: whoever holds the model and all else there is to know can shift the odds on whether an example was there by a "
-        f"factor of at most e^{shown:g}, {_factor(spent)}, except with a probability of about {delta:g}.",
-        "This holds for every example of every group alike.",
+        "In odds: someone who has the model, and knows everything else, can change the odds on whether an "
+        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability "
+        f"of about {delta:g}.",
+        "This holds for every example of every group.",
     ]
-    examples = run.settings.get("training examples")
+    examples = _num_examples(run)
     if examples is not None and delta >= 1 / examples:
         sentences.append(
-            f"Warning: delta is not below 1/n, n = {examples:,} training examples: a method that publishes one example whole would "
-            "count as private too."
+            f"Warning: delta is not below 1/n, n = {examples:,} training examples: a method that publishes "
+            "one whole example would count as private too."
         )
     return sentences
 
 
-def _factor(spent: float) -> str:
-    return f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
+def _num_examples(run: Run) -> int | None:
+    return run.settings.get("training examples")
 
 
 def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
-    groups = [row for row in metrics if row["group"] != ALL and not math.isnan(row["accuracy"])]
     if not metrics:
-        return "No test set was given, so nothing is said of accuracy."
+        return "No test set was given, so the card says nothing about accuracy."
     overall = f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %"
+    groups = [row for row in metrics if row["group"] != ALL and not math.isnan(row["accuracy"])]
     if not groups:
         return f"{overall}."
     worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
     if worst["accuracy"] == best["accuracy"]:
-        return f"{overall}, in every group alike."
+        return f"{overall}, the same in every group."
     return (
-        f"{overall}. Lowest for group {worst['group']}, {points(worst['accuracy'])} %, highest for {best['group']}, "
-        f"{points(best['accuracy'])} %."
+        f"{overall}. Lowest for group {worst['group']}, {points(worst['accuracy'])} %, highest for "
+        f"{best['group']}, {points(best['accuracy'])} %."
     )
 
 
@@ -171,27 +241,19 @@ def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, st
         ("sampling", "Poisson: each example joins each step's sample independently"),
     ]
     if math.isfinite(spent):
-        rows += [
-            (f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}")
-            for name in ("pld", "rdp")
-            if name != run.accountant
-        ]
+        others = [name for name in ("pld", "rdp") if name != run.accountant]
+        rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     for event, steps in run.entries:
-        statistics = (
-            "" if event.statistics_noise is None else f", statistics noise {event.statistics_noise:.6g}"
-        )
-        whole = event.sample_rate == 1 and steps == 1
-        rows.append(
-            (
-                "1 release of individual privacy" if released and whole else counted_steps(steps),
-                f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}{statistics}",
-            )
-        )
+        is_release = released and event.sample_rate == 1 and steps == 1
+        noise = f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}"
+        if event.statistics_noise is not None:
+            noise += f", statistics noise {event.statistics_noise:.6g}"
+        rows.append(("1 release of individual privacy" if is_release else counted_steps(steps), noise))
     return rows
 
 
 def _recompute(run: Run) -> str:
-    """Python that works epsilon out again with dp-accounting alone."""
+    """Python that recomputes epsilon with dp-accounting alone."""
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent\n"
         "from dp_accounting.pld import PLDAccountant\n\n"
@@ -200,17 +262,22 @@ def _recompute(run: Run) -> str:
     )
 
 
-def _metrics(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
-    """By group, without figures where they would tell what the model does to a handful of people."""
-    table = group_intervals(outputs, test.targets, test.groups, test.group_names, LEVEL)
-    figures = [name for name in table.columns if name not in ("group", "count")]
-    table.loc[table["count"] < _FEWEST, figures] = np.nan
-    rows: list[dict[str, Any]] = table.to_dict("records")
-    return rows
-
-
-def _recalls(outputs: Tensor, test: GroupedDataset) -> list[dict[str, Any]]:
-    """Of no fewer than a handful of people: a count alone would tell someone's class."""
-    table = recalls(outputs, test.targets, test.groups, test.group_names, test.class_names, LEVEL)
-    rows: list[dict[str, Any]] = table[table["count"] >= _FEWEST].to_dict("records") if len(table) else []
-    return rows
+def _metrics(run: Run, test: GroupedDataset) -> _Metrics:
+    """Metrics without the figures of fewer than `_FEWEST` people, whose outcomes they would reveal."""
+    outputs = predict(run.model, test.inputs)
+    of_test = outputs, test.targets, test.groups, test.group_names
+    table = group_intervals(*of_test, LEVEL)
+    table.loc[table["count"] < _FEWEST, [c for c in table if c not in ("group", "count")]] = np.nan
+    by_class = recalls(*of_test, test.class_names, LEVEL)
+    if len(by_class):
+        by_class = by_class[by_class["count"] >= _FEWEST]
+    enough = torch.bincount(test.groups)[test.groups] >= _FEWEST
+    gaps: dict[str, float] = {}
+    if enough.any():
+        gaps = fairness_gaps(outputs[enough], test.targets[enough], test.groups[enough], test.num_classes)
+    return _Metrics(
+        table.to_dict("records"),
+        by_class.to_dict("records"),
+        blind_spots(outputs, test.targets, test.class_names),
+        gaps,
+    )

@@ -12,7 +12,8 @@ CLEAR = 2.0
 
 _CAUSES = {
     "direction": (
-        "comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that",
+        "comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), "
+        "addresses that",
         "turned gradients add",
     ),
     "magnitude": (
@@ -113,8 +114,9 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
     if mains[0] != mains[1]:
         short, full = (_shares([parts], "direction") for parts in splits)
         return [
-            f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full length {full}: "
-            f"turning and shortening cannot be told apart here, so look at both splits, or ablate."
+            f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full "
+            f"length {full}: turning and shortening cannot be told apart here, so look at both splits, or "
+            "ablate."
         ]
     main = mains[0]
     assert main is not None

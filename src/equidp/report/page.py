@@ -1,119 +1,95 @@
-"""The report: one HTML file that needs nothing else."""
+"""The report of a comparison: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from equidp._files import check_writable, write_whole
+from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import METRICS, summary
-from equidp.report import diagnosis_section as diagnosis
-from equidp.report import individual_section as individual
+from equidp.evaluation.groups import METRICS
 from equidp.report import words
-from equidp.report.plots import style as plots
+from equidp.report.diagnosis_section import diagnosis_section
+from equidp.report.individual_section import individual_section
+from equidp.report.plots import PLOTS, drawn
 from equidp.report.render import filled
-
-if TYPE_CHECKING:
-    from equidp.comparison.result import Comparison
+from equidp.report.summary import Interval, Summary, summarise
 
 
 def write_report(
     comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
 ) -> None:
-    """Writes the report of a comparison, whole or not at all."""
+    """Writes the report of a comparison: one HTML file that needs nothing else, written whole or not at all.
+
+    Args:
+        comparison: from `equidp.compare`.
+        path: of the file.
+        include_sensitive: adds the true epsilons of the groups' examples beside the released ones. They follow
+            from raw training data, so the page must not be shared.
+
+    Raises:
+        SettingError: the path cannot be written.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare("digits", methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> equidp.write_report(comparison, place / "report.html")
+        >>> "What privacy cost each group" in (place / "report.html").read_text()
+        True
+    """
     check_writable(path)
     write_whole(path, render(comparison, include_sensitive=include_sensitive).encode())
 
 
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     """The page as text."""
-    settings = comparison.settings
-    details = summary(comparison.costs(), settings["level"])
+    summary = summarise(comparison)
     return filled(
         "comparison.html",
-        settings=settings,
-        finding=words.finding(comparison),
-        overview=words.overview(comparison).to_dict("records"),
-        tests=words.test_sentences(comparison),
-        plots=_plots(comparison),
-        methods=[
-            words.label(*key)
-            for key in dict.fromkeys(zip(details["method"], details["setting"], strict=True))
-        ],
-        details=_details(comparison),
-        individual=individual.section(comparison, include_sensitive=include_sensitive),
-        diagnosis=diagnosis.section(comparison),
-        guarantee=words.guarantee(comparison),
-        not_covered=words.not_covered(comparison),
+        setup=summary.setup,
+        finding=words.finding(summary),
+        overview=summary.overview,
+        tests=words.test_sentences(summary),
+        plots=drawn(PLOTS, summary),
+        kinds=summary.kinds,
+        details=_details(summary),
+        individual=individual_section(summary, include_sensitive=include_sensitive),
+        diagnosis=diagnosis_section(summary),
+        guarantee=words.guarantee(summary),
+        not_covered=words.not_covered(summary.setup),
+        settings=_settings(summary.setup),
     )
 
 
-def _plots(comparison: Comparison) -> list[dict[str, str]]:
-    """Title, explanation and SVG of each plot that has something to show."""
-    several = len({setting for setting in comparison.results["setting"] if setting}) > 1
-    drawn = [
-        {
-            "title": "What privacy cost each group",
-            "text": "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. "
-            "In brackets: training examples. Points side by side mean an equal price.",
-            "svg": plots.by_group(comparison, "privacy_cost", "points of accuracy lost to privacy"),
-        },
-        {
-            "title": "Accuracy of each group",
-            "text": "On the test set.",
-            "svg": plots.by_group(comparison, "accuracy", "accuracy, %"),
-        },
-    ]
-    if several:
-        text = "More privacy is to the left. Dotted: the gap that counts as equal."
-        drawn.append({"title": "Privacy against its price", "text": text, "svg": plots.trade_off(comparison)})
-    for column, title, text, axis in (
-        ("loss", "Loss by group over training", "On the test set, mean over seeds.", "loss"),
-        (
-            "mean_norm",
-            "Gradient norms by group over training",
-            "Mean norm over a sample of test examples. Longer gradients are clipped more.",
-            "mean gradient norm",
-        ),
-        (
-            "share_clipped",
-            "Share of gradients clipped",
-            "Share of test examples whose gradient the method shortens.",
-            "share clipped",
-        ),
-        (
-            "clipping_bound",
-            "How much an example of each group may contribute",
-            "The largest contribution per example that the method allows, from released values.",
-            "bound",
-        ),
-    ):
-        if comparison.epochs[column].replace([float("inf")], float("nan")).notna().any():
-            svg = plots.over_epochs(comparison, column, axis)
-            drawn.append({"title": title, "text": text, "svg": svg})
-    return drawn
-
-
-def _details(comparison: Comparison) -> list[dict[str, object]]:
-    """Rows of the detail table: group, training examples, and per method mean and interval of each metric."""
-    settings = comparison.settings
-    rows = summary(comparison.costs(), settings["level"])
-    sizes = [
-        *zip(settings["group_names"], settings["train_group_sizes"], strict=True),
-        (ALL, settings["num_train"]),
-    ]
+def _details(summary: Summary) -> list[tuple[str, int, list[dict[str, Interval]]]]:
+    """Rows of the detail tables: group, training examples, and each metric of each kind of run."""
+    data = summary.setup.data
+    sizes = zip((*data.group_names, ALL), (*data.train_group_sizes, data.num_train), strict=True)
     return [
-        {
-            "group": name,
-            "size": size,
-            "cells": [
-                {
-                    metric: {end: row[f"{metric}_{end}"] for end in ("mean", "low", "high")}
-                    for metric in METRICS
-                }
-                for row in rows[rows["group"] == name].to_dict("records")
-            ],
-        }
+        (name, size, [{m: summary.interval(kind, name, m) for m in METRICS} for kind in summary.kinds])
         for name, size in sizes
     ]
+
+
+def _settings(setup: Setup) -> dict[str, str]:
+    """The settings as names and texts, without what the page shows elsewhere."""
+    training = setup.training
+    facts = {
+        "data": setup.data.name,
+        **vars(training),
+        "method_settings": "",
+        **{f"settings of {method}": settings for method, settings in training.method_settings.items()},
+        "seeds": setup.seeds,
+    }
+    return {name.replace("_", " "): _text(value) for name, value in facts.items() if value != ""}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_text(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(_text, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

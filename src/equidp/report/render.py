@@ -6,11 +6,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from equidp.report.words import number, points
+from equidp.report.format import number, points
 
 
 def filled(template: str, **values: Any) -> str:
-    """A template of this package with its values; what goes into HTML is escaped."""
+    """A template of this package, filled in; values are escaped in HTML."""
     environment = Environment(
         loader=PackageLoader("equidp.report"),
         autoescape=template.endswith(".html"),

@@ -1,10 +1,10 @@
-"""The comparison on a terminal."""
+"""Results as tables on the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -12,16 +12,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import COSTS, summary
-from equidp.report.individual_section import individual_means
-from equidp.report.words import finding, label, number, overview, points, span, test_sentences
-
-if TYPE_CHECKING:
-    from equidp.comparison.result import Comparison
+from equidp.evaluation.groups import COSTS
+from equidp.report.format import number, points
+from equidp.report.summary import Kind, Summary, summarise
+from equidp.report.words import finding, test_sentences
 
 _Key = TypeVar("_Key")
 _MARGIN, _NARROWEST = 3, 6  # characters
+_MOST_RECALLS = 40
+_METRICS = {
+    "accuracy": ("accuracy, %", points),
+    "loss": ("loss", number),
+    "recall": ("recall, %", points),
+    "recall_cost": ("recall lost, points", points),
+    "privacy_cost": ("privacy cost, points", points),
+    "excessive_risk": ("excessive risk, loss", number),
+}
 _DETAILS = (
     ("accuracy", "accuracy, %", points),
     ("privacy_cost", "privacy cost, points of accuracy", points),
@@ -31,87 +39,156 @@ _DETAILS = (
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Prints findings, one row per method, then metrics by group and method."""
-    console = console or Console()
-    settings = comparison.settings
+    """Prints findings, one row per method, then metrics by group and method.
+
+    Args:
+        comparison: from `equidp.compare`.
+        console: where to print; None: standard output.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare("digits", methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> equidp.print_comparison(comparison)  # doctest: +ELLIPSIS
+        <BLANKLINE>
+        In this one run, privacy by dpsgd costs group ...
+    """
+    console, summary = console or Console(), summarise(comparison)
+    setup = summary.setup
     console.print()
-    for sentence in finding(comparison):
+    for sentence in finding(summary):
         console.print(escape(sentence), highlight=False)
     console.print()
-    console.print(_summary_table(comparison))
+    console.print(_overview_table(summary))
     console.print(
-        f"{settings['level']:.0%} intervals over {len(settings['seeds'])} seeds; costs and gaps in points of accuracy against "
-        f"{settings['baseline']}; delta {settings['delta']:g}.",
+        f"{setup.level:.0%} intervals over {len(setup.seeds)} seeds; costs and gaps in points of accuracy "
+        f"against {setup.baseline}; delta {setup.training.delta:g}.",
         highlight=False,
         style="dim",
     )
-    for sentence in test_sentences(comparison):
+    for sentence in test_sentences(summary):
         console.print(escape(sentence), highlight=False, style="dim")
-    for metric, title, show in _DETAILS:
-        for table in _detail_tables(comparison, metric, title, show, console.width):
-            console.print()
-            console.print(table)
-    if not comparison.individual.empty:
-        cost = number(comparison.individual["release_epsilon"].iloc[0])
+    for table in _detail_tables(summary, console.width):
+        console.print()
+        console.print(table)
+    if not summary.individual.empty:
+        cost = number(summary.individual["release_epsilon"].iloc[0])
         console.print(
             f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
         )
-        for table in _individual_tables(comparison, console.width):
+        for table in _individual_tables(summary, console.width):
             console.print(table)
 
 
-def _summary_table(comparison: Comparison) -> Table:
-    settings = comparison.settings
-    table = Table(
-        title=f"What privacy costs: {settings['data']}, {settings['model']}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
+def print_groups(rows: pd.DataFrame) -> None:
+    """Prints one row per group, or per group and class, with each metric present and its interval."""
+    table = Table(box=SIMPLE_HEAD)
+    names = [name for name in ("group", "class") if name in rows]
+    for name in names:
+        table.add_column(name)
+    table.add_column("test examples", justify="right")
+    metrics = [metric for metric in _METRICS if metric in rows]
+    for metric in metrics:
+        table.add_column(_METRICS[metric][0], justify="right", no_wrap=True)
+    for row in rows.to_dict("records"):
+        cells = [_with_interval(row, metric) for metric in metrics]
+        style = "bold" if row["group"] == ALL else None
+        table.add_row(*(escape(row[name]) for name in names), f"{row['count']:,}", *cells, style=style)
+    Console().print(table)
+
+
+def print_recalls(rows: pd.DataFrame) -> None:
+    """Prints recall by group and class, or by class alone if that would take more than 40 rows."""
+    if not rows.empty:
+        print_groups(rows if len(rows) <= _MOST_RECALLS else rows[rows["group"] == ALL])
+
+
+def ablation_table(summary: pd.DataFrame, method: str) -> Table:
+    """Accuracy by error of clipping and group, in %, with standard errors over seeds.
+
+    Args:
+        summary: from `ablation_summary`.
+        method: whose clipping.
+    """
+    title = f"Accuracy, %, after training without noise and with one error of {method}'s clipping"
+    errors = list(dict.fromkeys(summary["error"]))
+    cells = {(row.error, row.group): row for row in summary.itertuples()}
+    rows = {}
+    for group in dict.fromkeys(summary["group"]):
+        shown = [cells[error, group] for error in errors]
+        rows[str(group)] = [_with_error(cell.accuracy, cell.accuracy_se) for cell in shown]
+    return _grid(title, "group", dict.fromkeys(errors, 0), rows)
+
+
+def _overview_table(summary: Summary) -> Table:
+    setup = summary.setup
+    title = f"What privacy costs: {setup.data.name}, {setup.training.model}"
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
     for heading in ("epsilon", "accuracy", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("hit hardest", "largest gap", f"gap ≤ {points(settings['tau'])}?"):
+    for heading in ("hit hardest", "largest gap", f"gap ≤ {points(setup.tau)}?"):
         table.add_column(heading, overflow="fold")
-    for row in overview(comparison).itertuples():
-        hit = f"{row.worst_group}: {points(row.worst_cost)}" if row.worst_group else ""
-        between = span(row.gap_low, row.gap_high)
+    for row in summary.overview:
+        ends = "" if math.isnan(row.gap.low) else f" ({points(row.gap.low)} to {points(row.gap.high)})"
         table.add_row(
-            escape(row.method),
+            escape(row.kind.method),
             number(row.epsilon),
             points(row.accuracy),
             points(row.cost),
-            escape(hit),
-            f"{points(row.gap)} ({between})" if between else points(row.gap),
+            escape(f"{row.worst_group}: {points(row.worst_cost)}" if row.worst_group else ""),
+            f"{points(row.gap.mean)}{ends}",
             row.verdict,
         )
     return table
 
 
-def _detail_tables(
-    comparison: Comparison, metric: str, title: str, show: Callable[[float], str], width: int
-) -> Iterator[Table]:
-    """Means over seeds, groups down, methods across, as many at a time as fit; the report has the intervals."""
-    settings = comparison.settings
-    rows = summary(comparison.costs(), settings["level"])
-    if metric in COSTS:
-        rows = rows[rows["method"] != settings["baseline"]]
-    keys = list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True)))
-    means = rows.set_index(["method", "setting", "group"])[f"{metric}_mean"]
-    sizes = dict(zip(settings["group_names"], settings["train_group_sizes"], strict=True))
-    heads = {group: f"{group} ({size:,})" for group, size in {**sizes, ALL: settings["num_train"]}.items()}
-    for shown in _fitting({key: _column_width(key) for key in keys}, width, heads.values()):
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-        table.add_column("group (in training)", overflow="fold")
-        for key in shown:
-            table.add_column(escape(label(*key)), justify="right", min_width=_column_width(key))
-        for group, head in heads.items():
-            cells = [show(means[(*key, group)]) for key in shown]
-            table.add_row(escape(head), *cells, style="bold" if group == ALL else None)
-        yield table
+def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
+    """Means over seeds, groups down and as many kinds of run across as fit; the page has the intervals."""
+    data = summary.setup.data
+    sizes = zip((*data.group_names, ALL), (*data.train_group_sizes, data.num_train), strict=True)
+    heads = {group: f"{group} ({size:,})" for group, size in sizes}
+    for metric, title, show in _DETAILS:
+        kinds = summary.private_kinds if metric in COSTS else summary.kinds
+        for shown in _fitting({kind: _column_width(kind) for kind in kinds}, width, heads.values()):
+            rows = {
+                head: [show(summary.interval(kind, group, metric).mean) for kind in shown]
+                for group, head in heads.items()
+            }
+            widths = {kind.label: _column_width(kind) for kind in shown}
+            yield _grid(title, "group (in training)", widths, rows, bold=heads[ALL])
 
 
-def _fitting(columns: dict[_Key, int], width: int, heads: Iterable[str]) -> Iterator[list[_Key]]:
-    """Columns of so many characters each, as many at a time as fit beside the rows' heads."""
+def _individual_tables(summary: Summary, width: int) -> Iterator[Table]:
+    groups = summary.setup.data.group_names
+    columns = {}
+    for kind in summary.private_kinds:
+        part = summary.individual.loc[kind].loc[list(groups)]
+        columns[kind.label] = [
+            f"{number(row.released_mean)} ± {number(row.standard_error)}" for row in part.itertuples()
+        ]
+    sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+    for shown in _fitting(sizes, width, ("group", *groups)):
+        rows = {group: [columns[name][at] for name in shown] for at, group in enumerate(groups)}
+        yield _grid("", "group", {name: sizes[name] for name in shown}, rows)
+
+
+def _grid(
+    title: str, corner: str, widths: Mapping[str, int], rows: Mapping[str, Sequence[str]], bold: str = ""
+) -> Table:
+    """A table with named rows, and columns at least so many characters wide."""
+    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column(corner, overflow="fold")
+    for name, width in widths.items():
+        table.add_column(escape(name), justify="right", min_width=width)
+    for head, cells in rows.items():
+        table.add_row(escape(head), *cells, style="bold" if head == bold else None)
+    return table
+
+
+def _fitting(columns: Mapping[_Key, int], width: int, heads: Iterable[str]) -> Iterator[list[_Key]]:
+    """Splits columns of given widths into as many at a time as fit beside the heads of the rows."""
     room = width - 1 - min(max(map(len, heads)), width // 2) - _MARGIN
     shown: list[_Key] = []
     taken = 0
@@ -125,47 +202,15 @@ def _fitting(columns: dict[_Key, int], width: int, heads: Iterable[str]) -> Iter
         yield shown
 
 
-def _column_width(key: tuple[str, str]) -> int:
+def _column_width(kind: Kind) -> int:
     """Characters of the longest word above a column, or of a figure."""
-    return max(_NARROWEST, *map(len, label(*key).split()))
+    return max(_NARROWEST, *map(len, kind.label.split()))
 
 
-def _individual_tables(comparison: Comparison, width: int) -> Iterator[Table]:
-    groups = comparison.settings["group_names"]
-    columns = {
-        label(*key): [
-            f"{number(row.released_mean)} ± {number(row.standard_error)}"
-            for row in part.set_index("group").loc[groups].itertuples()
-        ]
-        for key, part in individual_means(comparison).groupby(["method", "setting"], sort=False)
-    }
-    sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
-    for shown in _fitting(sizes, width, ("group", *groups)):
-        table = Table(box=SIMPLE_HEAD)
-        table.add_column("group", overflow="fold")
-        for name in shown:
-            table.add_column(name, justify="right", no_wrap=True)
-        for group, *cells in zip(groups, *(columns[name] for name in shown), strict=True):
-            table.add_row(escape(group), *cells)
-        yield table
-
-
-def ablation_table(summary: pd.DataFrame, method: str) -> Table:
-    """Accuracy by error of clipping and group, in %, with its standard error over seeds; from `ablation_summary`."""
-    table = Table(
-        title=f"Accuracy, %, after training without noise and with one error of {method}'s clipping",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    table.add_column("group", no_wrap=True)
-    errors = list(dict.fromkeys(summary["error"]))
-    for error in errors:
-        table.add_column(error, justify="right", no_wrap=True)
-    cells = {(row.error, row.group): row for row in summary.itertuples()}
-    for group in dict.fromkeys(summary["group"]):
-        shown = (cells[error, group] for error in errors)
-        table.add_row(escape(str(group)), *(_with_error(row.accuracy, row.accuracy_se) for row in shown))
-    return table
+def _with_interval(row: dict[str, Any], metric: str) -> str:
+    show = _METRICS[metric][1]
+    value, low, high = (show(row[f"{metric}{end}"]) for end in ("", "_low", "_high"))
+    return f"{value} ({low} to {high})"
 
 
 def _with_error(value: float, error: float) -> str:

@@ -1,168 +1,131 @@
-"""Findings and guarantees in plain words, each computed from figures by a stated rule."""
+"""Findings and guarantees of a comparison in sentences, each computed from figures by a stated rule."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
+from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import equal_cost, group_gaps, interval, wilcoxon_table
-
-if TYPE_CHECKING:
-    from equidp.comparison.result import Comparison
+from equidp.evaluation.groups import interval
+from equidp.report.format import label, points
+from equidp.report.summary import Summary
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30
-_HARDLY_BETTER = 0.005
 
 
-def label(method: str, setting: str) -> str:
-    """How a method, at one of several epsilons perhaps, is called."""
-    return f"{method} ({setting})" if setting else method
+def finding(summary: Summary) -> list[str]:
+    """What a comparison shows, in a few sentences.
 
-
-def points(value: float, *, sign: bool = False) -> str:
-    """A share as percentage points."""
-    return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:{'+' if sign else ''}.1f}"
-
-
-def number(value: float) -> str:
-    return "∞" if math.isinf(value) else "–" if math.isnan(value) else f"{value:.3g}"
-
-
-def counted_steps(count: int) -> str:
-    """So many steps, in words."""
-    return "1 step" if count == 1 else f"{count:,} steps"
-
-
-def upper(value: float) -> str:
-    """A number rounded up to three decimals, or to four digits where it is small: never below the truth."""
-    if not math.isfinite(value) or value <= 0:
-        return number(value)
-    places = 3 if value >= 0.1 else 3 - math.floor(math.log10(value))
-    return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
-
-
-def span(low: float, high: float) -> str:
-    """An interval in percentage points; empty where there is none."""
-    return "" if math.isnan(low) else f"{points(low)} to {points(high)}"
-
-
-def finding(comparison: Comparison) -> list[str]:
-    """What a reader in a hurry should take away.
-
-    A group is named as paying most, and a method as narrowing the gap, only where the interval over seeds of that difference
-    lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
+    A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
+    difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
     """
-    costs, settings = comparison.costs(), comparison.settings
-    private = costs[costs["method"] != settings["baseline"]]
-    first = private["setting"].iloc[0]
-    private = private[private["setting"] == first]
-    standard = STANDARD if STANDARD in set(private["method"]) else private["method"].iloc[0]
-    sentences = [_who_pays(private[private["method"] == standard], label(standard, first), settings["level"])]
-    if private["method"].nunique() > 1:
-        sentences.append(_who_narrows(private, standard, settings["level"]))
-    sentences.append(_who_holds(private, settings))
-    return sentences + _no_better_than_one_answer(comparison) + _few_to_test_on(settings)
+    setup, kinds = summary.setup, summary.private_kinds
+    setting = kinds[0].setting
+    methods = [kind.method for kind in kinds if kind.setting == setting]
+    standard = STANDARD if STANDARD in methods else methods[0]
+    sentences = [_who_pays(summary.costs, standard, setting, setup.level)]
+    if len(methods) > 1:
+        gaps = summary.gaps
+        gaps = gaps[(gaps["pair"] == "largest") & (gaps["setting"] == setting) & gaps["method"].isin(methods)]
+        table = gaps.pivot(index="seed", columns="method", values="cost_gap")
+        sentences.append(_who_narrows(table, standard, setup.level))
+    verdicts = {method: str(summary.verdicts.at[(method, setting), "verdict"]) for method in methods}
+    sentences.append(_who_holds(verdicts, setup))
+    return sentences + _no_better_than_one_answer(summary) + _few_to_test_on(setup)
 
 
-def _no_better_than_one_answer(comparison: Comparison) -> list[str]:
-    """Methods whose models may not tell anything from anything: what they cost a group is its share of the other classes."""
-    name, share = comparison.settings["most_frequent_class"]
-    rows = comparison.results[comparison.results["group"] == ALL]
-    means = rows.groupby(["method", "setting"], sort=False)["accuracy"].mean()
-    as_good = [label(*key) for key, accuracy in means.items() if accuracy < share + _HARDLY_BETTER]
-    if not as_good:
+def _no_better_than_one_answer(summary: Summary) -> list[str]:
+    """Names methods whose models may give the same answer to everything, so that their costs mean nothing."""
+    if not summary.no_better_than_one_answer:
         return []
+    answer, share = summary.setup.data.most_frequent_class
+    listed = [kind.label for kind in summary.no_better_than_one_answer]
     return [
-        f"Always answering {name!r} would be right for {points(share)}% of the test examples, and {', '.join(as_good)} "
-        f"{'is' if len(as_good) == 1 else 'are'} hardly better: such a model may give no other answer, and its costs say nothing "
-        "of privacy. Try more epochs, another learning rate or a larger epsilon (equidp advise)."
+        f"Always answering {answer!r} would be right for {points(share)}% of the test examples, and "
+        f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'} hardly better: such a model may give no "
+        "other answer, and its costs say nothing about privacy. Try more epochs, another learning rate or a "
+        "larger epsilon (equidp advise)."
     ]
 
 
-def _few_to_test_on(settings: dict[str, Any]) -> list[str]:
-    """Groups whose figures a single test example moves: intervals over seeds, which share them, do not tell."""
-    sizes = zip(settings["group_names"], settings["test_group_sizes"], strict=True)
+def _few_to_test_on(setup: Setup) -> list[str]:
+    sizes = zip(setup.data.group_names, setup.data.test_group_sizes, strict=True)
     few = [f"{name} {size}" for name, size in sizes if size < _FEW_TESTS]
     if not few:
         return []
     return [
-        f"Few test examples: {', '.join(few)}. One of them more or less right moves such a group's accuracy by "
-        f"{points(1 / _FEW_TESTS)} points or more, which intervals over seeds do not count; do not rest a verdict on it."
+        f"Few test examples: {', '.join(few)}. One more or one fewer right answer moves the accuracy of such "
+        f"a group by {points(1 / _FEW_TESTS)} points or more. Intervals over seeds do not include this, so "
+        "do not base a verdict on it."
     ]
 
 
-def _who_pays(costs: pd.DataFrame, name: str, level: float) -> str:
-    table = costs[costs["group"] != ALL].pivot(index="seed", columns="group", values="privacy_cost")
+def _who_pays(costs: pd.DataFrame, method: str, setting: str, level: float) -> str:
+    name = label(method, setting)
+    rows = costs[(costs["method"] == method) & (costs["setting"] == setting) & (costs["group"] != ALL)]
+    table = rows.pivot(index="seed", columns="group", values="privacy_cost")
     worst = table.mean().idxmax()
-    others = table.drop(columns=worst).mean(axis=1)
+    rest = table.drop(columns=worst)
+    others = rest.mean(axis=1)
     mean, low, _ = interval((table[worst] - others).to_list(), level)
-    figures = f"{points(table[worst].mean())} points of accuracy, where {_others(table, worst)} {points(others.mean())}"
-    if math.isnan(low) and points(mean) == points(0.0):
-        return f"In this one run, privacy by {name} costs no group more than the others. One run shows no tendency; use more seeds."
+    who = f"group {rest.columns[0]} loses" if rest.shape[1] == 1 else "the other groups lose on average"
+    loses = f"{points(table[worst].mean())} points of accuracy, where {who} {points(others.mean())}"
     if math.isnan(low):
-        return f"In this one run, privacy by {name} costs group {worst} most: {figures}. One run shows no tendency; use more seeds."
+        equal = points(mean) == points(0.0)
+        most = "no group more than the others" if equal else f"group {worst} most: {loses}"
+        return f"In this one run, privacy by {name} costs {most}. One run shows no tendency; use more seeds."
     if low > 0 and mean > 0.005:
-        return f"Privacy by {name} costs group {worst} most: {figures}."
+        return f"Privacy by {name} costs group {worst} most: {loses}."
     return (
-        f"Under {name} no group clearly pays more than the others; group {worst} loses most, {figures}, "
-        "within what seeds differ by."
+        f"Under {name} no group clearly pays more than the others; group {worst} loses most, {loses}, within "
+        "the variation between seeds."
     )
 
 
-def _others(table: pd.DataFrame, worst: Any) -> str:
-    rest = [name for name in table.columns if name != worst]
-    return f"group {rest[0]} loses" if len(rest) == 1 else "the other groups lose on average"
-
-
-def _who_narrows(costs: pd.DataFrame, standard: str, level: float) -> str:
-    gaps = group_gaps(costs)
-    largest = gaps[gaps["pair"] == "largest"].pivot(index="seed", columns="method", values="cost_gap")
-    by_mean = [method for method in largest.mean().sort_values().index if method != standard]
-    gains = {
-        method: interval((largest[standard] - largest[method]).to_list(), level)[1] for method in by_mean
-    }
+def _who_narrows(gaps: pd.DataFrame, standard: str, level: float) -> str:
+    """`gaps` are the largest of each run, with seeds down and methods across."""
+    means = gaps.mean()
+    by_mean = [method for method in means.sort_values().index if method != standard]
+    gains = {method: interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
     supported = [method for method in by_mean if gains[method] > 0]
     best = (supported or by_mean)[0]
-    change = f"from {points(largest[standard].mean())} to {points(largest[best].mean())} points"
-    smaller = largest[best].mean() < largest[standard].mean()
+    change = f"from {points(means[standard])} to {points(means[best])} points"
+    smaller = means[best] < means[standard]
     if math.isnan(gains[best]) and smaller:
-        return f"The largest gap between groups is smallest under {best}: {change} against {standard}, in this one run."
+        return f"In this one run, {best} narrows the largest gap between groups most, {change} against {standard}."
     if supported:
         return f"{best} narrows the largest gap between groups {change}."
     if not smaller:
-        return f"No method has a smaller gap between groups than {standard} ({points(largest[standard].mean())} points)."
-    return f"No method clearly narrows the gap between groups: {best} comes nearest, {change}, within what seeds differ by."
-
-
-def _who_holds(costs: pd.DataFrame, settings: dict[str, Any]) -> str:
-    verdicts = equal_cost(costs, settings["tau"], settings["level"]).set_index("method")["verdict"]
-    rule = f"Equal cost of privacy (every gap at most {points(settings['tau'])} points)"
-    if verdicts.str.startswith("one seed").all():
-        return f"{rule} cannot be judged from one seed."
-    parts = [
-        f"{verb} under {', '.join(verdicts.index[verdicts == verdict])}"
-        for verdict, verb in (("holds", "holds"), ("undecided", "is undecided"), ("fails", "fails"))
-        if (verdicts == verdict).any()
-    ]
+        return (
+            f"No method has a smaller gap between groups than {standard} ({points(means[standard])} points)."
+        )
     return (
-        f"{rule} {'; '.join(parts)} ({settings['level']:.0%} intervals over {len(settings['seeds'])} seeds)."
+        f"No method clearly narrows the gap between groups: {best} comes nearest, {change}, within the "
+        "variation between seeds."
     )
 
 
-def test_sentences(comparison: Comparison) -> list[str]:
-    """Wilcoxon tests of each method's largest gap against the standard's, with the smallest p that so many seeds can give."""
-    costs, baseline = comparison.costs(), comparison.settings["baseline"]
-    table = wilcoxon_table(costs, baseline)
-    table = table[
-        (table["other"] == STANDARD)
-        & (table["setting"] == table["other_setting"])
-        & (table["method"] != STANDARD)
+def _who_holds(verdicts: dict[str, str], setup: Setup) -> str:
+    rule = f"Equal cost of privacy (every gap at most {points(setup.tau)} points)"
+    if all(verdict.startswith("one seed") for verdict in verdicts.values()):
+        return f"{rule} cannot be judged from one seed."
+    said = {"holds": "holds", "undecided": "is undecided", "fails": "fails"}
+    parts = [
+        f"{words} under {', '.join(method for method, given in verdicts.items() if given == verdict)}"
+        for verdict, words in said.items()
+        if verdict in verdicts.values()
     ]
+    return f"{rule} {'; '.join(parts)} ({setup.level:.0%} intervals over {len(setup.seeds)} seeds)."
+
+
+def test_sentences(summary: Summary) -> list[str]:
+    """Wilcoxon tests of each method's largest gap against the standard's, and the smallest p possible."""
+    table = summary.tests
+    against = (table["other"] == STANDARD) & (table["setting"] == table["other_setting"])
+    table = table[against & (table["method"] != STANDARD)]
     if table.empty:
         return []
     seeds = int(table["seeds"].iloc[0])
@@ -170,76 +133,52 @@ def test_sentences(comparison: Comparison) -> list[str]:
         return ["With one seed no test between methods is possible."]
     listed = ", ".join(f"{label(row.method, row.setting)} p = {row.p:.3g}" for row in table.itertuples())
     return [
-        f"One-sided Wilcoxon signed-rank test that the largest gap is smaller than under {STANDARD}: {listed}. "
-        f"With {seeds} seeds no p can be below 1/{2**seeds} = {0.5**seeds:.3g}; the tests are not corrected for their number."
+        f"One-sided Wilcoxon signed-rank test that the largest gap is smaller than under {STANDARD}: "
+        f"{listed}. With {seeds} seeds no p can be below 1/{2**seeds} = {0.5**seeds:.3g}; the tests are not "
+        "corrected for their number."
     ]
 
 
-def guarantee(comparison: Comparison) -> list[str]:
-    """What epsilon and delta mean here, and what they do not cover."""
-    settings = comparison.settings
-    runs = comparison.results[comparison.results["method"] != settings["baseline"]]
-    epsilons = runs.groupby(["method", "setting"], sort=False)["epsilon"].max()
-    listed = ", ".join(f"{label(*key)} {value:.3f}" for key, value in epsilons.items())
+def guarantee(summary: Summary) -> list[str]:
+    """What epsilon and delta mean for the private runs of a comparison."""
+    data, training = summary.setup.data, summary.setup.training
+    epsilons = {row.kind: row.epsilon for row in summary.overview}
+    listed = ", ".join(f"{kind.label} {epsilons[kind]:.3f}" for kind in summary.private_kinds)
     return [
-        "Unit: one training example. Two datasets are neighbours if one has one example more. Whatever a private model's weights "
-        "are used for, they tell almost the same with and without any one example: probabilities of outcomes differ by at most "
-        f"a factor e^epsilon, but for a probability of delta = {settings['delta']:g}.",
+        "Unit: one training example. Two datasets are neighbours if one has one example more. With and "
+        "without any one example, a private model's weights, and anything computed from them, have almost "
+        "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
+        f"probability of delta = {training.delta:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
-        f"It holds for {settings['steps']:,} steps, each on a Poisson sample in which every one of {settings['num_train']:,} "
-        f"training examples appears with probability {settings['sample_rate']:.4g}{_other_seeds(settings)}. Statistics "
-        "that a method reads privately are accounted for jointly with the gradients of the same sample.",
-        "Noise and samples of a comparison come from seeds, so that methods meet the same luck. That is for research: train the "
-        "model that you release with entropy from the operating system (equidp's Trainer does so by default).",
+        f"It holds for {training.steps:,} steps, each on a Poisson sample that contains each of the "
+        f"{data.num_train:,} training examples with probability "
+        f"{training.sample_rate:.4g}{_other_seeds(summary.setup)}. Statistics that a method reads privately "
+        "are accounted for jointly with the gradients of the same sample.",
+        "Noise and samples of a comparison come from seeds, so that all methods get the same samples. That "
+        "is for research: train a model for release with randomness from the operating system, the default "
+        "of equidp's Trainer.",
     ]
 
 
-def _other_seeds(settings: dict[str, Any]) -> str:
-    """Where seeds train on different numbers of rows."""
-    sizes = settings["num_train_by_seed"]
+def _other_seeds(setup: Setup) -> str:
+    sizes = setup.num_train_by_seed
     if min(sizes) == max(sizes):
         return ""
-    return f" (of seed {settings['seeds'][0]}; seeds train on {min(sizes):,} to {max(sizes):,} rows, each accounted for by its own)"
+    return (
+        f" (for seed {setup.seeds[0]}; seeds train on {min(sizes):,} to {max(sizes):,} rows, and each is "
+        "accounted for with its own number)"
+    )
 
 
-def not_covered(comparison: Comparison) -> list[str]:
-    """What a reader might think is private and is not."""
-    settings = comparison.settings
+def not_covered(setup: Setup) -> list[str]:
+    """What the guarantee does not cover, including the notes on how the data was prepared."""
     return [
-        f"This page itself: it shows results of training without privacy ({settings['baseline']}).",
-        "Runs add up: each private run on the same data spends its own epsilon, and choosing between them by results adds theirs.",
-        "The choice of settings (learning rate, clipping bound, epochs), where it was made by looking at this data.",
+        f"This page: it shows results of training without privacy ({setup.baseline}).",
+        "Several runs together: each private run on the same data spends its own epsilon, and choosing "
+        "between runs by their results spends the sum.",
+        "The choice of settings (learning rate, clipping bound, epochs), if it was made by looking at this "
+        "data.",
         "The test examples: accuracy, loss and gradient figures on this page are measured on them.",
-        "The number of training examples, of groups and their names, which count as public.",
-        *settings["notes"],
+        "The number of training examples, and the number and names of groups, which count as public.",
+        *setup.data.notes,
     ]
-
-
-def overview(comparison: Comparison) -> pd.DataFrame:
-    """One row per method and setting, which its epsilon tells: what the summary tables show.
-
-    Columns: method, epsilon, accuracy, cost (of all), worst_group, worst_cost, gap, gap_low, gap_high, verdict.
-    """
-    costs, settings = comparison.costs(), comparison.settings
-    verdicts = equal_cost(costs, settings["tau"], settings["level"]).set_index(["method", "setting"])
-    rows = []
-    for (method, setting), part in costs.groupby(["method", "setting"], sort=False):
-        means = part.groupby("group", sort=False)[["accuracy", "privacy_cost"]].mean()
-        by_group = means["privacy_cost"].drop(index=ALL)
-        verdict = verdicts.loc[(method, setting)]
-        reference = method == settings["baseline"]
-        rows.append(
-            {
-                "method": method,
-                "epsilon": part["epsilon"].max(),
-                "accuracy": means.loc[ALL, "accuracy"],
-                "cost": np.nan if reference else means.loc[ALL, "privacy_cost"],
-                "worst_group": "" if reference else by_group.idxmax(),
-                "worst_cost": np.nan if reference else by_group.max(),
-                "gap": np.nan if reference else verdict["gap_mean"],
-                "gap_low": np.nan if reference else verdict["gap_low"],
-                "gap_high": np.nan if reference else verdict["gap_high"],
-                "verdict": "reference" if reference else verdict["verdict"],
-            }
-        )
-    return pd.DataFrame(rows)

@@ -38,7 +38,7 @@ from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import METHODS
-from equidp.report.card import write_cards
+from equidp.report.card import write_card
 from equidp.runs.config import TrainConfig
 from equidp.runs.layout import (
     CARD,
@@ -255,10 +255,18 @@ def _write_cards(
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
-    paths = [place / PAGE, place / CARD]
     notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
     released = {_estimate(row, run.epsilon()): row["mean"] for row in read_released(place)}
-    write_cards(run, paths, split.test, facts["name"], notes, released, details)
+    write_card(
+        run,
+        place / PAGE,
+        place / CARD,
+        test=split.test,
+        data=facts["name"],
+        notes=notes,
+        released=released,
+        details=details,
+    )
 
 
 def _estimate(row: dict[str, Any], spent: float) -> str:

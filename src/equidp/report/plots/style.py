@@ -1,24 +1,19 @@
-"""Plots as inline SVG: no plotting state, no fonts of their own, colours that colour-blind readers tell apart."""
+"""House style of the plots: inline SVG without fonts or plotting state, in colours for colour-blind readers."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from equidp.data.dataset import ALL
-from equidp.evaluation.groups import equal_cost, summary
-from equidp.report.words import label, number
-
-if TYPE_CHECKING:
-    from equidp.comparison.result import Comparison
+from equidp.comparison.result import DataFacts
+from equidp.report.summary import Kind, Summary
 
 COLOURS = (
     "#0072B2",
@@ -32,12 +27,12 @@ COLOURS = (
     "#B2912F",
     "#4D4D4D",
 )
-_GREY = "#9AA0A6"
-_INK = "#010203"
-"""Stands for the page's own text colour, which differs between light and dark."""
-_MOST_COLOURED = 4
-_WIDE_RANGE = 30
-"""Values that differ by a larger factor are shown on a logarithmic scale."""
+GREY = "#9AA0A6"
+INK = "#010203"
+"""Stands for the page's text colour, which differs between light and dark."""
+MOST_COLOURED = 4
+"""Up to this many groups, each has a colour."""
+_GROUP_COLOURS = (COLOURS[1], COLOURS[0], *COLOURS[2:])
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "equidp",
@@ -49,258 +44,92 @@ _STYLE: dict[Any, Any] = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.grid": True,
-    "grid.color": _GREY,
+    "grid.color": GREY,
     "grid.alpha": 0.25,
     "legend.frameon": False,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),
 }
 
 
-def _plot(draw: Callable[..., Figure]) -> Callable[..., str]:
-    """Runs `draw` in the house style and gives its figure as an SVG element."""
-
-    def svg(*arguments: object) -> str:
-        with mpl.rc_context(_STYLE):
-            file = io.StringIO()
-            draw(*arguments).savefig(
-                file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None}
-            )
-        text = file.getvalue()
-        text = text[text.index("<svg") :].replace(_INK, "currentColor")
-        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-        return re.sub(
-            r"<svg([^>]*?) width=\"[^\"]*\"",
-            r"<svg\1",
-            re.sub(r"<svg([^>]*?) height=\"[^\"]*\"", r"<svg\1", text, count=1),
-            count=1,
-        )
-
-    svg.__doc__ = draw.__doc__
-    return svg
+def svg(draw: Callable[[], Figure | None]) -> str:
+    """The figure that `draw` makes, as an SVG element in the house style; "" if it makes none."""
+    with mpl.rc_context(_STYLE):
+        figure = draw()
+        if figure is None:
+            return ""
+        file = io.StringIO()
+        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    return re.sub(r' (width|height)="[^"]*"', "", text, count=2)  # the page sets the size
 
 
-@_plot
-def by_group(comparison: Comparison, metric: str, axis: str) -> Figure:
-    """A metric's mean and interval over seeds, groups down, one colour per method; in percentage points."""
-    rows = summary(comparison.costs(), comparison.settings["level"])
-    if metric == "privacy_cost":
-        rows = rows[rows["method"] != comparison.settings["baseline"]]
-    keys = list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True)))
-    names = [*comparison.settings["group_names"], ALL]
-    figure = Figure(figsize=(8.2, 0.9 + len(names) * max(0.34, 0.11 * len(keys))))
-    axes = figure.subplots()
-    for at, key in enumerate(keys):
-        part = rows[(rows["method"] == key[0]) & (rows["setting"] == key[1])].set_index("group").loc[names]
-        heights = np.arange(len(names)) + 0.7 * ((at + 0.5) / len(keys) - 0.5)
-        means = 100 * part[f"{metric}_mean"].to_numpy()
-        ends = 100 * np.abs(
-            part[[f"{metric}_low", f"{metric}_high"]].to_numpy().T - part[f"{metric}_mean"].to_numpy()
-        )
-        axes.errorbar(
-            means,
-            heights,
-            xerr=np.nan_to_num(ends),
-            fmt="o",
-            markersize=5,
-            linewidth=1.2,
-            color=_method_colour(comparison, *key),
-            label=label(*key),
-        )
-    for edge in np.arange(len(names) - 1) + 0.5:
-        axes.axhline(edge, color=_GREY, linewidth=0.6, alpha=0.5 if edge < len(names) - 1.6 else 1.0)
-    axes.grid(axis="y", visible=False)
-    axes.set_yticks(range(len(names)), _sized_names(comparison))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel(axis)
-    if metric == "privacy_cost":
-        axes.axvline(0, color=_INK, linewidth=0.8)
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=min(5, len(keys)), borderaxespad=0.2, handletextpad=0.2
-    )
-    return figure
-
-
-@_plot
-def over_epochs(comparison: Comparison, column: str, axis: str) -> Figure:
-    """A column of the epochs' record by group, a panel per method, the same scale in all; means over seeds."""
-    epochs = comparison.epochs[np.isfinite(comparison.epochs[column])]
-    values = epochs[column]
-    logarithmic = values.min() > 0 and values.max() > _WIDE_RANGE * values.min()
-    keys = list(dict.fromkeys(zip(epochs["method"], epochs["setting"], strict=True)))
-    columns = min(3, len(keys))
-    lines = -(-len(keys) // columns)
-    figure = Figure(figsize=(2.9 * columns + 0.4, 2.3 * lines + 0.3))
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    colours = _group_colours(comparison)
-    for panel, key in zip(grid.flat, keys, strict=False):
-        part = epochs[(epochs["method"] == key[0]) & (epochs["setting"] == key[1])]
-        means = part.groupby(["group", "epoch"])[column].mean()
-        for name in sorted(colours, key=lambda name: colours[name] != _GREY):
-            plain = colours[name] == _GREY
-            panel.plot(
-                means.loc[name],
-                color=colours[name],
-                linewidth=0.9 if plain else 1.8,
-                alpha=0.7 if plain else 1.0,
-            )
-        panel.set_title(label(*key))
-        if logarithmic:
-            panel.set_yscale("log")
-    for panel in grid.flat[len(keys) :]:
-        panel.remove()
-    for panel in grid[-1]:
-        panel.set_xlabel("epoch")
-    for panel in grid[:, 0]:
-        panel.set_ylabel(axis)
-    _group_legend(figure, colours)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.28 / figure.get_figheight()))
-    return figure
-
-
-@_plot
-def trade_off(comparison: Comparison) -> Figure:
-    """Cost of all, and the largest gap between groups, against epsilon; one colour per method."""
-    settings = comparison.settings
-    costs = comparison.costs()
-    overall = summary(costs, settings["level"])
-    overall = overall[overall["group"] == ALL].set_index(["method", "setting"])
-    gaps = equal_cost(costs, settings["tau"], settings["level"]).set_index(["method", "setting"])
-    figure = Figure(figsize=(8.2, 3.1))
-    panels = figure.subplots(1, 2, sharex=True)
-    methods = [method for method in settings["methods"] if method != settings["baseline"]]
-    for method in methods:
-        part = overall.loc[method].sort_values("epsilon")
-        colour = _method_colour(comparison, method, "")
-        style = {"fmt": "o-", "markersize": 4, "color": colour, "label": method}
-        _line(
-            panels[0],
-            part["epsilon"],
-            part,
-            "privacy_cost_mean",
-            "privacy_cost_low",
-            "privacy_cost_high",
-            style,
-        )
-        _line(
-            panels[1],
-            part["epsilon"],
-            gaps.loc[method].loc[part.index],
-            "gap_mean",
-            "gap_low",
-            "gap_high",
-            style,
-        )
-    panels[0].set_title("cost over all test examples")
-    panels[1].set_title("largest gap between groups")
-    panels[1].axhline(100 * settings["tau"], color=_INK, linewidth=0.8, linestyle=":")
-    for panel in panels:
-        panel.set_xscale("log")
-        ticks = sorted({number(value) for value in overall["epsilon"] if np.isfinite(value)}, key=float)
-        panel.set_xticks([float(tick) for tick in ticks], ticks)
-        panel.minorticks_off()
-        panel.set_xlabel("epsilon")
-    panels[0].set_ylabel("points of accuracy")
-    figure.tight_layout(rect=(0, 0, 1, 0.91))
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", ncols=6)
-    return figure
-
-
-@_plot
-def accuracy_and_epsilon(comparison: Comparison, means: pd.DataFrame, column: str) -> Figure:
-    """Test accuracy of each group against the mean epsilon of its training examples, a panel per method (Yu et al., Figure 2).
+def panels(
+    kinds: Sequence[Kind], height: float, x: str, y: str, colours: dict[str, str]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel per kind of run, on one scale, up to three in a row, and a legend of groups.
 
     Args:
-        comparison: whose accuracies are shown.
-        means: one row per method, setting and group, with `column` and standard_error.
-        column: which epsilon; a released one is shown with twice its standard error.
+        kinds: one per panel.
+        height: of a panel, in inches.
+        x, y: labels of the axes.
+        colours: of the groups.
     """
-    keys = list(dict.fromkeys(zip(means["method"], means["setting"], strict=True)))
-    accuracies = comparison.results.groupby(["method", "setting", "group"])["accuracy"].mean()
-    columns = min(3, len(keys))
-    lines = -(-len(keys) // columns)
-    figure = Figure(figsize=(2.9 * columns + 0.4, 2.5 * lines + 0.3))
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    colours = _group_colours(comparison)
-    for panel, key in zip(grid.flat, keys, strict=False):
-        part = means[(means["method"] == key[0]) & (means["setting"] == key[1])].set_index("group")
-        for name, colour in colours.items():
-            spread = 0.0 if column.startswith("sensitive") else 2 * part.loc[name, "standard_error"]
-            place = part.loc[name, column], 100 * accuracies[(*key, name)]
-            panel.errorbar(
-                *place,
-                xerr=spread,
-                fmt="o",
-                color=colour,
-                markersize=4 if colour == _GREY else 6,
-                linewidth=1,
-            )
-            if len(colours) > _MOST_COLOURED:
-                panel.annotate(_short(name)[:8], place, xytext=(4, 3), textcoords="offset points", fontsize=7)
-        panel.axvline(part["epsilon"].iloc[0], color=_INK, linewidth=0.8, linestyle=":")
-        panel.set_xlim(0, 1.06 * means["epsilon"].max())
-        panel.set_title(label(*key))
-    for panel in grid.flat[len(keys) :]:
-        panel.remove()
-    for panel in grid[-1]:
-        panel.set_xlabel("mean epsilon; dotted: the run's")
-    for panel in grid[:, 0]:
-        panel.set_ylabel("accuracy, %")
+    columns = min(3, len(kinds))
+    rows = -(-len(kinds) // columns)
+    figure = Figure(figsize=(2.9 * columns + 0.4, height * rows + 0.3))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for place, panel in enumerate(grid.flat):
+        if place >= len(kinds):
+            panel.remove()
+            continue
+        panel.set_title(kinds[place].label)
+        if place % columns == 0:
+            panel.set_ylabel(y)
+        if place + columns >= len(kinds):  # nothing below
+            panel.set_xlabel(x)
+            panel.tick_params(labelbottom=True)
     _group_legend(figure, colours)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.28 / figure.get_figheight()))
-    return figure
+    figure.set_layout_engine("tight", rect=(0, 0, 1, 1 - 0.28 / figure.get_figheight()))
+    return figure, list(grid.flat[: len(kinds)])
 
 
-def _line(
-    axes: Axes, x: pd.Series, part: pd.DataFrame, mean: str, low: str, high: str, style: dict[str, object]
-) -> None:
-    ends = np.abs(part[[low, high]].to_numpy().T - part[mean].to_numpy())
-    axes.errorbar(x.to_numpy(), 100 * part[mean].to_numpy(), yerr=100 * np.nan_to_num(ends), **style)  # type: ignore[arg-type]
+def kind_colour(summary: Summary, kind: Kind) -> str:
+    """The colour of a kind of run, the same in every plot; grey for the baseline."""
+    if kind.method == summary.setup.baseline:
+        return GREY
+    return COLOURS[summary.private_kinds.index(kind) % len(COLOURS)]
 
 
-def _method_colour(comparison: Comparison, method: str, setting: str) -> str:
-    """A method keeps its colour in every plot; at several epsilons, each of its runs does."""
-    settings = comparison.settings
-    if method == settings["baseline"]:
-        return _GREY
-    runs = comparison.results[comparison.results["method"] != settings["baseline"]]
-    keys = list(
-        dict.fromkeys(zip(runs["method"], runs["setting"] if setting else [""] * len(runs), strict=True))
-    )
-    return COLOURS[keys.index((method, setting)) % len(COLOURS)]
+def method_colour(summary: Summary, method: str) -> str:
+    """The colour of a private method where its settings share one."""
+    methods = list(dict.fromkeys(kind.method for kind in summary.private_kinds))
+    return COLOURS[methods.index(method) % len(COLOURS)]
 
 
-def _group_colours(comparison: Comparison) -> dict[str, str]:
-    """All groups in colour where they are few; otherwise the smallest and the highlighted ones, the rest grey."""
-    settings = comparison.settings
-    names = settings["group_names"]
-    if len(names) <= _MOST_COLOURED:
-        return dict(zip(names, (COLOURS[1], COLOURS[0], *COLOURS[2:]), strict=False))
-    smallest = names[int(np.argmin(settings["train_group_sizes"]))]
-    chosen = list(dict.fromkeys([smallest, *(settings["highlighted_groups"] or ())]))
-    return {
-        name: (COLOURS[1], COLOURS[0], *COLOURS[2:])[chosen.index(name)] if name in chosen else _GREY
-        for name in names
-    }
+def group_colours(data: DataFacts, names: Sequence[str]) -> dict[str, str]:
+    """A colour for each of a few groups; of many, for the smallest and the highlighted, and grey for the rest."""
+    if len(names) <= MOST_COLOURED:
+        return dict(zip(names, _GROUP_COLOURS, strict=False))
+    sizes = dict(zip(data.group_names, data.train_group_sizes, strict=True))
+    smallest = min(names, key=lambda name: sizes[name])
+    chosen = list(dict.fromkeys([smallest, *(data.highlighted_groups or ())]))
+    return {name: _GROUP_COLOURS[chosen.index(name)] if name in chosen else GREY for name in names}
+
+
+def short(name: str) -> str:
+    """A group's name for a plot: cut to 36 characters, with dollar signs, which start formulas, escaped."""
+    name = name if len(name) <= 36 else name[:35] + "…"
+    return name.replace("$", r"\$")
 
 
 def _group_legend(figure: Figure, colours: dict[str, str]) -> None:
-    coloured = {name: colour for name, colour in colours.items() if colour != _GREY}
-    handles = [mpl.lines.Line2D([], [], color=colour, linewidth=2) for colour in coloured.values()]
-    names = [f"group {name}" for name in coloured]
+    coloured = {f"group {short(name)}": colour for name, colour in colours.items() if colour != GREY}
+    handles = [Line2D([], [], color=colour, linewidth=2) for colour in coloured.values()]
+    names = list(coloured)
     if len(coloured) < len(colours):
-        handles.append(mpl.lines.Line2D([], [], color=_GREY))
+        handles.append(Line2D([], [], color=GREY))
         names.append("other groups")
     figure.legend(handles, names, loc="upper left", ncols=5)
-
-
-def _sized_names(comparison: Comparison) -> list[str]:
-    settings = comparison.settings
-    sizes = zip(settings["group_names"], settings["train_group_sizes"], strict=True)
-    return [*(f"{_short(name)}  ({size:,})" for name, size in sizes), f"all  ({settings['num_train']:,})"]
-
-
-def _short(name: str) -> str:
-    # A dollar sign would start a formula.
-    name = name if len(name) <= 36 else name[:35] + "…"
-    return name.replace("$", r"\$")

@@ -1,0 +1,33 @@
+"""Numbers and names as text."""
+
+from __future__ import annotations
+
+import math
+
+
+def label(method: str, setting: str) -> str:
+    """The name of a method, with its setting where a comparison has several."""
+    return f"{method} ({setting})" if setting else method
+
+
+def points(value: float) -> str:
+    """A share in percentage points, to a tenth; a dash for NaN."""
+    return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
+
+
+def number(value: float) -> str:
+    """A number to three digits; a dash for NaN."""
+    return "∞" if math.isinf(value) else "–" if math.isnan(value) else f"{value:.3g}"
+
+
+def upper(value: float) -> str:
+    """A number rounded up to three decimals, or to four digits below 0.1, so never below the true value."""
+    if not math.isfinite(value) or value <= 0:
+        return number(value)
+    places = 3 if value >= 0.1 else 3 - math.floor(math.log10(value))
+    return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
+
+
+def counted_steps(count: int) -> str:
+    """A number of steps, such as "1 step" or "1,200 steps"."""
+    return "1 step" if count == 1 else f"{count:,} steps"

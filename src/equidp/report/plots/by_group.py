@@ -1,0 +1,49 @@
+"""A metric by group and method, with intervals over seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from equidp.data.dataset import ALL
+from equidp.evaluation.groups import COSTS
+from equidp.report.plots.style import GREY, INK, kind_colour, short, svg
+from equidp.report.summary import Summary
+
+
+def by_group(summary: Summary, axis: str, *, metric: str) -> str:
+    """An SVG of a metric in percentage points: groups down, one colour per kind of run."""
+    return svg(lambda: _figure(summary, axis, metric))
+
+
+def _figure(summary: Summary, axis: str, metric: str) -> Figure:
+    data, cost = summary.setup.data, metric in COSTS
+    kinds = summary.private_kinds if cost else summary.kinds
+    names = [*data.group_names, ALL]
+    figure = Figure(figsize=(8.2, 0.9 + len(names) * max(0.34, 0.11 * len(kinds))))
+    axes = figure.subplots()
+    for at, kind in enumerate(kinds):
+        means, low, high = 100 * np.array([summary.interval(kind, name, metric) for name in names]).T
+        axes.errorbar(
+            means,
+            np.arange(len(names)) + 0.7 * ((at + 0.5) / len(kinds) - 0.5),
+            xerr=np.nan_to_num([means - low, high - means]),
+            fmt="o",
+            markersize=5,
+            linewidth=1.2,
+            color=kind_colour(summary, kind),
+            label=kind.label,
+        )
+    for edge in np.arange(len(names) - 1) + 0.5:
+        axes.axhline(edge, color=GREY, linewidth=0.6, alpha=0.5 if edge < len(names) - 1.6 else 1.0)
+    axes.grid(axis="y", visible=False)
+    sizes = (*data.train_group_sizes, data.num_train)
+    heads = [f"{short(name)}  ({size:,})" for name, size in zip(names, sizes, strict=True)]
+    axes.set_yticks(range(len(names)), heads)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(axis)
+    if cost:
+        axes.axvline(0, color=INK, linewidth=0.8)
+    columns = min(5, len(kinds))
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handletextpad=0.2)
+    return figure

@@ -1,0 +1,49 @@
+"""A column of the epochs' records by group, over training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from equidp.report.plots.style import GREY, group_colours, panels, svg
+from equidp.report.summary import Summary
+
+_WIDE_RANGE = 30
+"""Values that differ by a larger factor are shown on a logarithmic scale."""
+
+
+def over_epochs(summary: Summary, axis: str, *, column: str) -> str:
+    """An SVG of a column of `Comparison.epochs`: a panel per kind of run, means over seeds; "" if it is empty."""
+    return svg(lambda: _figure(summary, summary.comparison.epochs, axis, column))
+
+
+def over_diagnosed_steps(summary: Summary, axis: str, *, column: str) -> str:
+    """The same of a column of the diagnosis, which may have been asked for some groups only."""
+    diagnosis = summary.comparison.sensitive_diagnosis
+    if diagnosis is None:
+        return ""
+    groups = diagnosis.sensitive_groups
+    # The fraction of an epoch at a step depends on the size of the data, which may differ between seeds.
+    epochs = groups.assign(epoch=groups.groupby("step")["epoch"].transform("mean"))
+    return svg(lambda: _figure(summary, epochs, axis, f"sensitive_{column}"))
+
+
+def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, column: str) -> Figure | None:
+    epochs = epochs[np.isfinite(epochs[column])]
+    if epochs.empty:
+        return None
+    values = epochs[column]
+    logarithmic = values.min() > 0 and values.max() > _WIDE_RANGE * values.min()
+    means = epochs.groupby(["method", "setting", "group", "epoch"], sort=False)[column].mean()
+    kinds = [kind for kind in summary.kinds if kind in means.index.droplevel(["group", "epoch"])]
+    names = [name for name in summary.setup.data.group_names if name in means.index.unique("group")]
+    colours = group_colours(summary.setup.data, names)
+    figure, axes = panels(kinds, 2.3, "epoch", axis, colours)
+    for panel, kind in zip(axes, kinds, strict=True):
+        for name in sorted(colours, key=lambda name: colours[name] != GREY):
+            style = {"linewidth": 0.9, "alpha": 0.7} if colours[name] == GREY else {"linewidth": 1.8}
+            panel.plot(means.loc[(*kind, name)].sort_index(), color=colours[name], **style)
+        if logarithmic:
+            panel.set_yscale("log")
+    return figure
