@@ -46,7 +46,7 @@ def main() -> None:
         profile=profile,
     )
     print("\n".join(advice.in_words()))
-    comparison = equidp.comparison.compare(
+    comparison = equidp.compare(
         source,
         methods=list(dict.fromkeys([advice.method, *arguments.methods.split(",")])),
         seeds=arguments.seeds,

@@ -16,7 +16,7 @@ from equidp.errors import SettingError
 from equidp.training.plan import Plan
 from support.toy import toy
 
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, clipping_bound=0.2)
+PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, method_settings={"clipping_bound": 0.2})
 
 
 @dataclass(frozen=True)

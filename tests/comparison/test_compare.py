@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.comparison import grid as runs
+from equidp.comparison import grid
 from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.errors import ModelError, SettingError
@@ -38,7 +38,7 @@ class Toy:
         return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, self.n)))
 
 
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, clipping_bound=0.5, delta=1e-4)
+PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4, method_settings={"clipping_bound": 0.5})
 
 
 def compared(tmp_path, **settings) -> equidp.Comparison:
@@ -50,7 +50,11 @@ def compared(tmp_path, **settings) -> equidp.Comparison:
         "jobs": 1,
         **settings,
     }
-    return equidp.comparison.compare(Toy(), **given)
+    return equidp.compare(Toy(), **given)
+
+
+def cell(method: str, *, seed: int = 0, engine: str = "ghost", plan: Plan = PLAN) -> grid.Cell:
+    return grid.Cell(Toy(), plan.resolve(method, 160), "", math.nan, seed, engine)
 
 
 def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
@@ -80,23 +84,20 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         ).to_csv("people.csv", index=False)
         source = open_source("people.csv", target="y", group="g")
         plan = Plan(epochs=1, batch_size=20)
-        equidp.comparison.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
+        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
         assert len(list((folder / "equidp-runs").glob("*.parquet"))) == 4
 
 
 def test_runs_of_one_seed_share_split_weights_and_samples():
     data = Toy().split(3)
-    specs = [
-        runs.RunSpec(Toy(), method, PLAN, "", math.nan, 3, "functional")
-        for method in ("sgd", "dpsgd", "naive")
-    ]
-    trainers = [runs.make_trainer(spec, data) for spec in specs]
+    cells = [cell(method, seed=3, engine="functional") for method in ("sgd", "dpsgd", "naive")]
+    trainers = [each.trainer(data) for each in cells]
     weights = [trainer.model[1].weight for trainer in trainers]
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0], weights[2])
     samples = [[batch.indices.tolist() for batch in trainer.batches()] for trainer in trainers]
     assert samples[0] == samples[1] == samples[2]
-    other = runs.make_trainer(replace(specs[0], seed=4), data)
+    other = replace(cells[0], seed=4).trainer(data)
     assert not torch.equal(other.model[1].weight, weights[0])
 
 
@@ -110,20 +111,21 @@ def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
 
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = compared(tmp_path / "whole")
-    execute, done = runs._execute, []
+    execute, done = grid._execute, []
 
-    def stopping(spec, *arguments):
+    def counting(cell, *arguments):
+        done.append(cell)
+        return execute(cell, *arguments)
+
+    def stopping(cell, *arguments):
         if len(done) == 4:
             raise KeyboardInterrupt
-        done.append(spec)
-        execute(spec, *arguments)
+        return counting(cell, *arguments)
 
-    monkeypatch.setattr(runs, "_execute", stopping)
+    monkeypatch.setattr(grid, "_execute", stopping)
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path)
-    monkeypatch.setattr(
-        runs, "_execute", lambda spec, *arguments: (done.append(spec), execute(spec, *arguments))
-    )
+    monkeypatch.setattr(grid, "_execute", counting)
     resumed = compared(tmp_path)
     assert len(done) == 6
     assert resumed.results.equals(whole.results)
@@ -132,16 +134,18 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
-    spec = runs.RunSpec(Toy(), "dpsgd", PLAN, "", math.nan, 0, "ghost")
-    name = spec.file_name()
-    assert replace(spec).file_name() == name
+    first = cell("dpsgd")
+    name = first.file_name()
+    assert replace(first).file_name() == name
     for changed in (
-        replace(spec, seed=1),
-        replace(spec, method="naive"),
-        replace(spec, engine="functional"),
-        replace(spec, plan=replace(PLAN, epochs=4)),
-        replace(spec, source=Toy(n=250)),
-        replace(spec, release_epsilon=0.1),
+        replace(first, seed=1),
+        cell("naive"),
+        replace(first, engine="functional"),
+        cell("dpsgd", plan=replace(PLAN, epochs=4)),
+        cell("dpsgd", plan=PLAN.with_changes({"clipping_bound": 0.6})),
+        cell("dpsgd", plan=replace(PLAN, model=lambda shape, classes: nn.Linear(shape[0], classes))),
+        replace(first, source=Toy(n=250)),
+        replace(first, release_epsilon=0.1),
     ):
         assert changed.file_name() != name
 

@@ -221,7 +221,7 @@ def test_cross_validation_warns_with_the_total_whatever_preprocessing_does():
     assert [text.split()[0] for text in totals(caught)] == ["2", "3", "4"]
     fits = [each[-1] for each in done["estimator"]]
     whole = tuple(entry for each in fits for entry in each.run_.entries)
-    expected = equidp.kernel.epsilon(whole, fits[-1].delta_, "rdp")
+    expected = equidp.kernel.epsilon.epsilon(whole, fits[-1].delta_, "rdp")
     assert fits[-1].epsilon_total_ == pytest.approx(expected)
     assert 1.0 < expected < 4.0
     assert f"epsilon {expected:.4g}" in totals(caught)[-1]

@@ -174,12 +174,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
         if not private:
             message = "method='sgd' trains without privacy: the model is no private one, whatever the class is called."
-            _warn(message, 3)
+            _warn(message, 4)
         elif self.random_state is not None:
             _warn(
                 f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows or guesses it can undo "
                 "the noise. That is for research; leave random_state out for a model that is released.",
-                3,
+                4,
             )
 
     def _seed(self) -> int | None:
