@@ -1,70 +1,32 @@
-"""Costs, gaps, intervals and tests, against values worked out by hand and by scipy."""
+"""Metrics and costs of a model by group, against scikit-learn and values worked out by hand."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from scipy import stats
+from sklearn.metrics import recall_score
+from torch import nn
 
-from equidp.errors import DataError, SettingError
-from equidp.evaluation import groups as metrics
-
-
-def results(table: dict[tuple[str, int], dict[str, float]]) -> pd.DataFrame:
-    """Accuracies by (method, seed) and group; loss is 1 - accuracy."""
-    rows = []
-    for (method, seed), accuracies in table.items():
-        rows += [
-            {
-                "method": method,
-                "setting": "",
-                "seed": seed,
-                "group": group,
-                "count": 10,
-                "accuracy": accuracy,
-                "loss": 1 - accuracy,
-                "epsilon": 1.0,
-            }
-            for group, accuracy in [*accuracies.items(), ("all", sum(accuracies.values()) / len(accuracies))]
-        ]
-    return pd.DataFrame(rows)
-
-
-TWO = results(
-    {
-        ("sgd", 0): {"a": 0.90, "b": 0.80, "c": 0.70},
-        ("sgd", 1): {"a": 0.92, "b": 0.82, "c": 0.72},
-        ("dpsgd", 0): {"a": 0.88, "b": 0.70, "c": 0.20},
-        ("dpsgd", 1): {"a": 0.90, "b": 0.74, "c": 0.30},
-    }
+from equidp.data.dataset import GroupedDataset
+from equidp.evaluation.groups import (
+    blind_spots,
+    group_intervals,
+    group_metrics,
+    paired_costs,
+    recalls,
 )
+from equidp.evaluation.intervals import wilson
 
-
-def test_a_largest_gap_has_no_interval_below_0():
-    """Student's interval of gaps of 0 and .1 would begin at -.59."""
-    costs = pd.DataFrame(
-        [
-            {"method": method, "setting": "", "seed": seed, "group": group, "accuracy": accuracy, "loss": 0.0}
-            for method, seed, group, accuracy in (
-                *(("sgd", seed, group, 0.9) for seed in (0, 1) for group in ("a", "b", "all")),
-                *(("dpsgd", 0, group, 0.8) for group in ("a", "b", "all")),
-                *(("dpsgd", 1, group, acc) for group, acc in (("a", 0.8), ("b", 0.7), ("all", 0.75))),
-            )
-        ]
-    )
-    row = metrics.equal_cost(metrics.privacy_costs(costs)).set_index("method").loc["dpsgd"]
-    assert row["gap_low"] == 0.0
-    assert row["gap_high"] > row["gap_mean"] == pytest.approx(0.05)
-    assert row["verdict"] == "undecided"
+NAMES = ("a", "b", "nobody")
+CLASSES = ("x", "y", "z")
 
 
 def test_group_metrics_by_hand():
     outputs = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-    table = metrics.group_metrics(outputs, torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), ["x", "y", "z"])
+    table = group_metrics(outputs, torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), ["x", "y", "z"])
     table = table.set_index("group")
     assert table["count"].to_dict() == {"x": 2, "y": 1, "z": 0, "all": 3}
     assert table.loc["x", "accuracy"] == 0.5
@@ -73,117 +35,80 @@ def test_group_metrics_by_hand():
     assert math.isnan(table.loc["z", "accuracy"])
 
 
-def test_costs_pair_runs_of_one_seed():
-    costs = metrics.privacy_costs(TWO).set_index(["method", "seed", "group"]).sort_index()
-    assert costs.loc[("dpsgd", 0, "c"), "privacy_cost"] == pytest.approx(0.5)
-    assert costs.loc[("dpsgd", 1, "c"), "privacy_cost"] == pytest.approx(0.42)
-    assert costs.loc[("dpsgd", 1, "b"), "excessive_risk"] == pytest.approx(0.08)
-    assert (costs.loc["sgd", "privacy_cost"] == 0).all()
+def dataset(logits, targets, groups) -> GroupedDataset:
+    return GroupedDataset(logits, targets, groups, NAMES, CLASSES)
 
 
-def test_a_run_without_its_baseline_is_refused():
-    with pytest.raises(DataError, match="no 'sgd' run"):
-        metrics.privacy_costs(TWO[(TWO["method"] != "sgd") | (TWO["seed"] == 0)])
-    with pytest.raises(DataError, match="more than one"):
-        metrics.privacy_costs(pd.concat([TWO, TWO]))
+def examples(n: int = 400, seed: int = 0) -> tuple[torch.Tensor, GroupedDataset]:
+    generator = torch.Generator().manual_seed(seed)
+    targets, groups = torch.randint(3, (n,), generator=generator), torch.arange(n) % 2
+    logits = torch.randn(n, 3, generator=generator) + 1.5 * nn.functional.one_hot(targets, 3)
+    return logits, dataset(logits, targets, groups)
 
 
-def test_gaps_of_every_pair_and_the_largest():
-    gaps = metrics.group_gaps(metrics.privacy_costs(TWO))
-    run = gaps[(gaps["method"] == "dpsgd") & (gaps["seed"] == 0)].set_index("pair")["cost_gap"]
-    expected = {"a | b": 0.08, "a | c": 0.48, "b | c": 0.40, "largest": 0.48}
-    assert run.to_dict() == pytest.approx(expected)
+def test_figures_are_those_of_group_metrics_inside_their_intervals():
+    logits, test = examples()
+    table = group_intervals(logits, test, 0.95).set_index("group")
+    plain = group_metrics(logits, test.targets, test.groups, NAMES).set_index("group")
+    for metric in ("accuracy", "loss"):
+        np.testing.assert_allclose(table[metric], plain[metric])
+        there = table.drop(index="nobody")
+        assert (there[f"{metric}_low"] < there[metric]).all()
+        assert (there[metric] < there[f"{metric}_high"]).all()
+    assert math.isnan(table.loc["nobody", "accuracy_low"])
 
 
-def test_intervals_are_students_t():
-    values = [1.0, 2.0, 4.0, 3.5]
-    mean, low, high = metrics.interval(values, 0.9)
-    theirs = stats.ttest_1samp(values, 0).confidence_interval(0.9)
-    assert (mean, low, high) == pytest.approx((np.mean(values), theirs.low, theirs.high))
-    assert all(math.isnan(end) for end in metrics.interval([1.0])[1:])
+def test_recalls_are_those_of_scikit_learn_in_each_group():
+    logits, test = examples()
+    table = recalls(logits, test, 0.95)
+    assert list(table["group"].unique()) == ["a", "b", "all"]
+    for name, members in [("a", test.groups == 0), ("b", test.groups == 1), ("all", test.groups >= 0)]:
+        part = table[table["group"] == name]
+        assert list(part["class"]) == list(CLASSES)
+        targets, answers = test.targets[members], logits.argmax(1)[members]
+        np.testing.assert_allclose(part["recall"], recall_score(targets, answers, average=None))
+        assert list(part["count"]) == torch.bincount(targets, minlength=3).tolist()
+    first = table.iloc[0]
+    found = round(first["recall"] * first["count"])
+    assert tuple(first[["recall", "recall_low", "recall_high"]]) == wilson(found, first["count"], 0.95)
 
 
-def test_summary_has_means_and_intervals():
-    row = (
-        metrics.summary(metrics.privacy_costs(TWO))
-        .set_index(["method", "setting", "group"])
-        .loc[("dpsgd", "", "c")]
-    )
-    assert row["seeds"] == 2
-    assert row["privacy_cost_mean"] == pytest.approx(0.46)
-    assert row["privacy_cost_low"] == pytest.approx(metrics.interval([0.5, 0.42])[1])
+def test_recall_lost_is_what_the_reference_found_and_the_model_did_not():
+    logits, test = examples()
+    better = logits + 3 * nn.functional.one_hot(test.targets, 3)
+    table = recalls(logits, test, 0.95, reference=better)
+    np.testing.assert_allclose(table["recall_cost"], recalls(better, test, 0.95)["recall"] - table["recall"])
+    assert (table["recall_cost_low"] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("second_seed", "tau", "verdict"), [(0.30, 0.05, "fails"), (0.21, 0.6, "holds"), (0.60, 0.4, "undecided")]
-)
-def test_verdicts_follow_the_whole_interval(second_seed, tau, verdict):
-    table = results(
-        {
-            ("sgd", 0): {"a": 0.9, "c": 0.7},
-            ("sgd", 1): {"a": 0.9, "c": 0.7},
-            ("dpsgd", 0): {"a": 0.9, "c": 0.2 if verdict != "fails" else 0.29},
-            ("dpsgd", 1): {"a": 0.9, "c": second_seed},
-        }
-    )
-    row = metrics.equal_cost(metrics.privacy_costs(table), tau).set_index("method").loc["dpsgd"]
-    assert row["verdict"] == verdict
-    assert row["pair"] == "a | c"
+def test_recalls_leave_out_classes_without_examples_and_what_accuracy_says_already():
+    logits, test = examples()
+    test.targets[test.groups == 0] = 2
+    table = recalls(logits, test, 0.95)
+    assert list(table[table["group"] == "a"]["class"]) == ["z"]
+    assert recalls(logits, dataset(logits, test.targets, test.targets), 0.95).empty
+    none = torch.arange(0)
+    assert recalls(logits[none], test.subset(none), 0.95).empty
 
 
-def test_one_seed_gives_no_verdict():
-    table = metrics.equal_cost(metrics.privacy_costs(TWO[TWO["seed"] == 0]))
-    assert set(table["verdict"]) == {"one seed: no verdict"}
+def test_costs_are_paired_differences():
+    logits, test = examples(seed=1)
+    assert (paired_costs(logits, logits, test, 0.95)["privacy_cost"].dropna() == 0).all()
+    better = logits + 3 * nn.functional.one_hot(test.targets, 3)
+    costs = paired_costs(logits, better, test, 0.95).set_index("group")
+    for name, index in (("a", 0), ("b", 1)):
+        members = test.groups == index
+        hits = [(each.argmax(1) == test.targets)[members].double().mean() for each in (better, logits)]
+        assert costs.loc[name, "privacy_cost"] == pytest.approx(float(hits[0] - hits[1]))
+        assert costs.loc[name, "privacy_cost_low"] > 0
+        assert 0 < costs.loc[name, "excessive_risk_low"] < costs.loc[name, "excessive_risk"]
 
 
-def five_seeds(better: float) -> pd.DataFrame:
-    table = {}
-    for seed in range(5):
-        table[("sgd", seed)] = {"a": 0.9, "c": 0.9}
-        table[("dpsgd", seed)] = {"a": 0.9, "c": 0.50 + 0.01 * seed}
-        table[("fair", seed)] = {"a": 0.9, "c": 0.50 + better + 0.013 * seed}
-    return metrics.privacy_costs(results(table))
-
-
-def test_wilcoxon_is_one_sided_and_knows_its_smallest_p():
-    table = metrics.wilcoxon_table(five_seeds(0.2)).set_index(["method", "other"])
-    assert table.loc[("fair", "dpsgd"), "p"] == pytest.approx(1 / 32)
-    assert table.loc[("fair", "dpsgd"), "smallest_possible_p"] == 1 / 32
-    assert table.loc[("dpsgd", "fair"), "p"] == pytest.approx(1.0)
-    named = metrics.wilcoxon_table(five_seeds(0.2), pair=("c", "a")).set_index(["method", "other"])
-    assert named.loc[("fair", "dpsgd"), "p"] == pytest.approx(1 / 32)
-
-
-def test_wilcoxon_of_equal_methods_and_of_one_seed():
-    costs = five_seeds(0.2)
-    same = costs[costs["method"] == "dpsgd"].assign(method="twin")
-    table = metrics.wilcoxon_table(pd.concat([costs, same])).set_index(["method", "other"])
-    assert table.loc[("twin", "dpsgd"), "p"] == 1.0
-    assert metrics.wilcoxon_table(costs[costs["seed"] == 0])["p"].isna().all()
-
-
-def test_fairlearns_metrics_within_a_model():
-    predictions, targets = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 1])
-    groups = torch.tensor([0, 0, 1, 1])
-    frame = metrics.metric_frame(predictions, targets, groups, ["x", "y"])
-    assert frame.by_group.loc["x", "selection_rate"] == 1.0
-    assert frame.by_group.loc["y", "selection_rate"] == 0.0
-    gaps = metrics.within_model_gaps(predictions, targets, groups)
-    assert gaps == {"demographic_parity_difference": 1.0, "equalized_odds_difference": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: metrics.interval([1.0, 2.0], 1.5), "level=1.5"),
-        (lambda: metrics.equal_cost(metrics.privacy_costs(TWO), tau=0.0), "tau=0"),
-        (lambda: metrics.wilcoxon_table(five_seeds(0.1), pair=("a", "z")), "no such groups"),
-        (
-            lambda: metrics.within_model_gaps(torch.tensor([2]), torch.tensor([0]), torch.tensor([0])),
-            "two classes",
-        ),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(SettingError, match=message):
-        call()
+def test_what_accuracy_hides_is_said():
+    outputs = torch.tensor([[2.0, 1.0, 0.0]] * 4)
+    targets = torch.tensor([0, 0, 0, 2])
+    share, never = blind_spots(outputs, targets, ["well", "ill", "dead"])
+    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
+    assert never == "The model answers 'ill', 'dead' for none of them."
+    assert blind_spots(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), ["a", "b", "c"]) == ()
+    assert len(blind_spots(torch.eye(3), torch.tensor([0, 1, 2]), ["a", "b", "c"])) == 1

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import COSTS, METRICS, equal_cost, summary
+from equidp.evaluation.costs import COSTS, METRICS, equal_cost, summary
 from equidp.report import page as html
 from equidp.report.terminal import print_comparison
 from support.made_up import made_up

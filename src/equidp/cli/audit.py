@@ -13,8 +13,7 @@ from equidp.cli.app import app
 from equidp.cli.options import JsonFile, Rows, RunFolder
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
-from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, paired_costs, recalls
-from equidp.evaluation.predict import predict
+from equidp.evaluation.evaluation import evaluate
 from equidp.report.card import guarantee_in_words
 from equidp.report.format import points
 from equidp.report.terminal import print_groups, print_recalls
@@ -45,30 +44,20 @@ def audit_command(
         check_writable(json_file, run, test, reference)
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
-    outputs = predict(kept.run.model, data.inputs)
-    of_test = data.targets, data.groups, data.group_names
-    metrics = group_intervals(outputs, *of_test, level)
-    other = None if reference is None else predict(_reference(kept, reference).run.model, data.inputs)
-    by_class = recalls(outputs, *of_test, data.class_names, level, other)
-    gaps = fairness_gaps(outputs, data.targets, data.groups, data.num_classes)
+    other = None if reference is None else _reference(kept, reference).run.model
+    found = evaluate(kept.run.model, data, level=level, reference=other)
     content: dict[str, Any] = {
         "epsilon": kept.run.epsilon(),
         "delta": kept.run.delta,
-        "metrics": json.loads(metrics.to_json(orient="records")),
-        "recalls": json.loads(by_class.to_json(orient="records")),
-        "gaps": gaps,
+        **found.plain(),
         "released": kept.released,
     }
-    costs = None
-    if other is not None:
-        costs = paired_costs(outputs, other, *of_test, level)
-        content["costs"] = json.loads(costs.to_json(orient="records"))
     if json_file is not None:
         write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
     for sentence in guarantee_in_words(kept.run):
         typer.echo(sentence)
-    print_groups(metrics)
-    print_recalls(by_class)
+    print_groups(found.groups)
+    print_recalls(found.recalls)
     if kept.released:
         listed = ", ".join(
             f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released
@@ -76,13 +65,13 @@ def audit_command(
         typer.echo(
             f"Estimated mean epsilon of each group's training examples, as released with noise: {listed}."
         )
-    for sentence in blind_spots(outputs, data.targets, data.class_names):
+    for sentence in found.blind_spots:
         typer.echo(sentence)
-    for name, value in gaps.items():
+    for name, value in found.gaps.items():
         typer.echo(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
-    if costs is not None:
-        print_groups(costs)
-        _say_gap(costs, data)
+    if found.costs is not None:
+        print_groups(found.costs)
+        _say_gap(found.costs, data)
 
 
 def _say_gap(costs: Any, data: GroupedDataset) -> None:

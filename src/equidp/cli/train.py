@@ -41,8 +41,8 @@ from equidp.cli.toml import read_config
 from equidp.data import SOURCES, GroupedDataset
 from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
-from equidp.evaluation.intervals import blind_spots, group_intervals, recalls
-from equidp.evaluation.predict import diverged, predict
+from equidp.evaluation.evaluation import evaluate
+from equidp.evaluation.predict import diverged
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
@@ -245,12 +245,11 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
         )
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
-    outputs = predict(run.model, test.inputs)
-    print_groups(group_intervals(outputs, test.targets, test.groups, test.group_names))
-    print_recalls(recalls(outputs, test.targets, test.groups, test.group_names, test.class_names))
-    spots = blind_spots(outputs, test.targets, test.class_names)
-    for sentence in spots:
+    found = evaluate(run.model, test)
+    print_groups(found.groups)
+    print_recalls(found.recalls)
+    for sentence in found.blind_spots:
         typer.echo(sentence)
-    if len(spots) > 1:
+    if len(found.blind_spots) > 1:
         say("Other settings may do better: equidp advise, with the same data and options, works some out.")
     typer.echo(f"Model card: {folder / 'card.html'}")

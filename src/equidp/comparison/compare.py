@@ -32,8 +32,9 @@ from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
-from equidp.evaluation.groups import check_level, check_tau
-from equidp.evaluation.intervals import most_frequent
+from equidp.evaluation.costs import check_tau
+from equidp.evaluation.groups import most_frequent
+from equidp.evaluation.intervals import check_level
 from equidp.policies.methods import BASELINE, METHODS
 from equidp.training.plan import Plan, ResolvedPlan, checked_seeds, default_plan
 from equidp.training.record import RunRecord

@@ -13,7 +13,7 @@ import pandas as pd
 
 from equidp._files import write_whole
 from equidp.diagnostics import Diagnosis
-from equidp.evaluation.groups import privacy_costs
+from equidp.evaluation.costs import privacy_costs
 
 
 @dataclass(frozen=True)

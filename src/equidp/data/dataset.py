@@ -131,7 +131,8 @@ class DataSplit:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Where splits come from. A source is small, hashable and picklable; each seed gives one split, always the same."""
+    """Where splits come from. A source is small, hashable and picklable; each seed gives one split, always
+    the same."""
 
     def __hash__(self) -> int: ...
 

@@ -115,7 +115,8 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
     ) -> TableEncoder:
-        """Takes scales and categories from the rows `train`, and which columns have missing numbers from all."""
+        """Takes scales and categories from the rows `train`, and which columns have missing numbers from
+        all."""
         columns: list[Categories | Numbers] = []
         for name in features.columns:
             column = features[name]

@@ -40,7 +40,8 @@ class RemoteFile:
     known_hash: str
 
     def content(self) -> bytes:
-        """The file's content, decompressed: from the folder that EQUIDP_DATA names, from the cache, or from its source.
+        """The file's content, decompressed: from the folder that EQUIDP_DATA names, from the cache, or from
+        its source.
 
         Raises:
             DataError: it cannot be downloaded, or is not what it should be.

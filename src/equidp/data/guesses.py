@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 FEW_TEXTS = 0.1
-"""Share of a column's values that may be slips among numbers; with more, the column is taken to hold texts."""
+"""Share of a column's values that may be slips among numbers; with more, the column is taken to hold
+texts."""
 MISSING_CODES = (-99, -999, -9999, 999, 9999, 99999)
 """Numbers that people write for a missing value."""
 RARE_CODES = 0.005

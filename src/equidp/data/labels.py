@@ -21,7 +21,8 @@ def as_text(column: pd.Series) -> pd.Series:
 
 
 def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes [n] int64 and the name of each; numbers in numeric order, texts in alphabetical order, missing ones last."""
+    """Codes [n] int64 and the name of each; numbers in numeric order, texts in alphabetical order, missing
+    ones last."""
     text = as_text(column)
     present = column.dropna()
     order = np.sort(present.unique()) if column.dtype == float else sorted(set(present))
@@ -32,7 +33,8 @@ def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes [n] int64 of the combinations of values that occur, and the name of each, such as "sex=F, race=A".
+    """Codes [n] int64 of the combinations of values that occur, and the name of each, such as "sex=F,
+    race=A".
 
     One column's groups are named by its plain values.
     """
@@ -55,9 +57,10 @@ def rows_by_content(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train and to test on, each by a draw that follows from the seed and from what is in the row.
 
-    A group none of whose draws is below `test_share` has its lowest one tested. So one row more in the file adds at most one row to
-    those trained on, and takes none away: what holds for training sets that differ in one example holds for files that differ in
-    one row. Rows that are alike have draws of their own, as the first, second, ... of them.
+    A group none of whose draws is below `test_share` has its lowest one tested. So one row more in the file
+    adds at most one row to those trained on, and takes none away: what holds for training sets that differ in
+    one example holds for files that differ in one row. Rows that are alike have draws of their own, as the
+    first, second, ... of them.
 
     Raises:
         DataError: a group would have no row to train on.

@@ -13,7 +13,8 @@ _XU_CENSUS: Settings = {
 
 
 def _esipova(plan: Settings, *, adapt: Settings, fixed: Settings) -> Settings:
-    """Settings of Esipova et al.'s global methods: sigma_s is 10, not 10 sigma, and each has its own learning rate."""
+    """Settings of Esipova et al.'s global methods: sigma_s is 10, not 10 sigma, and each has its own learning
+    rate."""
     ratio = {"statistics_ratio": 10.0 / plan.get("noise_multiplier", 1.0)}
     return {**plan, "by_method": {"global-adapt": {**adapt, **ratio}, "global": fixed}}
 

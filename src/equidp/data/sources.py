@@ -25,7 +25,8 @@ SOURCES: dict[str, Callable[[], DataSource]] = {
     "dutch": DutchXu,
     "dutch-esipova": DutchEsipova,
 }
-"""Name -> source. Prepared as by Esipova et al. (ICLR 2023) where it ends in -esipova, else by Xu et al. (KDD 2021)."""
+"""Name -> source. Prepared as by Esipova et al. (ICLR 2023) where it ends in -esipova, else by Xu et al. (KDD
+2021)."""
 
 
 def open_source(
@@ -54,7 +55,7 @@ def open_source(
         DataError: no such file.
 
     >>> open_source("digits").split(seed=0).train.group_sizes().tolist()
-    [133, 137, 133, 137, 136, 136, 136, 134, 13, 135]
+    [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
     path = Path(name_or_path)
     if path.suffix.lower() not in (".csv", *PARQUET) and not path.is_file():

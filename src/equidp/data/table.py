@@ -1,4 +1,5 @@
-"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups from one column or several."""
+"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups from one column or
+several."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Membership inference by group: can it be told from a model who was in its training data?
+"""Membership inference by group: does a model show who was in its training data?
 
-Three attacks: a threshold on the loss (Yeom et al. 2018; by group as in Yu et al., Appendix D), and the likelihood-ratio attack
-with shadow models (LiRA, Carlini et al. 2022), online (Algorithm 1: shadows with and without the example) and offline (equation 4:
-shadows without it alone). Attacks show what leaks at least; epsilon bounds what leaks at most.
+Three attacks: a threshold on the loss (Yeom et al. 2018; by group as in Yu et al., Appendix D), and the
+likelihood-ratio attack with shadow models (LiRA, Carlini et al. 2022), online (Algorithm 1: shadows with and
+without the example) and offline (equation 4: shadows without it alone). Attacks show what leaks at least;
+epsilon bounds what leaks at most.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.groups import check_level
+from equidp.evaluation.intervals import check_level
 from equidp.evaluation.predict import predict
 
 Floats = npt.NDArray[np.float64]
@@ -33,7 +34,10 @@ _SMALLEST_SPREAD = 1e-6
 
 
 def scaled_confidences(outputs: Tensor, targets: Tensor) -> Floats:
-    """log(p / (1 - p)) of each true class's probability p, [n]; from logits [n, classes] (Carlini et al., section V.A)."""
+    """Returns log(p / (1 - p)) of each true class's probability p, [n], from logits [n, classes].
+
+    Carlini et al., section V.A.
+    """
     outputs = outputs.double()
     chosen = outputs.gather(1, targets.unsqueeze(1)).squeeze(1)
     others = outputs.scatter(1, targets.unsqueeze(1), -torch.inf).logsumexp(dim=1)
@@ -41,29 +45,31 @@ def scaled_confidences(outputs: Tensor, targets: Tensor) -> Floats:
 
 
 def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
-    """Log likelihood ratio of member against other, by Gaussians fitted to shadow models with and without each example, [n].
+    """Returns the log likelihood ratio of member against other, [n].
+
+    The likelihoods are Gaussians fitted to the shadow models with and without each example.
 
     Args:
-        confidences: the target model's, [n].
-        shadows: the shadow models', [shadows, n].
-        inside: which shadow was trained with which example, [shadows, n].
+        confidences: of the target model, [n].
+        shadows: of the shadow models, [shadows, n].
+        inside: which shadow model was trained with which example, [shadows, n].
     """
-    likelihoods = []
-    for chosen in (inside, ~inside):
-        mean, spread = _fitted(shadows, chosen)
-        likelihoods.append(stats.norm.logpdf(confidences, mean, spread))
-    ratio: Floats = likelihoods[0] - likelihoods[1]
+    member, other = (
+        stats.norm.logpdf(confidences, *_fitted(shadows, chosen)) for chosen in (inside, ~inside)
+    )
+    ratio: Floats = member - other
     return ratio
 
 
 def offline_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
-    """How far above its Gaussian of shadow models without the example the target's confidence is, in standard deviations, [n]."""
+    """Returns how far the confidence lies above that of shadow models without the example, in deviations,
+    [n]."""
     mean, spread = _fitted(shadows, ~inside)
     return (confidences - mean) / spread
 
 
 def _fitted(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
-    """Mean and spread over the chosen shadows of each example, [n]; one spread for all where shadows are few."""
+    """Returns mean and deviation over the chosen shadows of each example, [n]."""
     kept = np.where(chosen, shadows, np.nan)
     mean = np.nanmean(kept, axis=0)
     count = chosen.sum(axis=0)
@@ -84,20 +90,20 @@ def sensitive_attack_table(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How well scores tell members from others, in each group and in all.
+    """Returns how well scores tell members from others, in each group and in all.
 
     Args:
-        scores: [n], higher for whom the attack takes for a member.
+        scores: [n]; a higher score means that the attack takes the example for a member.
         members, groups: [n].
         group_names: one per group.
-        level: of the intervals, which are percentiles of a bootstrap over members and over others.
+        level: of the intervals, percentiles of a bootstrap over members and over others.
         seed: of the halves and of the bootstrap.
 
     Returns:
-        Rows by group, then "all": group, members, others; success_rate (mean of the shares of members and of others told right, on
-        one half, by the threshold that is best on the other half), auc, tpr_at_0.1%_fpr, tpr_at_1%_fpr (share of members found by
-        the highest threshold that takes no more than that share of others for members), each with _low and _high. NaN for a group
-        with fewer than 4 members or others.
+        Rows by group, then "all": group, members, others, and with _low and _high success_rate (mean share of
+        members and of others told right on one half, by the threshold that is best on the other half), auc,
+        tpr_at_0.1%_fpr and tpr_at_1%_fpr (share of members found by the best threshold that takes at most
+        that share of others for members). NaN for a group with fewer than 4 members or others.
     """
     check_level(level)
     rows = []
@@ -115,7 +121,7 @@ def _with_intervals(
     enough = min(len(inside), len(outside)) >= 4
     if not enough:
         inside = outside = np.zeros(4)
-    # Halves are drawn once, and each is resampled by itself: nobody is in both.
+    # Halves are drawn once, and each is resampled by itself: no example is in both.
     halves = [np.array_split(generator.permutation(values), 2) for values in (inside, outside)]
     found = _figures(halves)
     again = pd.DataFrame(
@@ -131,7 +137,7 @@ def _with_intervals(
 
 
 def _figures(halves: list[list[Floats]]) -> dict[str, float]:
-    """Figures of scores of members and of others, each in two halves."""
+    """Returns figures of members' scores and others' scores, each in two halves."""
     (one, other), (first, second) = halves
     truth = np.repeat([True, False], [len(one) + len(other), len(first) + len(second)])
     scores = np.concatenate([one, other, first, second])
@@ -161,22 +167,31 @@ def sensitive_membership_inference(
     level: float = 0.95,
     jobs: int | None = None,
 ) -> pd.DataFrame:
-    """Trains a target model on half of the data, attacks it, and says how well the attacks tell members from others, by group.
+    """Trains a target model on half of the data, attacks it, and returns how well the attacks work by group.
 
-    For audits in the house: what comes out follows from raw data, and the shadow models are charged to no ledger.
+    Keep the figures to yourself: they follow from raw data, and no ledger is charged for the shadow models.
 
     Args:
         data: members are a random half of it.
-        train: (data, seed) -> a classifier trained on that data with that seed, such as with a Trainer; outputs are logits.
-        shadow_models: an even number >= 4; each example is in the training data of exactly half of them. 16 give a rough picture,
-            256 the published one.
+        train: (data, seed) -> a classifier trained on that data with that seed; its outputs are logits.
+        shadow_models: an even number >= 4; each example is in the training data of exactly half of them. 16
+            give a rough picture, 256 the published one.
         seed: of the halves; models are trained with seed, seed + 1, ...
         level: of the intervals.
         jobs: processes; None: one per core.
 
     Returns:
-        `sensitive_attack_table` for each attack, with the column attack before the others: loss-threshold, lira-online,
+        `sensitive_attack_table` for each attack, with the column attack first: loss-threshold, lira-online,
         lira-offline.
+
+    Raises:
+        SettingError: shadow_models or level out of range.
+        DataError: fewer than 8 examples.
+
+    >>> data = GroupedDataset(torch.randn(8, 2), torch.arange(8) % 2, torch.zeros(8).long(), ("a",), ("no",
+    "yes")) >>> table = sensitive_membership_inference(data, lambda data, seed: nn.Linear(2, 2),
+    shadow_models=4, jobs=1) >>> table["attack"].unique().tolist() ['loss-threshold', 'lira-online',
+    'lira-offline']
     """
     check_level(level)
     if not (shadow_models >= 4 and shadow_models % 2 == 0):

@@ -9,12 +9,13 @@ _CHUNK = 4096  # examples predicted at a time
 
 
 def diverged(model: nn.Module) -> bool:
-    """Whether training left weights that are no numbers any more."""
+    """Returns whether training left weights that are NaN or infinite."""
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
-    """The model's outputs in evaluation mode, [n, ...], on the CPU, in chunks that bound memory."""
+    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; predicts in chunks to bound
+    memory."""
     was_training = model.training
     device = next(model.parameters()).device
     model.eval()

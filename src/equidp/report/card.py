@@ -10,16 +10,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from equidp._files import check_writable, write_whole
 from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
-from equidp.evaluation.intervals import blind_spots, fairness_gaps, group_intervals, recalls
-from equidp.evaluation.predict import predict
+from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
@@ -264,20 +260,6 @@ def _recompute(run: Run) -> str:
 
 def _metrics(run: Run, test: GroupedDataset) -> _Metrics:
     """Metrics without the figures of fewer than `_FEWEST` people, whose outcomes they would reveal."""
-    outputs = predict(run.model, test.inputs)
-    of_test = outputs, test.targets, test.groups, test.group_names
-    table = group_intervals(*of_test, LEVEL)
-    table.loc[table["count"] < _FEWEST, [c for c in table if c not in ("group", "count")]] = np.nan
-    by_class = recalls(*of_test, test.class_names, LEVEL)
-    if len(by_class):
-        by_class = by_class[by_class["count"] >= _FEWEST]
-    enough = torch.bincount(test.groups)[test.groups] >= _FEWEST
-    gaps: dict[str, float] = {}
-    if enough.any():
-        gaps = fairness_gaps(outputs[enough], test.targets[enough], test.groups[enough], test.num_classes)
-    return _Metrics(
-        table.to_dict("records"),
-        by_class.to_dict("records"),
-        blind_spots(outputs, test.targets, test.class_names),
-        gaps,
-    )
+    found = evaluate(run.model, test, level=LEVEL).withholding(_FEWEST)
+    tables = (table.to_dict("records") for table in (found.groups, found.recalls))
+    return _Metrics(*tables, found.blind_spots, found.gaps)

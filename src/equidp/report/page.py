@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from equidp._files import check_writable, write_whole
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import METRICS
+from equidp.evaluation.costs import METRICS
 from equidp.report import words
 from equidp.report.diagnosis_section import diagnosis_section
 from equidp.report.individual_section import individual_section

@@ -12,7 +12,7 @@ import pandas as pd
 
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import equal_cost, group_gaps, summary, wilcoxon_table
+from equidp.evaluation.costs import equal_cost, group_gaps, summary, wilcoxon_table
 from equidp.report.format import label
 
 _HARDLY_BETTER = 0.005
@@ -101,7 +101,7 @@ class Summary:
         return tuple(kind for kind in self.kinds if kind.method != self.setup.baseline)
 
     def interval(self, kind: Kind, group: str, metric: str) -> Interval:
-        """A metric of `equidp.evaluation.groups.METRICS` over seeds."""
+        """A metric of `equidp.evaluation.costs.METRICS` over seeds."""
         return Interval(*(self.by_group.at[(*kind, group), f"{metric}_{end}"] for end in Interval._fields))
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import COSTS
+from equidp.evaluation.costs import COSTS
 from equidp.report.format import number, points
 from equidp.report.summary import Kind, Summary, summarise
 from equidp.report.words import finding, test_sentences

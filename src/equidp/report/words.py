@@ -8,7 +8,7 @@ import pandas as pd
 
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import interval
+from equidp.evaluation.intervals import mean_interval
 from equidp.report.format import label, points
 from equidp.report.summary import Summary
 
@@ -70,7 +70,7 @@ def _who_pays(costs: pd.DataFrame, method: str, setting: str, level: float) -> s
     worst = table.mean().idxmax()
     rest = table.drop(columns=worst)
     others = rest.mean(axis=1)
-    mean, low, _ = interval((table[worst] - others).to_list(), level)
+    mean, low, _ = mean_interval((table[worst] - others).to_list(), level)
     who = f"group {rest.columns[0]} loses" if rest.shape[1] == 1 else "the other groups lose on average"
     loses = f"{points(table[worst].mean())} points of accuracy, where {who} {points(others.mean())}"
     if math.isnan(low):
@@ -89,7 +89,7 @@ def _who_narrows(gaps: pd.DataFrame, standard: str, level: float) -> str:
     """`gaps` are the largest of each run, with seeds down and methods across."""
     means = gaps.mean()
     by_mean = [method for method in means.sort_values().index if method != standard]
-    gains = {method: interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
+    gains = {method: mean_interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
     supported = [method for method in by_mean if gains[method] > 0]
     best = (supported or by_mean)[0]
     change = f"from {points(means[standard])} to {points(means[best])} points"

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import COSTS
+from equidp.evaluation.costs import COSTS
 from equidp.report.plots.style import GREY, INK, kind_colour, short, svg
 from equidp.report.summary import Summary
 

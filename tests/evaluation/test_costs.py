@@ -1,0 +1,148 @@
+"""Costs, gaps and tests over seeds, against values worked out by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.costs import equal_cost, group_gaps, privacy_costs, summary, wilcoxon_table
+from equidp.evaluation.intervals import mean_interval
+
+
+def results(table: dict[tuple[str, int], dict[str, float]]) -> pd.DataFrame:
+    """Accuracies by (method, seed) and group; loss is 1 - accuracy."""
+    rows = []
+    for (method, seed), accuracies in table.items():
+        rows += [
+            {
+                "method": method,
+                "setting": "",
+                "seed": seed,
+                "group": group,
+                "count": 10,
+                "accuracy": accuracy,
+                "loss": 1 - accuracy,
+                "epsilon": 1.0,
+            }
+            for group, accuracy in [*accuracies.items(), ("all", sum(accuracies.values()) / len(accuracies))]
+        ]
+    return pd.DataFrame(rows)
+
+
+TWO = results(
+    {
+        ("sgd", 0): {"a": 0.90, "b": 0.80, "c": 0.70},
+        ("sgd", 1): {"a": 0.92, "b": 0.82, "c": 0.72},
+        ("dpsgd", 0): {"a": 0.88, "b": 0.70, "c": 0.20},
+        ("dpsgd", 1): {"a": 0.90, "b": 0.74, "c": 0.30},
+    }
+)
+
+
+def test_a_largest_gap_has_no_interval_below_0():
+    """Student's interval of gaps of 0 and .1 would begin at -.59."""
+    costs = pd.DataFrame(
+        [
+            {"method": method, "setting": "", "seed": seed, "group": group, "accuracy": accuracy, "loss": 0.0}
+            for method, seed, group, accuracy in (
+                *(("sgd", seed, group, 0.9) for seed in (0, 1) for group in ("a", "b", "all")),
+                *(("dpsgd", 0, group, 0.8) for group in ("a", "b", "all")),
+                *(("dpsgd", 1, group, acc) for group, acc in (("a", 0.8), ("b", 0.7), ("all", 0.75))),
+            )
+        ]
+    )
+    row = equal_cost(privacy_costs(costs)).set_index("method").loc["dpsgd"]
+    assert row["gap_low"] == 0.0
+    assert row["gap_high"] > row["gap_mean"] == pytest.approx(0.05)
+    assert row["verdict"] == "undecided"
+
+
+def test_costs_pair_runs_of_one_seed():
+    costs = privacy_costs(TWO).set_index(["method", "seed", "group"]).sort_index()
+    assert costs.loc[("dpsgd", 0, "c"), "privacy_cost"] == pytest.approx(0.5)
+    assert costs.loc[("dpsgd", 1, "c"), "privacy_cost"] == pytest.approx(0.42)
+    assert costs.loc[("dpsgd", 1, "b"), "excessive_risk"] == pytest.approx(0.08)
+    assert (costs.loc["sgd", "privacy_cost"] == 0).all()
+
+
+def test_a_run_without_its_baseline_is_refused():
+    with pytest.raises(DataError, match="no 'sgd' run"):
+        privacy_costs(TWO[(TWO["method"] != "sgd") | (TWO["seed"] == 0)])
+    with pytest.raises(DataError, match="more than one"):
+        privacy_costs(pd.concat([TWO, TWO]))
+
+
+def test_gaps_of_every_pair_and_the_largest():
+    gaps = group_gaps(privacy_costs(TWO))
+    run = gaps[(gaps["method"] == "dpsgd") & (gaps["seed"] == 0)].set_index("pair")["cost_gap"]
+    expected = {"a | b": 0.08, "a | c": 0.48, "b | c": 0.40, "largest": 0.48}
+    assert run.to_dict() == pytest.approx(expected)
+
+
+def test_summary_has_means_and_intervals():
+    row = summary(privacy_costs(TWO)).set_index(["method", "setting", "group"]).loc[("dpsgd", "", "c")]
+    assert row["seeds"] == 2
+    assert row["privacy_cost_mean"] == pytest.approx(0.46)
+    assert row["privacy_cost_low"] == pytest.approx(mean_interval([0.5, 0.42])[1])
+
+
+@pytest.mark.parametrize(
+    ("second_seed", "tau", "verdict"), [(0.30, 0.05, "fails"), (0.21, 0.6, "holds"), (0.60, 0.4, "undecided")]
+)
+def test_verdicts_follow_the_whole_interval(second_seed, tau, verdict):
+    table = results(
+        {
+            ("sgd", 0): {"a": 0.9, "c": 0.7},
+            ("sgd", 1): {"a": 0.9, "c": 0.7},
+            ("dpsgd", 0): {"a": 0.9, "c": 0.2 if verdict != "fails" else 0.29},
+            ("dpsgd", 1): {"a": 0.9, "c": second_seed},
+        }
+    )
+    row = equal_cost(privacy_costs(table), tau).set_index("method").loc["dpsgd"]
+    assert row["verdict"] == verdict
+    assert row["pair"] == "a | c"
+
+
+def test_one_seed_gives_no_verdict():
+    table = equal_cost(privacy_costs(TWO[TWO["seed"] == 0]))
+    assert set(table["verdict"]) == {"one seed: no verdict"}
+
+
+def five_seeds(better: float) -> pd.DataFrame:
+    table = {}
+    for seed in range(5):
+        table[("sgd", seed)] = {"a": 0.9, "c": 0.9}
+        table[("dpsgd", seed)] = {"a": 0.9, "c": 0.50 + 0.01 * seed}
+        table[("fair", seed)] = {"a": 0.9, "c": 0.50 + better + 0.013 * seed}
+    return privacy_costs(results(table))
+
+
+def test_wilcoxon_is_one_sided_and_knows_its_smallest_p():
+    table = wilcoxon_table(five_seeds(0.2)).set_index(["method", "other"])
+    assert table.loc[("fair", "dpsgd"), "p"] == pytest.approx(1 / 32)
+    assert table.loc[("fair", "dpsgd"), "smallest_possible_p"] == 1 / 32
+    assert table.loc[("dpsgd", "fair"), "p"] == pytest.approx(1.0)
+    named = wilcoxon_table(five_seeds(0.2), pair=("c", "a")).set_index(["method", "other"])
+    assert named.loc[("fair", "dpsgd"), "p"] == pytest.approx(1 / 32)
+
+
+def test_wilcoxon_of_equal_methods_and_of_one_seed():
+    costs = five_seeds(0.2)
+    same = costs[costs["method"] == "dpsgd"].assign(method="twin")
+    table = wilcoxon_table(pd.concat([costs, same])).set_index(["method", "other"])
+    assert table.loc[("twin", "dpsgd"), "p"] == 1.0
+    assert wilcoxon_table(costs[costs["seed"] == 0])["p"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: summary(privacy_costs(TWO), 1.5), "level=1.5"),
+        (lambda: equal_cost(privacy_costs(TWO), tau=0.0), "tau=0"),
+        (lambda: wilcoxon_table(five_seeds(0.1), pair=("a", "z")), "no such groups"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(SettingError, match=message):
+        call()
