@@ -1,4 +1,4 @@
-"""Downloads are checked; a folder of one's own comes first. Against a local server with files in the source's layout."""
+"""Downloads are checked, and a folder of the user's comes first. Runs against a local server."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def of(values, **others) -> list[str]:
         ([f"{row % 7},{row % 5}" for row in ROWS], "'lab' holds numbers with decimal commas"),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],
-            "'lab' holds numbers, but 1 of its 120 values are none, the first in row 4: all become categories",
+            "'lab' holds numbers, but 1 of its 120 values are none, the first in row 4: all become",
         ),
     ],
     ids=["names of rows", "codes for missing", "decimal commas", "a slip among numbers"],

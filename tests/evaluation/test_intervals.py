@@ -34,7 +34,7 @@ def test_wilsons_interval_is_the_closed_form(successes, count):
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
-    """500 samples of 50 at 90%; Wilson's coverage at 0.8 is 0.89. False alarms: fewer than 85% once in 10,000."""
+    """Wilson's coverage at 0.8 is 0.89. False alarms, fewer than 85% of 500 samples: once in 10,000."""
     generator = np.random.default_rng(0)
     covered = [
         low <= 0.8 <= high

@@ -22,18 +22,20 @@ _FILES = tuple(
     )
 )
 _COLUMNS = (
-    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
-    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
+    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
+    "income",
 )  # fmt: skip
 
 # UCI's adult.names. "Never-worked" is left out: its rows have no occupation, so none of them is complete.
 _CODES: Mapping[str, tuple[str, ...]] = {
     "workclass": (
-        *("Federal-gov", "Local-gov", "Private", "Self-emp-inc", "Self-emp-not-inc", "State-gov", "Without-pay"),
+        *("Federal-gov", "Local-gov", "Private", "Self-emp-inc", "Self-emp-not-inc", "State-gov"),
+        "Without-pay",
     ),
     "education": (
-        *("10th", "11th", "12th", "1st-4th", "5th-6th", "7th-8th", "9th", "Assoc-acdm", "Assoc-voc", "Bachelors"),
-        *("Doctorate", "HS-grad", "Masters", "Preschool", "Prof-school", "Some-college"),
+        *("10th", "11th", "12th", "1st-4th", "5th-6th", "7th-8th", "9th", "Assoc-acdm", "Assoc-voc"),
+        *("Bachelors", "Doctorate", "HS-grad", "Masters", "Preschool", "Prof-school", "Some-college"),
     ),
     "marital-status": (
         *("Divorced", "Married-AF-spouse", "Married-civ-spouse", "Married-spouse-absent", "Never-married"),

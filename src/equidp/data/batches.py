@@ -1,4 +1,4 @@
-"""From sampled indices to tensors: out of memory in one go, or through the workers of a DataLoader."""
+"""From sampled indices to tensors: from memory in one go, or through the workers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equidp.kernel.loop import Batch
 
 
 def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
-    """The sampled examples of a dataset in memory: one index_select per tensor and batch."""
+    """Yields the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
     device = dataset.inputs.device
     for sample in samples:
         indices = sample.to(device)
@@ -30,16 +30,16 @@ def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batc
 def loaded_batches(
     dataset: Dataset[Any], samples: Iterable[Tensor], *, num_groups: int | None = None, workers: int = 0
 ) -> Iterator[Batch]:
-    """The sampled examples of a map-style dataset that does not fit memory.
+    """Yields the sampled examples of a map-style dataset that does not fit in memory.
 
     Args:
-        dataset: gives (input, target, group) for an index; tensors, arrays or numbers.
+        dataset: returns (input, target, group) for an index: tensors, arrays or numbers.
         samples: indices of each batch, [batch].
-        num_groups: how many groups there may be; None: any number.
+        num_groups: number of groups; None: not checked.
         workers: processes that load ahead.
 
     Raises:
-        DataError: examples that are not of this kind, or groups that are not 0 to num_groups - 1.
+        DataError: examples of another form, or groups outside 0 to num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.")
@@ -51,8 +51,9 @@ def loaded_batches(
     example = default_collate([first])
     if not all(isinstance(part, Tensor) for part in example):
         raise DataError(
-            f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; expected (input, target, group): a "
-            "tensor, and two whole numbers (or tensors of them) that count classes and groups from 0."
+            f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; expected "
+            "(input, target, group): a tensor, and two whole numbers (or tensors of them) that count classes "
+            "and groups from 0."
         )
     order = _Indices(samples)
     loader = DataLoader(
@@ -75,15 +76,15 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
     expected = "whole numbers from 0" + ("" if num_groups is None else f" to {num_groups - 1}")
     if groups.dim() != 1 or groups.is_floating_point() or groups.dtype == torch.bool:
         raise DataError(
-            f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an example; expected "
-            f"{expected}."
+            f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an "
+            f"example; expected {expected}."
         )
     if len(groups) and not (groups.min() >= 0 and (num_groups is None or groups.max() < num_groups)):
         raise DataError(f"the dataset gives a group that is not among the {expected}.")
 
 
 class _Indices:
-    """Hands each sample to the loader and keeps it until the loaded batch comes out, in the same order."""
+    """Gives each sample to the loader, and keeps its indices until the loaded batch comes out."""
 
     def __init__(self, samples: Iterable[Tensor]) -> None:
         self._samples = samples
@@ -99,7 +100,7 @@ class _Indices:
 
 
 class _Collate:
-    """default_collate, which also knows what an empty batch looks like."""
+    """default_collate that returns empty tensors for an empty batch."""
 
     def __init__(self, example: list[Tensor]) -> None:
         self._empty = [column[:0] for column in example]

@@ -20,11 +20,19 @@ class GroupedDataset:
     """Examples held in memory.
 
     Attributes:
-        inputs: [n, ...], what the model reads; floating point (or integer token ids), never NaN.
+        inputs: [n, ...], what the model reads: floating point (or integer token ids), never NaN.
         targets: [n], int64 class indices in [0, len(class_names)).
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
-        class_names: one name per class. The number of classes is public, as that of the groups.
+        class_names: one name per class. The number of classes is public.
+
+    Raises:
+        DataError: shapes, types or values other than these, or names that are not distinct.
+
+    >>> inputs, targets, groups = torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 0, 1])
+    >>> data = GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=("no", "yes"))
+    >>> data.group_sizes().tolist(), len(data.subset(torch.tensor([0, 3])))
+    ([3, 1], 2)
     """
 
     inputs: Tensor
@@ -42,25 +50,25 @@ class GroupedDataset:
                 )
         if self.groups.dtype != torch.int64:
             raise DataError(f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.")
-        if n and (int(self.groups.min()) < 0 or int(self.groups.max()) >= len(self.group_names)):
-            raise DataError(
-                f"groups reach from {int(self.groups.min())} to {int(self.groups.max())}, but there are "
-                f"{len(self.group_names)} group names; number groups from 0."
-            )
         if ALL in self.group_names or len(set(self.group_names)) < len(self.group_names):
             raise DataError(
-                f"the groups are called {', '.join(map(repr, self.group_names))}; expected names that differ, none of them "
-                f"{ALL!r}, which stands for all groups together. Rename it."
+                f"the groups are called {', '.join(map(repr, self.group_names))}; expected names that "
+                f"differ, none of them {ALL!r}, which stands for all groups together. Rename it."
             )
-        if n and (int(self.targets.min()) < 0 or int(self.targets.max()) >= self.num_classes):
-            raise DataError(
-                f"targets reach from {int(self.targets.min())} to {int(self.targets.max())}, but there are "
-                f"{self.num_classes} class names; number classes from 0."
-            )
+        for label, kind, column, names in (
+            ("groups", "group", self.groups, self.group_names),
+            ("targets", "class", self.targets, self.class_names),
+        ):
+            if n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
+                raise DataError(
+                    f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
+                    f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0."
+                )
         if self.inputs.is_floating_point() and not torch.isfinite(self.inputs).all():
-            bad = int((~torch.isfinite(self.inputs.flatten(1) if n else self.inputs)).any(-1).sum())
+            bad = int((~torch.isfinite(self.inputs.reshape(n, -1))).any(-1).sum())
             raise DataError(
-                f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them first."
+                f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
+                "first."
             )
 
     def __len__(self) -> int:
@@ -75,11 +83,11 @@ class GroupedDataset:
         return len(self.class_names)
 
     def group_sizes(self) -> Tensor:
-        """Number of examples of each group, [K]."""
+        """Returns the number of examples of each group, [K]."""
         return torch.bincount(self.groups, minlength=self.num_groups)
 
     def subset(self, indices: Tensor) -> GroupedDataset:
-        """The examples at `indices` ([m], int64), in that order."""
+        """Returns the examples at `indices` ([m], int64), in that order."""
         return replace(
             self, inputs=self.inputs[indices], targets=self.targets[indices], groups=self.groups[indices]
         )
@@ -99,6 +107,15 @@ class DataSplit:
 
     Attributes:
         notes: sentences for the report on how the data was prepared, above all what epsilon does not cover.
+
+    Raises:
+        DataError: names that differ, a group without examples in either set, or one class in training.
+
+    >>> targets, groups = torch.arange(4) % 2, torch.zeros(4).long()
+    >>> data = GroupedDataset(torch.randn(4, 3), targets, groups, ("a",), class_names=("no", "yes"))
+    >>> split = DataSplit(data.subset(torch.tensor([0, 1])), data.subset(torch.tensor([2, 3])))
+    >>> split.digest() == split.digest()
+    True
     """
 
     train: GroupedDataset
@@ -108,7 +125,8 @@ class DataSplit:
     def __post_init__(self) -> None:
         if self.train.group_names != self.test.group_names:
             raise DataError(
-                f"training groups {self.train.group_names} and test groups {self.test.group_names} differ."
+                f"training groups {self.train.group_names} and test groups {self.test.group_names} differ; "
+                "give both sets the same group_names."
             )
         for label, part in (("training", self.train), ("test", self.test)):
             for name, size in zip(part.group_names, part.group_sizes().tolist(), strict=True):
@@ -121,7 +139,7 @@ class DataSplit:
             raise DataError("the training set holds one class only; a classifier needs at least two.")
 
     def digest(self) -> str:
-        """A checksum that changes with any example of either part, and with their order."""
+        """Returns a checksum of all examples of both parts and of their order."""
         digest = hashlib.sha256()
         for part in (self.train, self.test):
             for tensor in (part.inputs, part.targets, part.groups):
@@ -131,8 +149,12 @@ class DataSplit:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Where splits come from. A source is small, hashable and picklable; each seed gives one split, always
-    the same."""
+    """Where splits come from: small, hashable and picklable. Each seed gives one split, always the same.
+
+    >>> from equidp.data import open_source
+    >>> isinstance(open_source("digits"), DataSource)
+    True
+    """
 
     def __hash__(self) -> int: ...
 
@@ -141,6 +163,6 @@ class DataSource(Protocol):
 
     @property
     def highlighted_groups(self) -> tuple[str, str] | None:
-        """The pair of groups that the literature compares on this data, if there is one."""
+        """The pair of groups that the literature compares on this data, if any."""
 
     def split(self, seed: int) -> DataSplit: ...

@@ -75,12 +75,13 @@ class Numbers:
         """Returns [n, 1], or [n, 2] with the mark of missing numbers first."""
         if column.dtype != float:
             raise DataError(
-                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had numbers; "
-                "write numbers there."
+                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had "
+                "numbers."
             )
         if (column.abs() > LARGEST_NUMBER).any():
             raise DataError(
-                f"column {self.name!r} holds infinite numbers, or numbers beyond {LARGEST_NUMBER:g}; rescale it."
+                f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
+                "it."
             )
         values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
@@ -115,8 +116,7 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
     ) -> TableEncoder:
-        """Takes scales and categories from the rows `train`, and which columns have missing numbers from
-        all."""
+        """Takes scales and categories from the rows `train`, and where numbers are missing from all rows."""
         columns: list[Categories | Numbers] = []
         for name in features.columns:
             column = features[name]
@@ -163,21 +163,13 @@ class TableEncoder:
         scaled = [column.name for column in numbers if column.low is None]
         listed = [column.name for column in self.columns if isinstance(column, Categories)]
         flagged = [column.name for column in numbers if column.flagged]
+        means = "Means and deviations of {} come from the training split; epsilon does not cover them. "
+        lists = "The lists of categories of {} come from the training split; epsilon does not cover them."
+        marks = "That values are missing in {} was read off the data, to add a column that marks them; "
         sentences = (
-            (
-                scaled,
-                "Means and deviations of {} come from the training split; epsilon does not cover them. "
-                "Public bounds would avoid that.",
-            ),
-            (
-                listed,
-                "The lists of categories of {} come from the training split; epsilon does not cover them.",
-            ),
-            (
-                flagged,
-                "That values are missing in {} was read off the data, to add a column that marks them; "
-                "epsilon does not cover it.",
-            ),
+            (scaled, means + "Public bounds would avoid that."),
+            (listed, lists),
+            (flagged, marks + "epsilon does not cover it."),
         )
         return tuple(sentence.format(", ".join(names)) for names, sentence in sentences if names)
 

@@ -1,4 +1,4 @@
-"""Public datasets: from a folder of your own, or downloaded once and checked."""
+"""Files of public datasets: from a folder of the user's, or downloaded once and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RemoteFile:
     """A file of a public source.
 
     Attributes:
-        folder, name: where it stands below a data folder.
+        folder, name: place below a data folder.
         url: where it is downloaded from.
         sha256: of its content, after decompression.
         known_hash: of the file as it is downloaded, "algorithm:digest".
@@ -40,11 +40,10 @@ class RemoteFile:
     known_hash: str
 
     def content(self) -> bytes:
-        """The file's content, decompressed: from the folder that EQUIDP_DATA names, from the cache, or from
-        its source.
+        """Returns the content, decompressed: from the folder EQUIDP_DATA, the cache, or the file's source.
 
         Raises:
-            DataError: it cannot be downloaded, or is not what it should be.
+            DataError: it cannot be downloaded, or has another checksum.
         """
         path = self._local() or self._downloaded()
         try:
@@ -72,7 +71,7 @@ class RemoteFile:
     def _downloaded(self) -> Path:
         folder = Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("equidp")) / self.folder
         way_out = f"set {DATA_VARIABLE} to a folder that holds {self.folder}/{self.name}."
-        # pooch announces each download on stderr; here the bar does, where someone can see it.
+        # pooch logs each download; the bar below shows it, on a terminal only.
         pooch.get_logger().setLevel(logging.WARNING)
         bar = _Bar(self.name)
         try:
@@ -87,23 +86,25 @@ class RemoteFile:
             )
         except requests.RequestException as error:
             raise DataError(
-                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). Try again, or {way_out}"
+                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). "
+                f"Try again, or {way_out}"
             ) from error
         except ValueError as error:
             raise DataError(
-                f"what {self.url} sends is not the {self.name} that was expected (it has another checksum), and was removed. "
-                f"Try again, or {way_out}"
+                f"what {self.url} sends is not the {self.name} that was expected (it has another checksum), "
+                f"and was removed. Try again, or {way_out}"
             ) from error
         except OSError as error:
             raise DataError(
-                f"{self.name} cannot be kept in {folder} ({error}). Set {CACHE_VARIABLE} to a folder to write to, or {way_out}"
+                f"{self.name} cannot be kept in {folder} ({error}). Set {CACHE_VARIABLE} to a folder to "
+                f"write to, or {way_out}"
             ) from error
         finally:
             bar.close()
 
 
 class _Bar:
-    """What pooch expects of a progress bar, on a terminal only. pooch sets `total`, in bytes."""
+    """A progress bar as pooch expects it, on a terminal only. pooch sets `total`, in bytes."""
 
     def __init__(self, name: str) -> None:
         self.total = 0
@@ -118,7 +119,7 @@ class _Bar:
         self._progress.update(self._task, advance=count)
 
     def reset(self) -> None:
-        """Back to nothing: pooch rewinds a finished bar to draw it full."""
+        # pooch rewinds a finished bar to draw it full.
         if self._progress is not None:
             self._progress.update(self._task, completed=0)
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 FEW_TEXTS = 0.1
-"""Share of a column's values that may be slips among numbers; with more, the column is taken to hold
-texts."""
+"""Share of a column's values that may be slips among numbers; a column with more holds texts."""
 MISSING_CODES = (-99, -999, -9999, 999, 9999, 99999)
 """Numbers that people write for a missing value."""
 RARE_CODES = 0.005
@@ -48,8 +47,8 @@ def _few_texts(name: str, known: pd.Series) -> str | None:
     if texts.empty or len(texts) > FEW_TEXTS * len(known):
         return None
     return (
-        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are none, the first in "
-        f"row {texts.index[0] + 1:,}: all become categories. Write those as numbers, or leave them empty."
+        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are none, the first "
+        f"in row {texts.index[0] + 1:,}: all become categories. Write those as numbers, or leave them empty."
     )
 
 
@@ -57,7 +56,8 @@ def _decimal_commas(name: str, known: pd.Series) -> str | None:
     # A column of whole numbers alone would have been read as numbers.
     if known.empty or not known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
         return None
-    return f"column {name!r} holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5."
+    commas = f"column {name!r} holds numbers with decimal commas, which are taken as categories"
+    return f"{commas}; write 1.5, not 1,5."
 
 
 def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
@@ -65,15 +65,16 @@ def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
     if len(codes) <= RARE_CODES * num_rows or known.nunique() <= FEW_NUMBERS:
         return None
     return (
-        f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if it stands "
-        "for a missing value, leave those cells empty (missing='category'; --missing category)."
+        f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if "
+        "it stands for a missing value, leave those cells empty (missing='category'; --missing category)."
     )
 
 
 def _names_of_rows(name: str, column: pd.Series) -> str | None:
     if len(column) < MANY_ROWS or not ((column % 1 == 0).all() and column.is_unique):
         return None
-    return f"column {name!r} holds another whole number in each row; if it names the rows, drop it (drop; --drop)."
+    names = f"column {name!r} holds another whole number in each row"
+    return f"{names}; if it names the rows, drop it (drop; --drop)."
 
 
 def _many_classes(name: str, known: pd.Series) -> str | None:

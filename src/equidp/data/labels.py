@@ -14,15 +14,20 @@ from equidp.errors import DataError
 
 
 def as_text(column: pd.Series) -> pd.Series:
-    """Values as text, whole numbers without a decimal point, "missing" where there is none."""
+    """Returns values as texts: whole numbers without a decimal point, "missing" where there is none."""
     if column.dtype == float:
         return column.map(lambda value: MISSING if np.isnan(value) else f"{value:.12g}")
     return column.map(lambda value: MISSING if value is None else str(value))
 
 
 def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes [n] int64 and the name of each; numbers in numeric order, texts in alphabetical order, missing
-    ones last."""
+    """Returns codes, [n] int64, and the name of each.
+
+    Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
+
+    >>> coded(pd.Series(["no", "yes", None, "no"], dtype=object))
+    (array([0, 1, 2, 0]), ('no', 'yes', 'missing'))
+    """
     text = as_text(column)
     present = column.dropna()
     order = np.sort(present.unique()) if column.dtype == float else sorted(set(present))
@@ -33,15 +38,14 @@ def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes [n] int64 of the combinations of values that occur, and the name of each, such as "sex=F,
-    race=A".
+    """Returns codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
 
-    One column's groups are named by its plain values.
+    The groups of a single column are named by its plain values.
     """
     parts = [coded(table[column]) for column in columns]
     if len(parts) == 1:
         return parts[0]
-    # Combinations that occur, in the order of their values; never the whole product, which may be astronomical.
+    # Only combinations that occur: the product of all columns' values may be astronomical.
     found, codes = np.unique(np.stack([code for code, _ in parts], axis=1), axis=0, return_inverse=True)
     names = tuple(
         ", ".join(
@@ -55,12 +59,12 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tu
 def rows_by_content(
     table: pd.DataFrame, groups: np.ndarray, group_names: Sequence[str], test_share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train and to test on, each by a draw that follows from the seed and from what is in the row.
+    """Returns rows to train on and rows to test on, by a draw from the seed and each row's content.
 
-    A group none of whose draws is below `test_share` has its lowest one tested. So one row more in the file
-    adds at most one row to those trained on, and takes none away: what holds for training sets that differ in
-    one example holds for files that differ in one row. Rows that are alike have draws of their own, as the
-    first, second, ... of them.
+    Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
+    is. So one more row in the file adds at most one row to the training set and removes none: what holds for
+    training sets that differ in one example holds for files that differ in one row. Equal rows have draws of
+    their own, as the first, second, ... of them.
 
     Raises:
         DataError: a group would have no row to train on.
@@ -73,18 +77,18 @@ def rows_by_content(
             tested[members[draws[members].argmin()]] = True
         elif tested[members].all():
             raise DataError(
-                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it with another group, or "
-                f"change the seed or test_share={test_share:g}."
+                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
+                f"with another group, or change the seed or test_share={test_share:g}."
             )
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
 def _draws(table: pd.DataFrame, seed: int) -> np.ndarray:
-    """A number in [0, 1) for each row, [n]."""
+    """Returns a number in [0, 1) for each row, [n]."""
     alike: Counter[tuple[str, ...]] = Counter()
     draws = np.empty(len(table))
     cells = (
-        # As texts for people, numbers would be rounded, and rows that differ would be alike.
+        # as_text rounds numbers, so that rows that differ would be equal.
         table[name].map(float.hex) if table[name].dtype == float else as_text(table[name])
         for name in table.columns
     )
@@ -96,7 +100,7 @@ def _draws(table: pd.DataFrame, seed: int) -> np.ndarray:
 
 
 def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Codes [n] int64 that `coded` or `crossed` gave these values when they gave `names`.
+    """Returns codes, [n] int64, by the names that `coded` or `crossed` gave when they read the training data.
 
     Raises:
         DataError: a value, or a combination of values, that was not among them.
@@ -110,6 +114,7 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
     if (codes < 0).any():
         strange = labels.to_numpy()[codes < 0][0]
         raise DataError(
-            f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: {', '.join(names)}."
+            f"{', '.join(columns)} holds {strange!r}, which the training data did not; "
+            f"known: {', '.join(names)}."
         )
     return codes

@@ -74,7 +74,8 @@ class MNIST:
         )
         kept = self._kept(train.targets, torch.Generator().manual_seed(seed))
         count = int((train.targets[kept] == RARE).sum())
-        note = f"Eights are rare by choice: {count} of {int((train.targets == RARE).sum())} are kept in training."
+        eights = int((train.targets == RARE).sum())
+        note = f"Eights are rare by choice: {count} of {eights} are kept in training."
         return DataSplit(train.subset(kept), test, (note,))
 
     def _pixels(self, images: Tensor) -> Tensor:

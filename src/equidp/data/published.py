@@ -1,4 +1,4 @@
-"""Published settings of the named datasets, as plain values: fields of `equidp.Plan` by name of dataset."""
+"""Published settings of the named datasets: plain values for the fields of `equidp.Plan`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 Settings = Mapping[str, Any]
 
 _XU_CENSUS: Settings = {
-    "model": "logistic", "learning_rate": None, "epochs": 20, "clipping_bound": 0.5, "delta": 1e-6, "weight_decay": 0.01,
+    "model": "logistic", "learning_rate": None, "epochs": 20, "clipping_bound": 0.5, "delta": 1e-6,
+    "weight_decay": 0.01,
 }  # fmt: skip
 
 
 def _esipova(plan: Settings, *, adapt: Settings, fixed: Settings) -> Settings:
-    """Settings of Esipova et al.'s global methods: sigma_s is 10, not 10 sigma, and each has its own learning
-    rate."""
+    """Adds settings of Esipova et al.'s global methods; their sigma_s is 10, not 10 sigma."""
     ratio = {"statistics_ratio": 10.0 / plan.get("noise_multiplier", 1.0)}
     return {**plan, "by_method": {"global-adapt": {**adapt, **ratio}, "global": fixed}}
 
@@ -24,15 +24,15 @@ _MNIST_GLOBAL: dict[str, Settings] = {
     "adapt": {"learning_rate": 0.1, "tolerance": 0.7},
     "fixed": {"clipping_bound": 20.0, "strict_bound": 100.0},
 }
-# Xu et al. have no global method: Esipova et al.'s settings for MNIST stand in.
+# Xu et al. have no global method, so Esipova et al.'s settings for MNIST are used.
 _XU_MNIST = _esipova({"model": "lenet", **_MNIST}, **_MNIST_GLOBAL)
 _ESIPOVA_TABLE: Settings = {"epochs": 20, "clipping_bound": 0.5, "delta": 1e-6}
 
 PUBLISHED: dict[str, Settings] = {
-    # Not published: large samples and averaged counts, since with 13 eights in training a smaller sample's counts are noise.
+    # Our own: with 13 eights in training, counts are noise unless samples are large and counts averaged.
     "digits": {
-        "model": "small-cnn", "learning_rate": 0.5, "epochs": 60, "noise_multiplier": 2.0, "delta": 1e-4, "smoothing": 0.9,
-        "by_method": {"global-adapt": {"learning_rate": 2.0, "initial_bound": 10.0}},
+        "model": "small-cnn", "learning_rate": 0.5, "epochs": 60, "noise_multiplier": 2.0, "delta": 1e-4,
+        "smoothing": 0.9, "by_method": {"global-adapt": {"learning_rate": 2.0, "initial_bound": 10.0}},
     },
     "mnist": _XU_MNIST,
     "mnist-unit": _XU_MNIST,
@@ -40,10 +40,12 @@ PUBLISHED: dict[str, Settings] = {
     "adult": _XU_CENSUS,
     "dutch": _XU_CENSUS,
     "adult-esipova": _esipova(
-        {"model": "mlp", "learning_rate": 0.01, **_ESIPOVA_TABLE}, adapt={"learning_rate": 0.2}, fixed={"learning_rate": 0.2}
+        {"model": "mlp", "learning_rate": 0.01, **_ESIPOVA_TABLE},
+        adapt={"learning_rate": 0.2}, fixed={"learning_rate": 0.2},
     ),
     "dutch-esipova": _esipova(
-        {"model": "logistic", "learning_rate": 0.5, **_ESIPOVA_TABLE}, adapt={"learning_rate": 0.5}, fixed={"learning_rate": 0.5}
+        {"model": "logistic", "learning_rate": 0.5, **_ESIPOVA_TABLE},
+        adapt={"learning_rate": 0.5}, fixed={"learning_rate": 0.5},
     ),
 }  # fmt: skip
 """Name of a dataset -> settings of its plan. Any other data starts from the defaults of `equidp.Plan`."""

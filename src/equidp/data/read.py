@@ -79,7 +79,8 @@ def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(
-            f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but one."
+            f"{path} has several columns named {', '.join(map(repr, repeated))}; "
+            "rename or remove all but one."
         )
     table.columns = pd.Index(names)
     return table
@@ -198,8 +199,8 @@ def check_features(table: pd.DataFrame) -> None:
                 )
         elif column.nunique() > _MOST_CATEGORIES:
             raise DataError(
-                f"column {name!r} has {column.nunique()} distinct texts, more than the {_MOST_CATEGORIES} that "
-                "make sense as categories. If it names the rows, drop it."
+                f"column {name!r} has {column.nunique()} distinct texts, more than the {_MOST_CATEGORIES} "
+                "that make sense as categories. If it names the rows, drop it."
             )
 
 

@@ -25,8 +25,7 @@ SOURCES: dict[str, Callable[[], DataSource]] = {
     "dutch": DutchXu,
     "dutch-esipova": DutchEsipova,
 }
-"""Name -> source. Prepared as by Esipova et al. (ICLR 2023) where it ends in -esipova, else by Xu et al. (KDD
-2021)."""
+"""Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), others as by Xu et al. (KDD 2021)."""
 
 
 def open_source(

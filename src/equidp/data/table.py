@@ -1,5 +1,4 @@
-"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups from one column or
-several."""
+"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups crossed."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ class TableSource:
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise SettingError(
-                f"column {twice[0]!r} is named twice among target, group, drop and bounds; name each column once."
+                f"column {twice[0]!r} is named twice among target, group, drop and bounds; name each once."
             )
         for name, low, high in self.bounds:
             if not (low < high and np.isfinite([low, high]).all()):
@@ -147,8 +146,8 @@ class TableSource:
             )
         if len(class_names) > _MOST_CLASSES:
             raise DataError(
-                f"target {self.target!r} has {len(class_names)} distinct values; expected at most {_MOST_CLASSES} "
-                "classes. Regression is not supported yet: bin numbers into classes first."
+                f"target {self.target!r} has {len(class_names)} distinct values; expected at most "
+                f"{_MOST_CLASSES} classes. Regression is not supported yet: bin numbers into classes first."
             )
         columns = ", ".join(self.group)
         if len(group_names) > MOST_GROUPS:

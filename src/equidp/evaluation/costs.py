@@ -1,9 +1,8 @@
-"""What privacy cost each group, over methods and seeds: costs against a non-private run, gaps, intervals,
-tests.
+"""What privacy cost each group, over methods and seeds: costs, gaps, their intervals, and tests.
 
-All tables are pandas DataFrames in long form. `results` has one row per run and group (and one for group
-"all"), with the columns method, setting, seed, group, count, accuracy, loss, epsilon; a run is one (method,
-setting, seed)."""
+Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
+method, setting, seed, group, count, accuracy, loss, epsilon; a run is one (method, setting, seed).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def privacy_costs(results: pd.DataFrame, baseline: str = "sgd") -> pd.DataFrame:
     missing = keys.difference(reference.index)
     if len(missing):
         raise DataError(
-            f"no {baseline!r} run for (seed, group) {missing[0]}; every run needs one of its seed to compare with."
+            f"no {baseline!r} run for (seed, group) {missing[0]}; every run needs one of its seed."
         )
     paired = reference.loc[keys].reset_index(drop=True)
     costs = results.reset_index(drop=True).copy()

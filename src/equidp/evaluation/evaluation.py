@@ -66,7 +66,8 @@ class Evaluation:
         """Returns the same evaluation without figures of fewer than `fewest` test examples, to be given away.
 
         Groups keep their row and count with NaN for figures. Rows of `recalls` are left out, because a count
-        of a class would tell the class of a few people."""
+        of a class would tell the class of a few people.
+        """
         return replace(
             self,
             groups=_withheld(self.groups, fewest),

@@ -1,7 +1,8 @@
 """Metrics of one model by group of a test set, with intervals over its examples.
 
 Outputs are logits, [n, classes]. Tables have one row a group and then one for group "all". Intervals, at
-`level`, speak of the test examples as a sample, not of what another training run would give."""
+`level`, speak of the test examples as a sample, not of what another training run would give.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def check_outputs(outputs: Tensor, targets: Tensor) -> None:
     classes = max(int(targets.max()) + 1 if len(targets) else 1, 2)
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise DataError(
-            f"the model's outputs are {shape_in_words(outputs, 'n')} for {classes} classes; group metrics need "
-            "one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
+            f"the model's outputs are {shape_in_words(outputs, 'n')} for {classes} classes; group metrics "
+            "need one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
         )
 
 

@@ -62,8 +62,7 @@ def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats
 
 
 def offline_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
-    """Returns how far the confidence lies above that of shadow models without the example, in deviations,
-    [n]."""
+    """Returns how many deviations the confidence lies above shadow models without the example, [n]."""
     mean, spread = _fitted(shadows, ~inside)
     return (confidences - mean) / spread
 
@@ -188,10 +187,12 @@ def sensitive_membership_inference(
         SettingError: shadow_models or level out of range.
         DataError: fewer than 8 examples.
 
-    >>> data = GroupedDataset(torch.randn(8, 2), torch.arange(8) % 2, torch.zeros(8).long(), ("a",), ("no",
-    "yes")) >>> table = sensitive_membership_inference(data, lambda data, seed: nn.Linear(2, 2),
-    shadow_models=4, jobs=1) >>> table["attack"].unique().tolist() ['loss-threshold', 'lira-online',
-    'lira-offline']
+    >>> targets, groups = torch.arange(8) % 2, torch.zeros(8).long()
+    >>> data = GroupedDataset(torch.randn(8, 2), targets, groups, ("a",), class_names=("no", "yes"))
+    >>> train = lambda data, seed: nn.Linear(2, 2)
+    >>> table = sensitive_membership_inference(data, train, shadow_models=4, jobs=1)
+    >>> table["attack"].unique().tolist()
+    ['loss-threshold', 'lira-online', 'lira-offline']
     """
     check_level(level)
     if not (shadow_models >= 4 and shadow_models % 2 == 0):

@@ -14,8 +14,7 @@ def diverged(model: nn.Module) -> bool:
 
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; predicts in chunks to bound
-    memory."""
+    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory."""
     was_training = model.training
     device = next(model.parameters()).device
     model.eval()
