@@ -1,4 +1,4 @@
-"""Files are whole or not there, and replacing one changes its content alone."""
+"""Files are complete or absent, and replacing one changes only its content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from equidp._files import write_whole
 
 
-def test_a_replaced_file_keeps_its_permissions_and_leaves_nothing_beside(tmp_path):
+def test_a_replaced_file_keeps_its_permissions_and_leaves_no_other_file(tmp_path):
     path = tmp_path / "page.html"
     write_whole(path, b"old")
     path.chmod(0o640)

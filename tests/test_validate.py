@@ -1,4 +1,4 @@
-"""Checks of settings: what passes, what does not, and what is said then."""
+"""Checks of settings: what passes, what is refused, and the message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_messages_name_the_setting_what_was_given_and_what_was_expected(check, m
     assert str(raised.value) == message
 
 
-def test_an_unknown_name_is_told_the_closest_and_all_known_ones():
+def test_an_unknown_name_gives_the_closest_and_all_known_ones():
     assert str(unknown_name("method", "dpsgf", ["sgd", "dpsgd"])) == (
         "unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd."
     )

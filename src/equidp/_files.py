@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and finding out beforehand whether they can be."""
+"""Writes files so that they are complete or absent, and checks beforehand that they can be written."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from equidp.errors import SettingError
 
 
 def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str] | None) -> None:
-    """Finds out before training whether a file can be written; leaves what is there as it is.
+    """Raises unless a file can be written; changes nothing. Call it before training.
 
     Args:
-        path: of the file.
-        needed: files that must not be written over, and folders whose files must not, where there are such.
+        path: the file to be written.
+        needed: files, and folders of files, that must not be overwritten.
 
     Raises:
-        SettingError: says why it cannot.
+        SettingError: says why it cannot be written.
+
+    >>> check_writable("/no such folder/card.html")
+    Traceback (most recent call last):
+    equidp.errors.SettingError: '/no such folder/card.html' cannot be written ...
     """
     target = Path(path)
     for other in (Path(each) for each in needed if each is not None):
         inside = [other, *other.iterdir()] if other.is_dir() else [other]
         if target.exists() and any(each.exists() and target.samefile(each) for each in inside):
             raise SettingError(
-                f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose another place."
+                f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; "
+                "choose another place."
             )
     if target.is_dir():
         raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")
@@ -41,7 +46,7 @@ def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str]
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes or replaces a file so that at any moment, power cuts included, the old content or the new is there.
+    """Writes or replaces a file; at any moment, power cuts included, the old or the new content is there.
 
     A file that is replaced keeps its permissions.
 
@@ -64,7 +69,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Has the names in a folder survive a power cut, as syncing a file does for its content."""
+    """Makes the names in a folder survive a power cut, as syncing a file does for its content."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Settings as they are given, and what to say where one is not what it may be."""
+"""Checks of names and numbers, with errors that say what was given and what was expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from equidp.errors import SettingError
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError:
-    """An error that lists the known names and the closest one to what was given."""
+    """Returns an error that lists the known names and the closest one to what was given.
+
+    >>> raise unknown_name("method", "dpsgf", ["sgd", "dpsgd"])
+    Traceback (most recent call last):
+    equidp.errors.SettingError: unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -20,7 +25,11 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
 
 
 def names(text: str) -> list[str]:
-    """What stands between commas; a name with a comma of its own in double quotes, as in a CSV file."""
+    """Returns the names between commas; double quotes protect a comma within a name, as in a CSV file.
+
+    >>> names('age, "Hb, g/dL"')
+    ['age', 'Hb, g/dL']
+    """
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
@@ -29,11 +38,15 @@ def check_number(interval: str, hint: str = "", **given: Any) -> None:
 
     Raises:
         SettingError: names the setting, what was given and what was expected, and ends with the hint.
+
+    >>> check_number("(0, 1]", ", a share", tau=2)
+    Traceback (most recent call last):
+    equidp.errors.SettingError: tau=2; expected a number in (0, 1], a share.
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in given.items():
         if not (
-            _is_number(value)
+            isinstance(value, Real)
             and (low <= value if interval.startswith("[") else low < value)
             and (value <= high if interval.endswith("]") else value < high)
         ):
@@ -49,11 +62,11 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
 
     Raises:
         SettingError: as `check_number`.
+
+    >>> check_whole(1, steps=1.5)
+    Traceback (most recent call last):
+    equidp.errors.SettingError: steps=1.5; expected a whole number >= 1.
     """
     for name, value in given.items():
-        if not (_is_number(value) and value >= least and value % 1 == 0):
+        if not (isinstance(value, Real) and value >= least and value % 1 == 0):
             raise SettingError(f"{name}={value!r}; expected a whole number >= {least}{hint}.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)

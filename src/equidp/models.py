@@ -1,4 +1,4 @@
-"""The papers' models, by name."""
+"""The papers' models, by name. A model is made from the shape of one input and the number of classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """20 and 50 maps of 5x5, each pooled by 2, then 500 units: 431,080 parameters on MNIST (Xu et al.)."""
+    """Two convolutions, 20 and 50 maps of 5x5, each pooled by 2, then 500 units (Xu et al., MNIST)."""
     channels, height, width = _image(input_shape, smallest=16, name="lenet")
     side = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
     return nn.Sequential(
@@ -47,7 +47,7 @@ def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """16 and 32 maps of 3x3, each pooled by 2, and one linear layer: for small images such as 8x8 digits."""
+    """Two convolutions, 16 and 32 maps of 3x3, each pooled by 2, and one linear layer: for 8x8 digits."""
     channels, height, width = _image(input_shape, smallest=4, name="small-cnn")
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
@@ -62,7 +62,7 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def tanh_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """32 and 16 maps of 3x3 with tanh and one linear layer (Esipova et al., MNIST)."""
+    """Two convolutions, 32 and 16 maps of 3x3, with tanh, and one linear layer (Esipova et al., MNIST)."""
     channels, height, width = _image(input_shape, smallest=5, name="tanh-cnn")
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
@@ -113,7 +113,11 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "tanh-cnn": tanh_cnn,
     "resnet20": resnet20,
 }
-"""Name -> factory(shape of one input, number of classes), with fresh weights from torch's global generator."""
+"""Name -> factory(shape of one input, number of classes); weights come from torch's global generator.
+
+>>> MODELS["logistic"]((40,), 2)(torch.zeros(5, 40)).shape
+torch.Size([5, 2])
+"""
 
 
 def _image(shape: tuple[int, ...], *, smallest: int, name: str) -> tuple[int, int, int]:
