@@ -16,12 +16,13 @@ import equidp
 from equidp.errors import SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
+from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
 
 
 @pytest.fixture(scope="module")
 def run():
-    trainer = make_trainer(policy=equidp.DPSGDF(1.0, 2), epochs=3)
+    trainer = make_trainer(policy=equidp.DPSGDF(1.0), epochs=3)
     trainer.fit()
     trainer.ledger.spend(StepEvent(1.0, 30.0))  # what a release costs
     return trainer.run()
@@ -163,7 +164,7 @@ def test_epsilon_in_words_is_never_below_the_truth():
 
 
 def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
-    return SimpleNamespace(epsilon=lambda: epsilon, delta=delta, settings={"training examples": 1000})
+    return SimpleNamespace(epsilon=lambda: epsilon, delta=delta, facts=RunFacts(num_examples=1000))
 
 
 def test_no_more_is_promised_than_epsilon_and_delta_hold():

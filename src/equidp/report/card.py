@@ -19,7 +19,7 @@ from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
-from equidp.training.run import Run
+from equidp.training.run import Run, RunFacts
 
 LEVEL = 0.95
 _FEWEST = 5  # test examples that the figures of a card are computed from
@@ -156,7 +156,7 @@ def _card(
     released: Mapping[str, float],
     details: Mapping[str, Any],
 ) -> Card:
-    spent, facts = run.epsilon(), dict(run.settings)
+    spent, facts = run.epsilon(), run.facts
     metrics = _Metrics() if test is None else _metrics(run, test)
     return Card(
         title=f"Model card: {data}" if data else "Model card",
@@ -168,12 +168,12 @@ def _card(
         recompute=_recompute(run),
         metrics=metrics,
         level=f"{LEVEL:.0%}",
-        groups=facts.pop("groups", () if test is None else test.group_names),
-        classes=facts.pop("classes", () if test is None else test.class_names),
+        groups=facts.groups or (() if test is None else test.group_names),
+        classes=facts.classes or (() if test is None else test.class_names),
         notes=notes,
         released=released,
         limits=LIMITS,
-        settings={**facts, **details},
+        settings={**_settings(facts), **details},
         versions=versions(),
         hashes={"model weights (SHA-256)": weights_digest(run.model)},
         made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -200,7 +200,7 @@ def guarantee_in_words(run: Run) -> list[str]:
         f"of about {delta:g}.",
         "This holds for every example of every group.",
     ]
-    examples = _num_examples(run)
+    examples = run.facts.num_examples
     if examples is not None and delta >= 1 / examples:
         sentences.append(
             f"Warning: delta is not below 1/n, n = {examples:,} training examples: a method that publishes "
@@ -209,8 +209,21 @@ def guarantee_in_words(run: Run) -> list[str]:
     return sentences
 
 
-def _num_examples(run: Run) -> int | None:
-    return run.settings.get("training examples")
+def _settings(facts: RunFacts) -> dict[str, Any]:
+    """The facts of a run as names and values, without those that are not known."""
+    settings = {
+        "method": facts.method,
+        **facts.method_settings,
+        "training examples": facts.num_examples,
+        "expected batch size": facts.expected_batch_size,
+        "planned steps": facts.steps,
+        "steps of the whole plan": facts.planned_steps,
+        "optimizer": facts.optimizer,
+        "learning rate": facts.learning_rate,
+        "gradient engine": facts.engine,
+        "randomness": "a seed: for research only" if facts.seeded else "the operating system",
+    }
+    return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
 def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:

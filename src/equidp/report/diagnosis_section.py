@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
 from equidp.comparison.result import Comparison
 from equidp.report.findings import Figure, averaged, findings
-from equidp.report.format import label
 from equidp.report.plots import DIAGNOSIS_PLOTS, Drawn, drawn
-from equidp.report.summary import Summary
+from equidp.report.summary import Summary, by_kind
 
 _RISKS = ("excess", "direction", "magnitude", "noise", "direction_alternative", "magnitude_alternative")
 _FIGURES = (
@@ -48,22 +46,22 @@ class DiagnosisSection:
 
 def diagnosis_section(summary: Summary) -> DiagnosisSection | None:
     """The section; None without a diagnosis."""
-    if summary.comparison.sensitive_diagnosis is None:
+    diagnosis = summary.comparison.sensitive_diagnosis
+    if diagnosis is None:
         return None
-    pairs = summary.comparison.sensitive_diagnosis.sensitive_pairs
+    pairs = by_kind(diagnosis.sensitive_pairs)
     methods = []
-    for (method, setting), part in _by_kind(summary.comparison):
-        of_pairs = pairs[(pairs["method"] == method) & (pairs["setting"] == setting)] if len(pairs) else pairs
+    for kind, part in by_kind(diagnosis.sensitive_groups).items():
         risks = {name: averaged(part, name) for name in _RISKS}
         means = part.groupby("group", sort=False)[[f"sensitive_{name}" for name in _FIGURES]].mean()
         methods.append(
             MethodDiagnosis(
-                name=label(method, setting),
+                name=kind.label,
                 finding=_finding(part),
                 risks=[(group, [risks[name][group] for name in _RISKS]) for group in risks["excess"]],
                 figures=[(str(group), row.to_list()) for group, row in means.iterrows()],
                 best_bound_all=float(part["sensitive_best_bound_all"].mean()),
-                bounds=bound_sentences(of_pairs),
+                bounds=bound_sentences(pairs[kind]) if kind in pairs else [],
             )
         )
     return DiagnosisSection(methods, drawn(DIAGNOSIS_PLOTS, summary))
@@ -71,16 +69,17 @@ def diagnosis_section(summary: Summary) -> DiagnosisSection | None:
 
 def sensitive_findings(comparison: Comparison) -> list[str]:
     """A warning and a line for each diagnosed kind of run; nothing without a diagnosis."""
-    lines = [f"{label(*kind)}: {' '.join(_finding(part))}" for kind, part in _by_kind(comparison)]
-    if not lines:
+    if comparison.sensitive_diagnosis is None:
         return []
-    return ["Where the disparity comes from (computed from raw training data; must not be shared):", *lines]
+    parts = by_kind(comparison.sensitive_diagnosis.sensitive_groups)
+    return [
+        "Where the disparity comes from (computed from raw training data; must not be shared):",
+        *(f"{kind.label}: {' '.join(_finding(part))}" for kind, part in parts.items()),
+    ]
 
 
 def bound_sentences(pairs: pd.DataFrame) -> list[str]:
     """How the papers' bounds compare with what was measured, over all pairs and diagnosed steps."""
-    if pairs.empty:
-        return []
     pairs = pairs.rename(columns=lambda name: name.removeprefix("sensitive_"))
     assumed = int((pairs["convex"] & pairs["step_small"]).sum())
     below = int((pairs["direction_bound"] <= pairs["direction_gap"]).sum())
@@ -94,13 +93,6 @@ def bound_sentences(pairs: pd.DataFrame) -> list[str]:
         f"it predicted {predicted:,}. Tran et al.'s condition on norms alone held in "
         f"{int(pairs['norm_condition'].sum()):,} cases."
     ]
-
-
-def _by_kind(comparison: Comparison) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
-    if comparison.sensitive_diagnosis is not None:
-        groups = comparison.sensitive_diagnosis.sensitive_groups
-        for (method, setting), part in groups.groupby(["method", "setting"], sort=False):
-            yield (str(method), str(setting)), part
 
 
 def _finding(part: pd.DataFrame) -> list[str]:

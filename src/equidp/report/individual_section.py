@@ -34,19 +34,20 @@ class IndividualSection:
     """What the template shows."""
 
     sentences: list[str]
-    kinds: tuple[Kind, ...]
+    kinds: list[Kind]
     tables: list[IndividualTable]
 
 
 def individual_section(summary: Summary, *, include_sensitive: bool) -> IndividualSection | None:
     """The section, with true epsilons beside the released ones if asked for; None without individual privacy."""
-    means = summary.individual
-    if means.empty:
+    if not summary.individual:
         return None
     tables = [
         _plotted(summary, RELEASED_PLOT, "released_mean", lambda row: f"± {number(row.standard_error)}")
     ]
-    if (means["group_epsilon"] < means["epsilon"] * (1 - 1e-9)).any():
+    if any(
+        (part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in summary.individual.values()
+    ):
         tables.append(
             IndividualTable(
                 "The most that a member of a group can have",
@@ -66,11 +67,11 @@ def individual_section(summary: Summary, *, include_sensitive: bool) -> Individu
                 sensitive=True,
             )
         )
-    return IndividualSection(_sentences(summary), summary.private_kinds, tables)
+    return IndividualSection(_sentences(summary), list(summary.individual), tables)
 
 
 def _sentences(summary: Summary) -> list[str]:
-    firsts = {kind: summary.individual.loc[kind].iloc[0] for kind in summary.private_kinds}
+    firsts = {kind: part.iloc[0] for kind, part in summary.individual.items()}
     spent = ", ".join(
         f"{kind.label} {upper(first['epsilon'])} (with the release {upper(first['epsilon_with_release'])})"
         for kind, first in firsts.items()
@@ -96,9 +97,9 @@ def _plotted(
 
 
 def _rows(summary: Summary, column: str, small: Callable[[Any], str]) -> list[tuple[str, int, list[Cell]]]:
-    data, means = summary.setup.data, summary.individual
     rows = []
-    for name, size in zip(data.group_names, data.train_group_sizes, strict=True):
-        places = [means.loc[(*kind, name)] for kind in summary.private_kinds]
-        rows.append((name, size, [Cell(place[column], small(place)) for place in places]))
+    for name in summary.setup.data.group_names:
+        places = [part.loc[name] for part in summary.individual.values()]
+        cells = [Cell(place[column], small(place)) for place in places]
+        rows.append((name, summary.sizes()[name], cells))
     return rows

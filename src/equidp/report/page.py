@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from equidp._files import check_writable, write_whole
 from equidp.comparison.result import Comparison, Setup
-from equidp.data.dataset import ALL
 from equidp.evaluation.costs import METRICS
 from equidp.report import words
 from equidp.report.diagnosis_section import diagnosis_section
@@ -66,11 +65,9 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
 
 def _details(summary: Summary) -> list[tuple[str, int, list[dict[str, Interval]]]]:
     """Rows of the detail tables: group, training examples, and each metric of each kind of run."""
-    data = summary.setup.data
-    sizes = zip((*data.group_names, ALL), (*data.train_group_sizes, data.num_train), strict=True)
     return [
         (name, size, [{m: summary.interval(kind, name, m) for m in METRICS} for kind in summary.kinds])
-        for name, size in sizes
+        for name, size in summary.sizes().items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -68,25 +68,25 @@ class Summary:
 
     Attributes:
         comparison: the comparison itself.
-        kinds: of its runs, the baseline first.
         costs: `Comparison.costs()`.
-        by_group: `summary` of the costs: means and intervals over seeds, indexed by method, setting and group.
+        by_group: means and intervals over seeds (`equidp.evaluation.groups.summary`) of each kind of run, the
+            baseline first; indexed by group.
         gaps: `group_gaps` of the costs.
-        verdicts: `equal_cost` of the costs, indexed by method and setting.
+        verdicts: of `equal_cost`, for each kind of run.
         tests: `wilcoxon_table` of the costs.
-        individual: means over seeds of `Comparison.individual`, indexed by method, setting and group.
+        individual: means over seeds of `Comparison.individual` for each private kind of run, indexed by group;
+            empty if it was not asked for.
         overview: one row per kind of run.
-        no_better_than_one_answer: kinds whose accuracy hardly exceeds always answering the most frequent class.
+        no_better_than_one_answer: kinds whose accuracy hardly exceeds always giving the most frequent class.
     """
 
     comparison: Comparison
-    kinds: tuple[Kind, ...]
     costs: pd.DataFrame
-    by_group: pd.DataFrame
+    by_group: Mapping[Kind, pd.DataFrame]
     gaps: pd.DataFrame
-    verdicts: pd.DataFrame
+    verdicts: Mapping[Kind, str]
     tests: pd.DataFrame
-    individual: pd.DataFrame
+    individual: Mapping[Kind, pd.DataFrame]
     overview: tuple[Overview, ...]
     no_better_than_one_answer: tuple[Kind, ...]
 
@@ -96,65 +96,84 @@ class Summary:
         return self.comparison.setup
 
     @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds of run, the baseline first."""
+        return tuple(self.by_group)
+
+    @property
     def private_kinds(self) -> tuple[Kind, ...]:
         """Kinds of run other than the baseline."""
-        return tuple(kind for kind in self.kinds if kind.method != self.setup.baseline)
+        return tuple(kind for kind in self.by_group if kind.method != self.setup.baseline)
+
+    def sizes(self) -> dict[str, int]:
+        """Training examples of each group, and of all."""
+        data = self.setup.data
+        return {**dict(zip(data.group_names, data.train_group_sizes, strict=True)), ALL: data.num_train}
 
     def interval(self, kind: Kind, group: str, metric: str) -> Interval:
-        """A metric of `equidp.evaluation.costs.METRICS` over seeds."""
-        return Interval(*(self.by_group.at[(*kind, group), f"{metric}_{end}"] for end in Interval._fields))
+        """One of `equidp.evaluation.costs.METRICS` over seeds."""
+        return _interval(self.by_group[kind].loc[group], metric)
 
 
 @lru_cache(maxsize=1)
 def summarise(comparison: Comparison) -> Summary:
     """The summary of a comparison; kept for the next call with the same one."""
     costs, setup = comparison.costs(), comparison.setup
-    kinds = tuple(dict.fromkeys(map(Kind, costs["method"], costs["setting"])))
-    by_group = summary(costs, setup.level).set_index(["method", "setting", "group"])
-    verdicts = equal_cost(costs, setup.tau, setup.level).set_index(["method", "setting"])
-    accuracy = by_group["accuracy_mean"].xs(ALL, level="group")
-    share = setup.data.most_frequent_class[1]
+    by_group = _indexed(summary(costs, setup.level))
+    gaps = {kind: part.iloc[0] for kind, part in by_kind(equal_cost(costs, setup.tau, setup.level)).items()}
+    overview = tuple(_overview(kind, by_group[kind], gaps[kind], setup.baseline) for kind in by_group)
+    threshold = setup.data.most_frequent_class[1] + _HARDLY_BETTER
     return Summary(
         comparison=comparison,
-        kinds=kinds,
         costs=costs,
         by_group=by_group,
         gaps=group_gaps(costs),
-        verdicts=verdicts,
+        verdicts={kind: row["verdict"] for kind, row in gaps.items()},
         tests=wilcoxon_table(costs, setup.baseline),
         individual=_individual(comparison.individual),
-        overview=tuple(_overview(kinds, by_group, verdicts, setup.baseline)),
-        no_better_than_one_answer=tuple(kind for kind in kinds if accuracy[kind] < share + _HARDLY_BETTER),
+        overview=overview,
+        no_better_than_one_answer=tuple(row.kind for row in overview if row.accuracy < threshold),
     )
 
 
-def _individual(rows: pd.DataFrame) -> pd.DataFrame:
+def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
+    """The rows of each kind of run, in the order of their first rows."""
     if rows.empty:
-        return rows
+        return {}
+    return {Kind(*key): part for key, part in rows.groupby(["method", "setting"], sort=False)}
+
+
+def _individual(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
+    if rows.empty:
+        return {}
     grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
     means = grouped.mean().drop(columns="seed")
-    return means.assign(standard_error=means["standard_error"] / grouped["seed"].nunique() ** 0.5)
+    error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
+    return _indexed(means.assign(standard_error=error).reset_index())
 
 
-def _overview(
-    kinds: tuple[Kind, ...], by_group: pd.DataFrame, verdicts: pd.DataFrame, baseline: str
-) -> Iterator[Overview]:
-    for kind in kinds:
-        part = by_group.loc[kind]
-        epsilon, accuracy = float(part.at[ALL, "epsilon"]), float(part.at[ALL, "accuracy_mean"])
-        if kind.method == baseline:
-            nothing = Interval(np.nan, np.nan, np.nan)
-            yield Overview(kind, epsilon, accuracy, np.nan, "", np.nan, nothing, "reference")
-            continue
-        costs = part["privacy_cost_mean"].drop(ALL)
-        verdict = verdicts.loc[kind]
-        yield Overview(
-            kind=kind,
-            epsilon=epsilon,
-            accuracy=accuracy,
-            cost=float(part.at[ALL, "privacy_cost_mean"]),
-            worst_group=str(costs.idxmax()),
-            worst_cost=float(costs.max()),
-            gap=Interval(*(float(verdict[f"gap_{end}"]) for end in Interval._fields)),
-            verdict=str(verdict["verdict"]),
+def _indexed(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
+    return {kind: part.set_index("group") for kind, part in by_kind(rows).items()}
+
+
+def _overview(kind: Kind, part: pd.DataFrame, gap: pd.Series, baseline: str) -> Overview:
+    overall, costs = part.loc[ALL], part["privacy_cost_mean"].drop(ALL)
+    if kind.method == baseline:
+        nothing = Interval(np.nan, np.nan, np.nan)
+        return Overview(
+            kind, overall["epsilon"], overall["accuracy_mean"], np.nan, "", np.nan, nothing, "reference"
         )
+    return Overview(
+        kind=kind,
+        epsilon=overall["epsilon"],
+        accuracy=overall["accuracy_mean"],
+        cost=overall["privacy_cost_mean"],
+        worst_group=str(costs.idxmax()),
+        worst_cost=costs.max(),
+        gap=_interval(gap, "gap"),
+        verdict=gap["verdict"],
+    )
+
+
+def _interval(row: pd.Series, name: str) -> Interval:
+    return Interval(*(row[f"{name}_{end}"] for end in Interval._fields))

@@ -72,8 +72,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for table in _detail_tables(summary, console.width):
         console.print()
         console.print(table)
-    if not summary.individual.empty:
-        cost = number(summary.individual["release_epsilon"].iloc[0])
+    if summary.individual:
+        cost = number(comparison.individual["release_epsilon"].iloc[0])
         console.print(
             f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
         )
@@ -146,9 +146,7 @@ def _overview_table(summary: Summary) -> Table:
 
 def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
     """Means over seeds, groups down and as many kinds of run across as fit; the page has the intervals."""
-    data = summary.setup.data
-    sizes = zip((*data.group_names, ALL), (*data.train_group_sizes, data.num_train), strict=True)
-    heads = {group: f"{group} ({size:,})" for group, size in sizes}
+    heads = {group: f"{group} ({size:,})" for group, size in summary.sizes().items()}
     for metric, title, show in _DETAILS:
         kinds = summary.private_kinds if metric in COSTS else summary.kinds
         for shown in _fitting({kind: _column_width(kind) for kind in kinds}, width, heads.values()):
@@ -162,12 +160,13 @@ def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
 
 def _individual_tables(summary: Summary, width: int) -> Iterator[Table]:
     groups = summary.setup.data.group_names
-    columns = {}
-    for kind in summary.private_kinds:
-        part = summary.individual.loc[kind].loc[list(groups)]
-        columns[kind.label] = [
-            f"{number(row.released_mean)} ± {number(row.standard_error)}" for row in part.itertuples()
+    columns = {
+        kind.label: [
+            f"{number(row.released_mean)} ± {number(row.standard_error)}"
+            for row in part.loc[list(groups)].itertuples()
         ]
+        for kind, part in summary.individual.items()
+    }
     sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
     for shown in _fitting(sizes, width, ("group", *groups)):
         rows = {group: [columns[name][at] for name in shown] for at, group in enumerate(groups)}

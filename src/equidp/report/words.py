@@ -10,7 +10,7 @@ from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
 from equidp.evaluation.intervals import mean_interval
 from equidp.report.format import label, points
-from equidp.report.summary import Summary
+from equidp.report.summary import Kind, Summary
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30
@@ -22,9 +22,8 @@ def finding(summary: Summary) -> list[str]:
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
     """
-    setup, kinds = summary.setup, summary.private_kinds
-    setting = kinds[0].setting
-    methods = [kind.method for kind in kinds if kind.setting == setting]
+    setup, setting = summary.setup, summary.private_kinds[0].setting
+    methods = [kind.method for kind in summary.private_kinds if kind.setting == setting]
     standard = STANDARD if STANDARD in methods else methods[0]
     sentences = [_who_pays(summary.costs, standard, setting, setup.level)]
     if len(methods) > 1:
@@ -32,7 +31,7 @@ def finding(summary: Summary) -> list[str]:
         gaps = gaps[(gaps["pair"] == "largest") & (gaps["setting"] == setting) & gaps["method"].isin(methods)]
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")
         sentences.append(_who_narrows(table, standard, setup.level))
-    verdicts = {method: str(summary.verdicts.at[(method, setting), "verdict"]) for method in methods}
+    verdicts = {method: summary.verdicts[Kind(method, setting)] for method in methods}
     sentences.append(_who_holds(verdicts, setup))
     return sentences + _no_better_than_one_answer(summary) + _few_to_test_on(setup)
 

@@ -248,7 +248,9 @@ def _write_cards(
             "input columns": tuple(
                 column.name for column in TableEncoder.from_json((place / ENCODER).read_text()).columns
             ),
-            "public bounds": ", ".join(f"{name}={low:g}:{high:g}" for name, (low, high) in config.bounds.items())
+            "public bounds": ", ".join(
+                f"{name}={low:g}:{high:g}" for name, (low, high) in config.bounds.items()
+            )
             or "none",
             "missing values": "a category of their own" if config.missing == "category" else "refused",
             "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about {config.test_share:g}",

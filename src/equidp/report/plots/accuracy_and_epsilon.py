@@ -20,11 +20,10 @@ def accuracy_and_epsilon(summary: Summary, axis: str, *, column: str) -> str:
 
 
 def _figure(summary: Summary, axis: str, column: str) -> Figure:
-    means = summary.individual
+    largest = max(part["epsilon"].max() for part in summary.individual.values())
     colours = group_colours(summary.setup.data, summary.setup.data.group_names)
-    figure, axes = panels(summary.private_kinds, 2.5, "mean epsilon; dotted: the run's", axis, colours)
-    for panel, kind in zip(axes, summary.private_kinds, strict=True):
-        part = means.loc[kind]
+    figure, axes = panels(list(summary.individual), 2.5, "mean epsilon; dotted: the run's", axis, colours)
+    for panel, (kind, part) in zip(axes, summary.individual.items(), strict=True):
         for name, colour in colours.items():
             spread = 0.0 if column.startswith("sensitive") else 2 * part.at[name, "standard_error"]
             place = part.at[name, column], 100 * summary.interval(kind, name, "accuracy").mean
@@ -34,5 +33,5 @@ def _figure(summary: Summary, axis: str, column: str) -> Figure:
             if len(colours) > MOST_COLOURED:
                 panel.annotate(short(name[:8]), place, xytext=(4, 3), textcoords="offset points", fontsize=7)
         panel.axvline(part["epsilon"].iloc[0], color=INK, linewidth=0.8, linestyle=":")
-        panel.set_xlim(0, 1.06 * means["epsilon"].max())
+        panel.set_xlim(0, 1.06 * largest)
     return figure

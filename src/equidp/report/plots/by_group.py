@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from equidp.data.dataset import ALL
 from equidp.evaluation.costs import COSTS
-from equidp.report.plots.style import GREY, INK, kind_colour, short, svg
+from equidp.report.plots.style import GREY, INK, in_points, kind_colour, short, svg
 from equidp.report.summary import Summary
 
 
@@ -17,17 +16,17 @@ def by_group(summary: Summary, axis: str, *, metric: str) -> str:
 
 
 def _figure(summary: Summary, axis: str, metric: str) -> Figure:
-    data, cost = summary.setup.data, metric in COSTS
+    cost = metric in COSTS
     kinds = summary.private_kinds if cost else summary.kinds
-    names = [*data.group_names, ALL]
+    names = list(summary.sizes())
     figure = Figure(figsize=(8.2, 0.9 + len(names) * max(0.34, 0.11 * len(kinds))))
     axes = figure.subplots()
     for at, kind in enumerate(kinds):
-        means, low, high = 100 * np.array([summary.interval(kind, name, metric) for name in names]).T
+        means, errors = in_points(summary.interval(kind, name, metric) for name in names)
         axes.errorbar(
             means,
             np.arange(len(names)) + 0.7 * ((at + 0.5) / len(kinds) - 0.5),
-            xerr=np.nan_to_num([means - low, high - means]),
+            xerr=errors,
             fmt="o",
             markersize=5,
             linewidth=1.2,
@@ -37,8 +36,7 @@ def _figure(summary: Summary, axis: str, metric: str) -> Figure:
     for edge in np.arange(len(names) - 1) + 0.5:
         axes.axhline(edge, color=GREY, linewidth=0.6, alpha=0.5 if edge < len(names) - 1.6 else 1.0)
     axes.grid(axis="y", visible=False)
-    sizes = (*data.train_group_sizes, data.num_train)
-    heads = [f"{short(name)}  ({size:,})" for name, size in zip(names, sizes, strict=True)]
+    heads = [f"{short(name)}  ({size:,})" for name, size in summary.sizes().items()]
     axes.set_yticks(range(len(names)), heads)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel(axis)

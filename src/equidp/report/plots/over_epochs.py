@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from equidp.report.plots.style import GREY, group_colours, panels, svg
-from equidp.report.summary import Summary
+from equidp.report.summary import Summary, by_kind
 
 _WIDE_RANGE = 30
 """Values that differ by a larger factor are shown on a logarithmic scale."""
@@ -35,15 +35,15 @@ def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, column: str) -> F
         return None
     values = epochs[column]
     logarithmic = values.min() > 0 and values.max() > _WIDE_RANGE * values.min()
-    means = epochs.groupby(["method", "setting", "group", "epoch"], sort=False)[column].mean()
-    kinds = [kind for kind in summary.kinds if kind in means.index.droplevel(["group", "epoch"])]
-    names = [name for name in summary.setup.data.group_names if name in means.index.unique("group")]
+    parts = by_kind(epochs)
+    names = [name for name in summary.setup.data.group_names if name in set(epochs["group"])]
     colours = group_colours(summary.setup.data, names)
-    figure, axes = panels(kinds, 2.3, "epoch", axis, colours)
-    for panel, kind in zip(axes, kinds, strict=True):
+    figure, axes = panels(list(parts), 2.3, "epoch", axis, colours)
+    for panel, part in zip(axes, parts.values(), strict=True):
         for name in sorted(colours, key=lambda name: colours[name] != GREY):
-            style = {"linewidth": 0.9, "alpha": 0.7} if colours[name] == GREY else {"linewidth": 1.8}
-            panel.plot(means.loc[(*kind, name)].sort_index(), color=colours[name], **style)
+            width, alpha = (0.9, 0.7) if colours[name] == GREY else (1.8, 1.0)
+            means = part[part["group"] == name].groupby("epoch")[column].mean()
+            panel.plot(means, color=colours[name], linewidth=width, alpha=alpha)
         if logarithmic:
             panel.set_yscale("log")
     return figure

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from equidp.comparison.result import DataFacts
-from equidp.report.summary import Kind, Summary
+from equidp.report.summary import Interval, Kind, Summary
 
-COLOURS = (
+Floats = npt.NDArray[np.float64]
+COLOURS = [
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -26,7 +29,7 @@ COLOURS = (
     "#7F7F7F",
     "#B2912F",
     "#4D4D4D",
-)
+]
 GREY = "#9AA0A6"
 INK = "#010203"
 """Stands for the page's text colour, which differs between light and dark."""
@@ -96,17 +99,17 @@ def panels(
     return figure, list(grid.flat[: len(kinds)])
 
 
+def in_points(intervals: Iterable[Interval]) -> tuple[Floats, Floats]:
+    """Means, [n], and lengths of the error bars below and above them, [2, n], in percentage points."""
+    means, low, high = 100 * np.array(list(intervals)).T
+    return means, np.abs(np.nan_to_num([means - low, high - means]))
+
+
 def kind_colour(summary: Summary, kind: Kind) -> str:
-    """The colour of a kind of run, the same in every plot; grey for the baseline."""
+    """The colour of a kind of run in every plot; grey for the baseline."""
     if kind.method == summary.setup.baseline:
         return GREY
     return COLOURS[summary.private_kinds.index(kind) % len(COLOURS)]
-
-
-def method_colour(summary: Summary, method: str) -> str:
-    """The colour of a private method where its settings share one."""
-    methods = list(dict.fromkeys(kind.method for kind in summary.private_kinds))
-    return COLOURS[methods.index(method) % len(COLOURS)]
 
 
 def group_colours(data: DataFacts, names: Sequence[str]) -> dict[str, str]:

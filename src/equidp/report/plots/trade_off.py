@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
+
 from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
 from equidp.report.format import number
-from equidp.report.plots.style import INK, method_colour, svg
+from equidp.report.plots.style import COLOURS, INK, in_points, svg
 from equidp.report.summary import Summary
 
 
@@ -22,7 +23,8 @@ def _figure(summary: Summary, axis: str) -> Figure:
     figure = Figure(figsize=(8.2, 3.1))
     panels = figure.subplots(1, 2, sharex=True)
     rows = {row.kind: row for row in summary.overview}
-    for method in dict.fromkeys(kind.method for kind in summary.private_kinds):
+    methods = dict.fromkeys(kind.method for kind in summary.private_kinds)
+    for method, colour in zip(methods, itertools.cycle(COLOURS), strict=False):
         kinds = [kind for kind in summary.private_kinds if kind.method == method]
         kinds.sort(key=lambda kind: rows[kind].epsilon)
         shown = (
@@ -30,14 +32,14 @@ def _figure(summary: Summary, axis: str) -> Figure:
             [rows[kind].gap for kind in kinds],
         )
         for panel, intervals in zip(panels, shown, strict=True):
-            means, low, high = 100 * np.array(intervals).T
+            means, errors = in_points(intervals)
             panel.errorbar(
                 [rows[kind].epsilon for kind in kinds],
                 means,
-                yerr=np.nan_to_num([means - low, high - means]),
+                yerr=errors,
                 fmt="o-",
                 markersize=4,
-                color=method_colour(summary, method),
+                color=colour,
                 label=method,
             )
     panels[0].set_title("cost over all test examples")
