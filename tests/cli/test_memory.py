@@ -16,11 +16,11 @@ if sys.argv[1] == "keep":
     from equidp.cli.memory import keep_freed_memory
     keep_freed_memory()
 def use():
-    return np.ones(2**24)  # 128 MiB
-for _ in range(3):
+    return np.ones(5 * 2**20)  # 40 MiB; below 32 the C library may keep memory by itself
+for _ in range(2):
     use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
+for _ in range(5):
     use()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
