@@ -1,9 +1,12 @@
-"""Do comparisons give the same figures with either engine? Accuracy and loss of every group after whole runs, side by side.
+"""Do comparisons give the same figures with either engine? Accuracy and loss of every group after whole runs,
+side by side.
 
-    EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] [--out same.json]
+    EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] \\
+        [--out same.json]
 
-The engines add the same products in another order. In float64 that is far below what any figure shows. In float32 a network's run
-may part from its twin, as two runs of one engine do on machines that add in another order; so both are printed.
+The engines add the same products in another order. In float64 that is far below what any figure shows. In
+float32 a network's run may part from its twin, as two runs of one engine do on machines that add in another
+order; so both are printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Imports point downwards, the trusted kernel stands alone, files stay small, and the checker sees each broken rule."""
+"""Imports point downwards, the trusted kernel stands alone, files stay small, and the checker sees each
+broken rule."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.house import Limits, Package, cycles, offences, private_torch, sizes, trusted, upward
+from support.house import LIMITS, Limits, Package, cycles, offences, private_torch, sizes, trusted, upward
 
 SOUND = {
     "__init__.py": "from equidp.cli import app\n",
@@ -129,4 +130,4 @@ def test_sizes_have_limits(tmp_path):
     assert seen(sizes(made, Limits(4, 30, lines)), made.root) == {".:1"}
     assert seen(sizes(made, Limits(5, 29, lines)), made.root) == {"_validate.py:30"}
     assert seen(sizes(made, Limits(5, 30, lines - 1)), made.root) == {".:1"}
-    assert Limits() == (8, 300, 15_500)
+    assert LIMITS == (8, 300, 15_500)

@@ -167,7 +167,7 @@ def test_nothing_is_diagnosed_unasked(people, command):
 
 
 def test_an_ablation_is_a_table(people, command):
-    code, out, err = command("ablate", *TABLE, "--seeds", "2", "--json", "a.json", cwd=people)
+    code, out, err = command("ablate", *TABLE, "--seeds", "2", "--jobs", "1", "--json", "a.json", cwd=people)
     assert code == 0, err
     for word in ("none", "magnitude", "direction", "both", "±"):
         assert word in out

@@ -204,8 +204,9 @@ def test_odd_tables(monkeypatch, examples):
             folder = Path(name)
             (folder / "odd.csv").write_bytes(content)
             code, out, err = invoke(
-                "train", str(folder / "odd.csv"), "--target", "income", "--group", "sex", *options, "--method", method,
-                "--accountant", "rdp", "--batch-size", "5", "--epochs", "1", "--out", str(folder / "run"),
+                "train", str(folder / "odd.csv"), "--target", "income", "--group", "sex", *options,
+                "--method", method, "--accountant", "rdp", "--batch-size", "5",
+                "--epochs", "1", "--out", str(folder / "run"),
                 *(("--noise-multiplier", "2") if method != "sgd" else ()),
             )  # fmt: skip
             seen[code] += 1

@@ -1,4 +1,5 @@
-"""Downloads are checked; a folder of one's own comes first. Against a local server with files in the source's layout."""
+"""Downloads are checked; a folder of one's own comes first. Against a local server with files in the source's
+layout."""
 
 from __future__ import annotations
 

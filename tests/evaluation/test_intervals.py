@@ -103,7 +103,8 @@ def test_costs_are_paired_differences():
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
-    """500 samples of 50 at 90%: fewer than 85% would occur once in 10,000 if they did; Wilson's coverage at 0.8 is 0.89."""
+    """500 samples of 50 at 90%: fewer than 85% would occur once in 10,000 if they did; Wilson's coverage at
+    0.8 is 0.89."""
     generator = np.random.default_rng(0)
     covered = [
         low <= 0.8 <= high

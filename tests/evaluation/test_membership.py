@@ -50,7 +50,8 @@ def test_likelihood_ratios_are_those_of_the_true_gaussians(shadows):
 
 
 def test_figures_of_scores_with_a_known_distribution():
-    """Members' scores a standard Gaussian around 1, others' around 0: AUC, best success rate and TPRs are known."""
+    """Members' scores a standard Gaussian around 1, others' around 0: AUC, best success rate and TPRs are
+    known."""
     generator = np.random.default_rng(1)
     members = np.arange(20_000) % 2 == 0
     scores = generator.normal(members * 1.0, 1.0)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 class GivenGradients:
-    """An engine whose per-example gradients are its inputs, [batch, d]: what the mechanism does with them is plain to see."""
+    """An engine whose per-example gradients are its inputs, [batch, d]: what the mechanism does with them is
+    plain to see."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.parameter = parameter

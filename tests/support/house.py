@@ -2,8 +2,9 @@
 
     python tests/support/house.py [src/equidp]
 
-Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any. Imports inside functions and
-under TYPE_CHECKING count like all others, and so does `import_module` with a literal name.
+Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any. Imports
+inside functions and under TYPE_CHECKING count like all others, and so does `import_module` with a literal
+name.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class Limits(NamedTuple):
     root_modules: int = 8
     file_lines: int = 300
     package_lines: int = 15_500
+
+
+LIMITS = Limits()
 
 
 class Offence(NamedTuple):
@@ -123,11 +127,12 @@ class Package:
 
 def _names_import_module(node: ast.Call) -> bool:
     called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    literal = bool(node.args) and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    first = node.args[0] if node.args else None
+    literal = isinstance(first, ast.Constant) and isinstance(first.value, str)
     return called in ("import_module", "__import__") and literal
 
 
-def offences(package: Package, limits: Limits = Limits()) -> list[Offence]:
+def offences(package: Package, limits: Limits = LIMITS) -> list[Offence]:
     """All offences against the rules of the house."""
     return [
         *cycles(package),
@@ -139,7 +144,8 @@ def offences(package: Package, limits: Limits = Limits()) -> list[Offence]:
 
 
 def cycles(package: Package) -> Iterator[Offence]:
-    """Shortest cycles first, and none that shares an import with one before; the offence stands at each import of the cycle."""
+    """Shortest cycles first, and none that shares an import with one before; the offence stands at each
+    import of the cycle."""
     lines: dict[str, dict[str, int]] = {name: {} for name in package.files}
     for importer, imported, line in package.imports:
         lines[importer].setdefault(imported, line)
@@ -196,7 +202,8 @@ def trusted(package: Package) -> Iterator[Offence]:
     """Imports by the trusted kernel of anything of the package that an auditor would have to read too."""
     for importer, imported, line in package.imports:
         if _top(importer) == TRUSTED and _top(imported) not in TRUSTED_MAY_IMPORT:
-            message = f"{importer} imports {imported}; {TRUSTED} may import {', '.join(TRUSTED_MAY_IMPORT)} only"
+            allowed = ", ".join(TRUSTED_MAY_IMPORT)
+            message = f"{importer} imports {imported}; {TRUSTED} may import {allowed} only"
             yield Offence(package.files[importer], line, message)
 
 

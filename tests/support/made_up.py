@@ -54,13 +54,15 @@ def made_up(
                         shown |= {"clipping_bound": bound, "epsilon": 1.0}
                         epochs.append({**run, "epoch": epoch, "step": epoch, "group": group, **shown})
     settings_of_all = {
-        "data": "made-up", "model": "logistic", "batch_size": 64, "epochs": 5, "steps": 50, "sample_rate": 0.1,
-        "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "clipping_bound": 1.0, "noise_multipliers": {"dpsgd": 1.0},
-        "statistics_ratio": 10.0, "smoothing": 0.0, "delta": 1e-5, "by_method": {}, "seeds": list(range(seeds)),
+        "data": "made-up", "model": "logistic", "batch_size": 64, "epochs": 5, "steps": 50,
+        "sample_rate": 0.1, "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0,
+        "clipping_bound": 1.0, "noise_multipliers": {"dpsgd": 1.0}, "statistics_ratio": 10.0,
+        "smoothing": 0.0, "delta": 1e-5, "by_method": {}, "seeds": list(range(seeds)),
         "methods": ["sgd", *costs], "baseline": "sgd", "num_train": 640, "num_train_by_seed": [640],
         "most_frequent_class": ("yes", 0.3), "highlighted_groups": None, "group_names": groups,
         "class_names": ["no", "yes"], "train_group_sizes": [640 // len(groups)] * len(groups),
-        "test_group_sizes": [100] * len(groups), "notes": ["A note on preparation."], "versions": {"equidp": "0"},
+        "test_group_sizes": [100] * len(groups), "notes": ["A note on preparation."],
+        "versions": {"equidp": "0"},
         "tau": 0.05, "level": 0.95, "command": "equidp compare",
     }  # fmt: skip
     return Comparison(settings_of_all, pd.DataFrame(results), pd.DataFrame(epochs))

@@ -2,7 +2,8 @@
 
     python tests/support/wheel.py
 
-Needs setuptools in the environment that runs it (`make install` puts it there) and an index of packages for the clean one.
+Needs setuptools in the environment that runs it (`make install` puts it there) and an index of packages for
+the clean one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ def run(*command: object, cwd: Path) -> None:
 
 def output(*command: object, cwd: Path) -> str:
     found = subprocess.run(
-        [str(each) for each in command], cwd=cwd, env=environment(), check=True, capture_output=True, text=True
+        [str(each) for each in command],
+        cwd=cwd,
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return found.stdout.strip()
 
