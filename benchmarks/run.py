@@ -91,8 +91,8 @@ def _heading(device: torch.device, returning: bool) -> str:
     return (
         "# Benchmarks\n\n"
         f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; "
-        f"{packages}. Whole steps on one batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within "
-        "a turn. Freed memory "
+        f"{packages}. Whole steps on one batch, noise and optimizer included; contenders take turns; "
+        "medians, and medians of ratios within a turn. Freed memory "
         f"{'goes back to the operating system' if returning else 'is kept for the next step'} "
         "(`equidp.cli.memory`). Memory is the "
         "most that tensors take during a step, model and batch included."
