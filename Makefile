@@ -2,7 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test benchmark install clean
+# Two test processes on two cores; also what CI runs with.
+test soak: export OMP_NUM_THREADS ?= 1
+
+.PHONY: install demo test soak lint benchmark clean
 
 install: $(VENV)/.installed
 
@@ -17,11 +20,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/equidp compare --report equidp-report.html
 
-test: install
+# The linters, which .pre-commit-config.yaml lists too.
+lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/lint-imports
+
+# Linters, doctests and every test that is not marked soak: under five minutes on two idle cores.
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not soak"
+
+# Long tests, then the demo from the wheel, installed alone in a clean environment.
+soak: install
+	$(BIN)/python -m pytest -n 2 -m soak
+	$(BIN)/python tests/support/wheel.py
 
 # Beside plain SGD and Opacus; prints a table and saves it as benchmarks/results.md.
 benchmark: install

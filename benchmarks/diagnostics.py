@@ -1,9 +1,10 @@
-"""What diagnosing one step costs: LeNet of 431,080 parameters, two groups, as many examples as MNIST with 500 eights.
+"""What diagnosing one step costs: LeNet of 431,080 parameters, two groups, as many examples as MNIST with 500
+eights.
 
     python benchmarks/diagnostics.py [--examples 54649] [--rounds 3]
 
-Times are of the processor, on one thread, so that other work on the machine counts little. Inputs are drawn: what they hold does
-not change what a diagnosis costs, since the number of vectors is fixed here.
+Times are of the processor, on one thread, so that other work on the machine counts little. Inputs are drawn:
+what they hold does not change what a diagnosis costs, since the number of vectors is fixed here.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def main() -> None:
         few = replace(effort, trace_vectors=2, gradient_examples=2000)
         memory = peak_bytes(diagnosis(few)) + resting
         print(
-            f"{name}: {median(ratios):.0f} training steps' time (from {min(ratios):.0f} to {max(ratios):.0f}), peak "
+            f"{name}: {median(ratios):.0f} training steps' time (from {min(ratios):.0f} to "
+            f"{max(ratios):.0f}), peak "
             f"{memory / 2**20:.0f} MiB, {memory / step_memory:.2f} times a training step's; {effort}",
             flush=True,
         )

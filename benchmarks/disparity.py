@@ -1,9 +1,11 @@
-"""Where the disparity between classes 2 and 8 comes from on MNIST, in Esipova et al.'s setting (their figure 12).
+"""Where the disparity between classes 2 and 8 comes from on MNIST, in Esipova et al.'s setting (their figure
+12).
 
-    EQUIDP_DATA=... python benchmarks/disparity.py [--epochs 12] [--methods dpsgd,global-adapt] [--out disparity.json]
+    EQUIDP_DATA=... python benchmarks/disparity.py [--epochs 12] [--methods dpsgd,global-adapt] \\
+        [--out disparity.json]
 
-Reads private data freely: for research on public data. Group gradients are of 1,000 examples of each class, and Hessian products of
-64, drawn anew for each.
+Reads private data freely: for research on public data. Group gradients are of 1,000 examples of each class,
+and Hessian products of 64, drawn anew for each.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def diagnosed(method: str, plan: Plan) -> list[dict[str, float | str]]:
 
 
 def draw(rows: list[dict[str, float | str]], path: Path) -> None:
-    """Curves by class: direction and magnitude, in either split, a column per method; two standard errors on either side."""
+    """Curves by class: direction and magnitude, in either split, a column per method; two standard errors on
+    either side."""
     table = pd.DataFrame(rows)
     methods = list(dict.fromkeys(table["method"]))
     figure = Figure(figsize=(4.6 * len(methods), 6.4))

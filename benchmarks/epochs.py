@@ -20,7 +20,8 @@ Epoch = Callable[[], object]
 
 
 def data() -> tuple[Batches, str]:
-    """Adult's training split where it is at hand, and numbers of the same shape where it is not; and which of them it is."""
+    """Adult's training split where it is at hand, and numbers of the same shape where it is not; and which of
+    them it is."""
     if os.environ.get(DATA_VARIABLE):
         train = open_source("adult").split(0).train
         return (train.inputs, train.targets, train.groups), "Adult"

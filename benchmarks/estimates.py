@@ -1,9 +1,12 @@
-"""How good are estimates of individual epsilons, and how good are noisy releases of them? One run on MNIST, beside the truth.
+"""How good are estimates of individual epsilons, and how good are noisy releases of them? One run on MNIST,
+beside the truth.
 
-    EQUIDP_DATA=... python benchmarks/estimates.py [--epochs 10] [--method dpsgd] [--clipping-bound C] [--out estimates.json]
+    EQUIDP_DATA=... python benchmarks/estimates.py [--epochs 10] [--method dpsgd] [--clipping-bound C] \\
+        [--out estimates.json]
 
-Norms of `held` examples in every step (exact), of all examples three times an epoch, and of each example when it was last drawn.
-Then, as in Yu et al., Table 2, 20 releases of the mean and of quantiles at (0.1, 1e-5). For public data: prints raw values.
+Norms of `held` examples in every step (exact), of all examples three times an epoch, and of each example when
+it was last drawn. Then, as in Yu et al., Table 2, 20 releases of the mean and of quantiles at (0.1, 1e-5).
+For public data: prints raw values.
 """
 
 from __future__ import annotations

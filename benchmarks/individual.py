@@ -1,4 +1,5 @@
-"""Individual accounting at size: a million examples with 100 times new norms, and what it adds to a step of LeNet on MNIST.
+"""Individual accounting at size: a million examples with 100 times new norms, and what it adds to a step of
+LeNet on MNIST.
 
 EQUIDP_DATA=... python benchmarks/individual.py [--examples 1000000] [--updates 100] [--steps 60]
 """
@@ -43,7 +44,8 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{chosen.examples:,} examples, {chosen.updates} updates: {accumulated - start:.1f} s to accumulate, "
-        f"{done - accumulated:.1f} s for all epsilons by Renyi (mean {epsilons.mean():.4f}); peak {peak:.2f} GiB in all."
+        f"{done - accumulated:.1f} s for all epsilons by Renyi (mean {epsilons.mean():.4f}); "
+        f"peak {peak:.2f} GiB in all."
     )
     for method in ("dpsgd", "dpsgd-f", "global-adapt"):
         share = accounting_share(method, chosen.steps)
@@ -74,7 +76,8 @@ class TimedAccountant(IndividualAccountant):
 
 
 def accounting_share(method: str, steps: int) -> float:
-    """Time of the accountant's part of the steps over that of the whole steps; norms are those of the batches.
+    """Time of the accountant's part of the steps over that of the whole steps; norms are those of the
+    batches.
 
     Means, because the accountant counts steps together; without the first steps, which warm up.
     """

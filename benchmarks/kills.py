@@ -2,9 +2,11 @@
 
     python benchmarks/kills.py --kills 200
 
-A run of `equidp train` is killed by SIGKILL and resumed until it is complete; then the next one begins. After each kill:
+A run of `equidp train` is killed by SIGKILL and resumed until it is complete; then the next one begins. After
+each kill:
 
-- the ledger is whole and counts at least the steps whose noise was drawn (each draw leaves a byte in a file beforehand);
+- the ledger is whole and counts at least the steps whose noise was drawn (each draw leaves a byte in a file
+  beforehand);
 - the last checkpoint is whole;
 
 and every run completes, with no more steps than planned but for blocks that were paid for ahead.
@@ -64,7 +66,8 @@ class Tally:
 def kill_over_and_over(
     kills: int, folder: Path, *, seed: int = 0, longest: float = 1.0, epochs: float = 400.0
 ) -> Tally:
-    """Runs of three methods on scikit-learn's digits, one after the other, until so many processes were killed.
+    """Runs of three methods on scikit-learn's digits, one after the other, until so many processes were
+    killed.
 
     Args:
         kills: how many.
@@ -175,10 +178,12 @@ def main() -> None:
             arguments.kills, Path(folder), seed=arguments.seed, longest=arguments.longest
         )
     print(
-        f"{tally.kills} kills, {tally.completed} runs, all completed, in {time.monotonic() - began:.0f} seconds"
+        f"{tally.kills} kills, {tally.completed} runs, all completed, "
+        f"in {time.monotonic() - began:.0f} seconds"
     )
     print(
-        f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; torn last lines: {tally.torn}"
+        f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; "
+        f"torn last lines: {tally.torn}"
     )
     print(f"unreadable checkpoints: {tally.unreadable}")
     print(f"steps that drew noise: {tally.drawn:,}; steps counted: {tally.counted:,}")

@@ -18,7 +18,8 @@ _TURN_SECONDS = 0.03
 def step_seconds(
     steps: Mapping[str, Step], reference: str, *, rounds: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of a step, and the median over rounds of its ratio to the reference's in the same round."""
+    """Median seconds of a step, and the median over rounds of its ratio to the reference's in the same
+    round."""
     repeats = {name: _repeats(step) for name, step in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
@@ -53,7 +54,8 @@ def _synchronise() -> None:
 
 
 def peak_bytes(step: Step) -> int:
-    """The most that tensors take during one step beyond what lives before it, by the allocators' own events."""
+    """The most that tensors take during one step beyond what lives before it, by the allocators' own
+    events."""
     step()
     gc.collect()
     if torch.cuda.is_available():

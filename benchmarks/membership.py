@@ -1,6 +1,7 @@
 """Who can be told to have been in the training data? Membership inference by group, with and without privacy.
 
-    python benchmarks/membership.py [--data digits] [--methods sgd,dpsgd,global-adapt] [--shadow-models 16] [--out membership.csv]
+    python benchmarks/membership.py [--data digits] [--methods sgd,dpsgd,global-adapt] [--shadow-models 16] \\
+        [--out membership.csv]
 
 For research on public data: figures follow from raw data.
 """

@@ -1,8 +1,10 @@
-"""Does evening out accuracy even out privacy? Accuracy and individual epsilon by class, on MNIST with 500 eights.
+"""Does evening out accuracy even out privacy? Accuracy and individual epsilon by class, on MNIST with 500
+eights.
 
     EQUIDP_DATA=... python benchmarks/privacy_by_group.py [--epochs 10] [--data mnist] [--out privacy.json]
 
-Reads private data freely: for research on public data. Norms of all examples are taken once an epoch, so epsilons are estimates.
+Reads private data freely: for research on public data. Norms of all examples are taken once an epoch, so
+epsilons are estimates.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def main() -> None:
     print("method         class   accuracy  epsilon: mean  median  95%     over lowest   (run)")
     for row in rows:
         print(
-            f"{row['method']:14s} {row['group']:6s} {row['accuracy']:8.4f} {row['mean']:14.4f} {row['median']:7.4f} "
+            f"{row['method']:14s} {row['group']:6s} {row['accuracy']:8.4f} {row['mean']:14.4f} "
+            f"{row['median']:7.4f} "
             f"{row['q95']:7.4f} {row['over_lowest']:10.3f} {row['run']:10.4f}"
         )
 

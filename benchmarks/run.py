@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument(
         "--returning-memory",
         action="store_true",
-        help="leave freed memory to the C library, which returns it to the operating system; the equidp command keeps it",
+        help="leave freed memory to the C library, which returns it to the operating system; the equidp "
+        "command keeps it",
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.md"))
     chosen = parser.parse_args()
@@ -67,7 +68,8 @@ def main() -> None:
         gc.collect()
     if advantages:
         lines.append(
-            f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in geometric mean over "
+            f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in "
+            f"geometric mean over "
             f"{len(advantages)} models (least: {min(advantages):.2f}).\n"
         )
     if not chosen.only:
@@ -88,9 +90,11 @@ def _heading(device: torch.device, returning: bool) -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "opacus", "equidp"))
     return (
         "# Benchmarks\n\n"
-        f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; {packages}. Whole steps on one "
-        "batch, noise and optimizer included; contenders take turns; medians, and medians of ratios within a turn. Freed memory "
-        f"{'goes back to the operating system' if returning else 'is kept for the next step'} (`equidp.cli.memory`). Memory is the "
+        f"`python benchmarks/run.py` on {device.type} ({where}), {torch.get_num_threads()} threads; "
+        f"{packages}. Whole steps on one batch, noise and optimizer included; contenders take turns; "
+        "medians, and medians of ratios within a turn. Freed memory "
+        f"{'goes back to the operating system' if returning else 'is kept for the next step'} "
+        "(`equidp.cli.memory`). Memory is the "
         "most that tensors take during a step, model and batch included."
     )
 
@@ -104,7 +108,8 @@ def _steps_table(
     refused: dict[str, str],
 ) -> str:
     rows = [
-        f"| {who} | {1000 * seconds[who]:.2f} | {ratios[who]:.2f} | {memory[who] / 2**20:.1f} | {memory[who] / memory[PLAIN]:.2f} |"
+        f"| {who} | {1000 * seconds[who]:.2f} | {ratios[who]:.2f} | {memory[who] / 2**20:.1f} | "
+        f"{memory[who] / memory[PLAIN]:.2f} |"
         for who in seconds
     ]
     rows += [f"| {who} | refused: {why} | | | |" for who, why in refused.items()]
@@ -128,7 +133,8 @@ def _epochs_table(source: str, seconds: dict[str, float], ratios: dict[str, floa
             "| | seconds | times plain SGD |",
             "| --- | ---: | ---: |",
             *rows,
-            f"\nOpacus with its DPDataLoader takes {fastest / ours:.1f} times as long as equidp at its fastest.",
+            f"\nOpacus with its DPDataLoader takes {fastest / ours:.1f} times as long as equidp at its "
+            "fastest.",
         ]
     )
 

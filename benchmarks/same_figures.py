@@ -1,105 +1,117 @@
-"""Do comparisons give the same figures with either engine? Accuracy and loss of every group after whole runs, side by side.
+"""Do runs give the same figures: with either engine, or before and after a change of the code?
 
-    EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] [--out same.json]
+    EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] \\
+        [--out same.json]
+    EQUIDP_DATA=... python benchmarks/same_figures.py --before CHECKOUT [--after CHECKOUT] \\
+        [--data digits,adult,dutch,csv] [--epochs 1] [--methods sgd,dpsgd]
 
-The engines add the same products in another order. In float64 that is far below what any figure shows. In float32 a network's run
-may part from its twin, as two runs of one engine do on machines that add in another order; so both are printed.
+The first prints by how much the engines differ; see two_engines.py. The second runs `equidp compare` from
+two checkouts, with the same seed and noise multiplier, and compares accuracy and loss of every method and
+group as they stand in the JSON, to ten decimals. It ends with exit code 1 where any figure differs or is
+missing. "csv" is a small table of numbers and texts, written for the purpose.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-from dataclasses import replace
-from functools import partial
-from itertools import product
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-import joblib
-import pandas as pd
-import torch
-from torch import nn
-
-from equidp import Plan, default_plan
-from equidp.comparison.grid import RunSpec, split
-from equidp.data import DataSplit, GroupedDataset, open_source
-from equidp.models import MODELS
-from equidp.training.build import make_trainer
-
-METHODS = {
-    "digits": ("sgd", "dpsgd", "dpsgd-f", "global-adapt"),
-    "mnist": ("sgd", "dpsgd", "naive", "dpsgd-f", "dpsgd-f-code", "global-adapt"),
-    "adult": ("sgd", "dpsgd", "naive", "dpsgd-f", "dpsgd-f-code"),
-    "dutch": ("sgd", "dpsgd", "naive", "dpsgd-f", "dpsgd-f-code"),
-}
-ENGINES = ("ghost", "functional")
+HERE = Path(__file__).parents[1]
+ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
+FIGURES = ("accuracy", "loss")
 
 
-def in_dtype(data: GroupedDataset, dtype: torch.dtype) -> GroupedDataset:
-    """The same examples in another precision."""
-    return replace(data, inputs=data.inputs.to(dtype))
+class Cell(NamedTuple):
+    """One figure's place: a group's result of a method on a dataset."""
+
+    data: str
+    method: str
+    group: str
 
 
-def figures(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype, engine: str) -> pd.DataFrame:
-    """A trained run's figures, one row per group."""
-    torch.set_num_threads(1)
-    source = open_source(name)
-    data = split(source, seed)
-    data = DataSplit(in_dtype(data.train, dtype), in_dtype(data.test, dtype), data.notes)
-    own = plan.for_method(method)
-    assert isinstance(own.model, str)
-    own = replace(own, model=partial(_model, own.model, dtype), delta=own.delta or 1e-5)
-    run = make_trainer(RunSpec(source, method, own, "", math.nan, seed, engine), data).fit()
-    return run.metrics(data.test).set_index("group")
+def compare_checkouts(before: Path, after: Path, names: list[str], methods: str, epochs: float) -> bool:
+    """Prints a table of what two checkouts find; whether all of it is the same."""
+    same = True
+    print(f"{'data':8s} {'method':14s} {'groups':>6s} {'accuracy, all':>14s} {'loss, all':>14s}  equal")
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            old, new = (figures(tree, name, methods, epochs, Path(folder)) for tree in (before, after))
+        for method in dict.fromkeys(cell.method for cell in (*old, *new)):
+            cells = [cell for cell in dict.fromkeys((*old, *new)) if cell.method == method]
+            differ = [cell for cell in cells if old.get(cell) != new.get(cell)]
+            accuracy, loss = new.get(Cell(name, method, "all"), (None, None))
+            verdict = f"no: {len(differ)} of {len(cells)} differ" if differ else "yes"
+            print(f"{name:8s} {method:14s} {len(cells):6d} {accuracy!s:>14s} {loss!s:>14s}  {verdict}")
+            for cell in differ:
+                print(f"    {cell.group}: before {old.get(cell)}, after {new.get(cell)}")
+            same = same and not differ
+        sys.stdout.flush()
+    return same
 
 
-def _model(name: str, dtype: torch.dtype, shape: tuple[int, ...], classes: int) -> nn.Module:
-    return MODELS[name](shape, classes).to(dtype)
+def figures(
+    tree: Path, name: str, methods: str, epochs: float, folder: Path
+) -> dict[Cell, tuple[float, ...]]:
+    """What `equidp compare` of a checkout finds: accuracy and loss of each method and group."""
+    work = Path(tempfile.mkdtemp(dir=folder))
+    data = ["csv.csv", "--target", "income", "--group", "sex"] if name == "csv" else [name]
+    write_table(work / "csv.csv")
+    command = [
+        *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),
+        *("--epochs", f"{epochs:g}", "--noise-multiplier", "1.5"),
+        *("--json", "out.json", "--directory", "runs"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} with {tree} ended with {done.returncode}:\n{done.stderr}")
+    rows = json.loads((work / "out.json").read_text(encoding="utf-8"))["results"]
+    return {Cell(name, row["method"], row["group"]): tuple(row[each] for each in FIGURES) for row in rows}
 
 
-def compared(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype) -> dict[str, float | str]:
-    """The largest differences over groups between the two engines' runs."""
-    one, other = (figures(name, method, seed, plan, dtype, engine) for engine in ENGINES)
-    row: dict[str, float | str] = {
-        "data": name,
-        "method": method,
-        "seed": seed,
-        "dtype": str(dtype).removeprefix("torch."),
-        "accuracy": float(one.loc["all", "accuracy"]),
-        "accuracy differs by": float((one["accuracy"] - other["accuracy"]).abs().max()),
-        "loss differs by": float((one["loss"] - other["loss"]).abs().max()),
-    }
-    print(row, flush=True)
-    return row
+def write_table(path: Path) -> None:
+    """A table of 600 people, of numbers and texts, the same each time."""
+    jobs = ("clerk", "cook", "miner, retired", "nurse")
+    rows = [
+        f'{18 + 7 * i % 53},{(i * i) % 97 / 10},"{jobs[(3 * i + i // 7) % 4]}",{"F" if i % 3 else "M"},'
+        f"{'high' if (18 + 7 * i % 53) + 5 * (i % 3) > 45 else 'low'}"
+        for i in range(600)
+    ]
+    path.write_text("\n".join(["age,hours,job,sex,income", *rows, ""]), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", default="digits,adult,dutch", help=f"some of {','.join(METHODS)}")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--epochs", type=float, help="default: each dataset's own")
+    parser.add_argument("--data", help="names with commas; default: all that either comparison knows")
+    parser.add_argument("--seeds", type=int, default=2, help="of each engine's runs")
+    parser.add_argument("--epochs", type=float, help="default: each dataset's own, and 1 with --before")
     parser.add_argument("--out", type=Path, default=Path("same.json"))
+    parser.add_argument("--before", type=Path, help="a checkout of another commit")
+    parser.add_argument("--after", type=Path, default=HERE, help="default: the one that this file is in")
+    parser.add_argument("--methods", default=ALL_METHODS, help="with --before")
     chosen = parser.parse_args()
-    names = chosen.data.split(",")
+    if chosen.before:
+        names = (chosen.data or "digits,adult,dutch,csv").split(",")
+        trees = [tree.resolve() for tree in (chosen.before, chosen.after)]
+        for tree in trees:
+            if not (tree / "src" / "equidp").is_dir():
+                parser.error(f"{tree} holds no src/equidp; expected a checkout of equidp")
+        sys.exit(not compare_checkouts(*trees, names, chosen.methods, chosen.epochs or 1))
+    os.environ["OMP_NUM_THREADS"] = "1"  # before the import of torch
+    from two_engines import METHODS, compare_engines
+
+    names = (chosen.data or "digits,adult,dutch").split(",")
     if unknown := set(names) - set(METHODS):
         parser.error(f"unknown data {', '.join(sorted(unknown))}; expected some of {', '.join(METHODS)}")
-    plans = {name: default_plan(name) for name in names}
-    if chosen.epochs:
-        plans = {name: replace(plan, epochs=chosen.epochs) for name, plan in plans.items()}
-    os.environ["OMP_NUM_THREADS"] = "1"
-    jobs = [
-        (name, method, seed, plans[name], dtype)
-        for name in names
-        for dtype, seed, method in product((torch.float64, torch.float32), range(chosen.seeds), METHODS[name])
-    ]
-    rows = joblib.Parallel(n_jobs=-1)(joblib.delayed(compared)(*job) for job in jobs)
-    chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    table = pd.DataFrame(rows).groupby(["data", "method", "dtype"], sort=False)
-    print(table[["accuracy differs by", "loss differs by"]].max().to_string(float_format="{:.2g}".format))
+    compare_engines(names, chosen.seeds, chosen.epochs, chosen.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What is trained: models, and batches of the papers' shapes. Contents do not change what a step costs, so they are drawn."""
+"""What is trained: models, and batches of the papers' shapes. Contents do not change what a step costs, so
+they are drawn."""
 
 from __future__ import annotations
 

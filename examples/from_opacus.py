@@ -1,7 +1,8 @@
 """Moving from Opacus, line by line: the same logistic regression, once with each.
 
-What changes: no PrivacyEngine wraps model, optimizer and loader; the trainer has all three. Batches are Poisson samples in both.
-The loss is per example, so it does not average. Data has a group for each example, one for all where there are none.
+What changes: no PrivacyEngine wraps model, optimizer and loader; the trainer has all three. Batches are
+Poisson samples in both. The loss is per example, so it does not average. Data has a group for each example,
+one for all where there are none.
 
 Run: python examples/from_opacus.py (needs Opacus)
 """

@@ -1,6 +1,7 @@
 """Fine-tuning the last layer alone: the body learns from public data, the head from private data.
 
-Frozen parameters have no gradient to clip and get no noise, so a small head needs far less epsilon than the whole network.
+Frozen parameters have no gradient to clip and get no noise, so a small head needs far less epsilon than the
+whole network.
 
 Run: python examples/last_layer.py
 """

@@ -27,7 +27,8 @@ class DigitNet(nn.Module):
 
 
 class Watch(equidp.Callback):
-    """Prints test accuracy now and then. Test examples are other people's: nothing here reads the training data."""
+    """Prints test accuracy now and then. Test examples are other people's: nothing here reads the training
+    data."""
 
     def __init__(self, test: equidp.GroupedDataset) -> None:
         self.test = test

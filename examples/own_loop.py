@@ -1,4 +1,5 @@
-"""A training loop of your own: batches from the trainer, a private step with each, and whatever you like in between.
+"""A training loop of your own: batches from the trainer, a private step with each, and whatever you like in
+between.
 
 Run: python examples/own_loop.py
 """
@@ -37,7 +38,8 @@ def main() -> equidp.Run:
     run = trainer.run()
     print(run.metrics(split.test).round(3).to_string(index=False))
     print(
-        f"epsilon {run.epsilon():.3f} at delta {run.delta:g} after {trainer.steps_done} of {trainer.steps} steps"
+        f"epsilon {run.epsilon():.3f} at delta {run.delta:g} after {trainer.steps_done} of "
+        f"{trainer.steps} steps"
     )
     return run
 

@@ -1,6 +1,7 @@
 """A text classifier with embeddings, and groups that write differently.
 
-Words become token ids by a public vocabulary; a list of words taken from the data would tell of it. Token ids are integer inputs.
+Words become token ids by a public vocabulary; a list of words taken from the data would tell of it. Token ids
+are integer inputs.
 
 Run: python examples/text_classifier.py
 """

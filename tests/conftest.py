@@ -25,7 +25,8 @@ def real_data() -> Path:
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Runs `equidp` in this process: (*arguments, cwd) -> exit code, standard output, standard error in one line."""
+    """Runs `equidp` in this process: (*arguments, cwd) -> exit code, standard output, standard error in one
+    line."""
 
     def invoke(*arguments, cwd):
         from equidp.cli import main

@@ -38,7 +38,10 @@ def test_whole_numbers_from_the_least_pass_and_no_others():
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (lambda: check_number("[0, 1)", ", 0 for none", smoothing="x"), "smoothing='x'; expected a number in [0, 1), 0 for none."),
+        (
+            lambda: check_number("[0, 1)", ", 0 for none", smoothing="x"),
+            "smoothing='x'; expected a number in [0, 1), 0 for none.",
+        ),
         (lambda: check_number("(0, inf)", epochs=0), "epochs=0; expected a finite number > 0."),
         (lambda: check_number("[0, inf)", decay=-1), "decay=-1; expected a finite number >= 0."),
         (lambda: check_whole(2, " of steps", every=1), "every=1; expected a whole number >= 2 of steps."),

@@ -1,4 +1,5 @@
-"""Advice: within epsilon together with what it cost, by the rules that docs/advise.md states, and ready to train with."""
+"""Advice: within epsilon together with what it cost, by the rules that docs/advise.md states, and ready to
+train with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Profiles of gradient norms: what a private one reads is bounded, noisy and charged; a public one is exact and free."""
+"""Profiles of gradient norms: what a private one reads is bounded, noisy and charged; a public one is exact
+and free."""
 
 from __future__ import annotations
 

@@ -12,37 +12,36 @@ from equidp.advice.advise import Advice
 from equidp.cli import app
 from equidp.cli.advise import _train_command
 from equidp.errors import EquidpError
-from support.command import equidp, people
+from support.command import people
 
 __all__ = ["people"]  # a fixture
 
 
-def test_advice_says_what_it_cost_and_how_to_train(people):
-    asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--epsilon", "2")
-    done = equidp(*asked, cwd=people)
-    assert done.returncode == 0, done.stderr
-    assert "This advice cost epsilon 0.2." in done.stdout
-    command = shlex.split(done.stdout.splitlines()[-1])
-    assert command[:3] == ["equidp", "train", "people.csv"]
-    planned = equidp(*command[1:], "--dry-run", cwd=people)
-    assert planned.returncode == 0, planned.stderr
-    spent = float(re.search(r"epsilon ([0-9.]+) at delta .* \(pld\)", planned.stdout)[1])
+def test_advice_says_what_it_cost_and_how_to_train(people, command):
+    asked = ("advise", "people.csv", "--target", "income", "--group", "sex")
+    code, out, err = command(*asked, "--epsilon", "2", cwd=people)
+    assert code == 0, err
+    assert "This advice cost epsilon 0.2." in out
+    advised = shlex.split(out.splitlines()[-1])
+    assert advised[:3] == ["equidp", "train", "people.csv"]
+    code, out, err = command(*advised[1:], "--dry-run", cwd=people)
+    assert code == 0, err
+    spent = float(re.search(r"epsilon ([0-9.]+) at delta .* \(pld\)", out)[1])
     assert 1.9 < spent < 2.0  # the rest is what the advice cost
-    free = equidp(*asked, "--public", "people.csv", cwd=people)
-    assert "This advice cost nothing." in free.stdout
+    assert "This advice cost nothing." in command(*asked, "--public", "people.csv", cwd=people)[1]
 
 
-def test_advice_is_charged_to_a_budget(people):
+def test_advice_is_charged_to_a_budget(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--delta", "1e-4")
     new = ("--budget-epsilon", "3", "--budget-delta", "1e-4")
-    done = equidp(*asked, "--profile-epsilon", "1", "--budget", "people.ledger", *new, cwd=people)
-    assert done.returncode == 0, done.stderr
-    assert "--budget=people.ledger --budget-epsilon=3.0 --budget-delta=0.0001" in done.stdout
+    code, out, err = command(*asked, "--profile-epsilon", "1", "--budget", "people.ledger", *new, cwd=people)
+    assert code == 0, err
+    assert "--budget=people.ledger --budget-epsilon=3.0 --budget-delta=0.0001" in out
     with PrivacyBudget(people / "people.ledger") as budget:
         assert 0.99 < budget.spent() <= 1.0
-    done = equidp(*asked, "--profile-epsilon", "2.99", "--budget", "people.ledger", cwd=people)
-    assert done.returncode == 2
-    assert "does not fit into the budget" in " ".join(done.stderr.split())
+    code, _, err = command(*asked, "--profile-epsilon", "2.99", "--budget", "people.ledger", cwd=people)
+    assert code == 2
+    assert "does not fit into the budget" in err
 
 
 @pytest.mark.parametrize(

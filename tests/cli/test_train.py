@@ -1,4 +1,5 @@
-"""equidp train, predict, audit and ledger show: from a table to a model card, in whatever way it is stopped."""
+"""equidp train, predict, audit and ledger show: from a table to a model card, in whatever way it is
+stopped."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def lines(path):
 
 
 def test_from_a_table_to_a_card_in_one_command(run, people):
-    code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--method", "dpsgd-f",
-                         "--out", "run", "--delta", "1e-4")  # fmt: skip
+    code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40",
+                         "--method", "dpsgd-f", "--out", "run", "--delta", "1e-4")  # fmt: skip
     assert (code, err) == (0, "")
     assert "differentially private for each training example" in out
     assert "test examples" in out
@@ -141,41 +142,30 @@ def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
 
 
 def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
-    code, out, _ = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--budget", "b.ledger", "--budget-epsilon", "3",
-                       "--budget-delta", "1e-4", "--delta", "1e-4", "--batch-size", "40")  # fmt: skip
+    code, out, _ = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--budget", "b.ledger",
+                       "--budget-epsilon", "3", "--budget-delta", "1e-4", "--delta", "1e-4",
+                       "--batch-size", "40")  # fmt: skip
     assert code == 0
     assert "epsilon 2.0000 at delta 0.0001 (pld)" in out or "epsilon 1.9" in out
-    assert "Training would take about 1 seconds" in out
+    assert re.search(r"Training would take about \d+ seconds", out)
     assert files(people) == ["people.csv"]
 
 
-def test_a_stopped_command_says_how_to_go_on_and_does(people):
+def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "equidp", "train"]
-    plan = [
-        *TABLE,
-        "--batch-size",
-        "40",
-        "--epochs",
-        "20000",
-        "--noise-multiplier",
-        "9",
-        "--accountant",
-        "rdp",
-    ]
+    plan = [*TABLE, *PLAN[:2], "--epochs", "20000", "--noise-multiplier", "9", "--accountant", "rdp"]
     started = subprocess.Popen(
         [*command, *plan, "--out", "run"], cwd=people, env=environment, stderr=subprocess.PIPE, text=True
     )
     while lines(people / "run" / "ledger") < 5:
         assert started.poll() is None, started.stderr.read()
         time.sleep(0.05)
-    second = subprocess.run(
-        [*command, "--resume", "run"], cwd=people, env=environment, capture_output=True, text=True
-    )
-    assert second.returncode == 2
-    assert "in use by another process" in " ".join(second.stderr.split())
+    code, _, err = run("train", "--resume", "run")
+    assert code == 2
+    assert "in use by another process" in err
     started.send_signal(signal.SIGTERM)
-    _, err = started.communicate(timeout=60)
+    _, err = started.communicate()
     assert started.returncode == 128 + signal.SIGTERM
     assert "stopped by SIGTERM. To go on: equidp train --resume run." in err
     ledger = read_ledger(people / "run" / "ledger")
@@ -228,8 +218,8 @@ def test_a_budget_is_shared_and_kept(run, people):
 
 def test_options_from_a_file_and_the_command_line_goes_first(run, people):
     (people / "train.toml").write_text(
-        'data = "people.csv"\ntarget = "income"\ngroup = ["sex", "job"]\nnoise-multiplier = 2\nbatch_size = 40\n'
-        'epochs = 4.0\nmethod = "naive"\naccountant = "rdp"\nout = "run"\n'
+        'data = "people.csv"\ntarget = "income"\ngroup = ["sex", "job"]\nnoise-multiplier = 2\n'
+        'batch_size = 40\nepochs = 4.0\nmethod = "naive"\naccountant = "rdp"\nout = "run"\n'
     )
     assert run("train", "--config", "train.toml", "--method", "dpsgd")[0] == 0
     config = json.loads((people / "run" / "config.json").read_text())["config"]
@@ -379,7 +369,8 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
 
 
 def test_files_that_are_not_as_they_were_written_are_named(run, people):
-    """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over them."""
+    """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over
+    them."""
     assert run("train", *TABLE, *PLAN, "--individual", "--out", "run")[0] == 0
     folder = people / "run"
     for line in (folder / "files.sha256").read_text().splitlines():
@@ -564,7 +555,8 @@ def test_an_empty_folder_keeps_its_permissions(run, people):
 def test_completion_is_offered(people):
     done = subprocess.run(
         [sys.executable, "-c", "from equidp.cli import app; app(prog_name='equidp')"],
-        env={**os.environ, "_EQUIDP_COMPLETE": "complete_bash", "COMP_WORDS": "equidp train --method dps", "COMP_CWORD": "3"},
+        env={**os.environ, "_EQUIDP_COMPLETE": "complete_bash", "COMP_WORDS": "equidp train --method dps",
+             "COMP_CWORD": "3"},
         capture_output=True,
         text=True,
     )  # fmt: skip

@@ -38,7 +38,14 @@ class Toy:
         return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, self.n)))
 
 
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4, method_settings={"clipping_bound": 0.5})
+PLAN = Plan(
+    "logistic",
+    learning_rate=0.5,
+    batch_size=40,
+    epochs=3,
+    delta=1e-4,
+    method_settings={"clipping_bound": 0.5},
+)
 
 
 def compared(tmp_path, **settings) -> equidp.Comparison:
@@ -171,7 +178,8 @@ def test_json_holds_settings_and_costs(tmp_path):
 
 
 def test_individual_privacy_of_every_private_run_and_group(tmp_path):
-    """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have neither."""
+    """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have
+    neither."""
     comparison = compared(tmp_path, methods=["dpsgd", "dpsgd-f"], release_epsilon=2.0)
     table = comparison.individual
     assert set(zip(table["method"], table["seed"], table["group"], strict=True)) == {
@@ -201,7 +209,8 @@ def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
     open_page, closed_page = ((tmp_path / name).read_text() for name in ("open.html", "closed.html"))
     assert f"<td>{row['released_mean']:.3g}<small>± {row['standard_error']:.3g}</small></td>" in open_page
     assert f"<td>{row['group_epsilon']:.3g}<small>{row['linear_group_epsilon']:.3g}</small></td>" in open_page
-    raw = f"<td>{row['sensitive_mean']:.3g}<small>{row['sensitive_median']:.3g}, {row['sensitive_q95']:.3g}</small></td>"
+    mean, median, q95 = (f"{row[f'sensitive_{name}']:.3g}" for name in ("mean", "median", "q95"))
+    raw = f"<td>{mean}<small>{median}, {q95}</small></td>"
     assert raw in closed_page
     assert raw not in open_page
     assert "must not be shared" in closed_page

@@ -1,4 +1,5 @@
-"""The callback diagnoses the steps it was asked to, puts them into the record, and leaves training as it was."""
+"""The callback diagnoses the steps it was asked to, puts them into the record, and leaves training as it
+was."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def test_the_best_bound_is_that_quantile():
 
 
 def test_the_error_lies_between_the_bounds():
-    """In one dimension with gradients of one sign, where Xu et al. show the lower bound; 400,000 draws of noise, fixed seed."""
+    """In one dimension with gradients of one sign, where Xu et al. show the lower bound; 400,000 draws of
+    noise, fixed seed."""
     generator = np.random.default_rng(0)
     gradients = torch.from_numpy(generator.exponential(2.0, 20))
     bound, epsilon = 1.5, 0.8

@@ -118,7 +118,8 @@ def test_stopped_early_eigenvalues_lie_inside_and_near_one_of_the_spectrum(seed,
 
 
 def test_lanczos_needs_no_more_products_than_power_iteration():
-    """The reason why there is no power iteration here: 20 products of either, on a slowly decaying spectrum."""
+    """The reason why there is no power iteration here: 20 products of either, on a slowly decaying
+    spectrum."""
     generator = torch.Generator().manual_seed(0)
     spectrum = torch.linspace(0, 1, 300, dtype=torch.float64) ** 0.5
     start = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -139,7 +140,8 @@ def test_a_zero_hessian_has_zero_eigenvalues():
 
 
 def test_the_true_trace_is_within_three_standard_errors():
-    """400 seeded trials with stops at 10% and caps of 100; at least 99% hold. The seeds are fixed, so there are no false alarms."""
+    """400 seeded trials with stops at 10% and caps of 100; at least 99% hold. The seeds are fixed, so there
+    are no false alarms."""
     inside = 0
     for seed in range(400):
         generator = torch.Generator().manual_seed(seed)
@@ -156,7 +158,8 @@ def test_the_true_trace_is_within_three_standard_errors():
 
 
 def test_products_over_drawn_examples_are_unbiased_and_their_spread_is_counted():
-    """40 trials of 40 vectors, each over 5 of 20 examples, against the trace over all 20; at three standard errors."""
+    """40 trials of 40 vectors, each over 5 of 20 examples, against the trace over all 20; at three standard
+    errors."""
     model, inputs, targets = linear_problem()
     exact = float(full_hessian(model, inputs, targets).trace())
     inside = 0

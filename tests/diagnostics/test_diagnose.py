@@ -1,4 +1,5 @@
-"""Every figure of a diagnosis equals a dense computation; what makes no sense is refused; nothing is changed by looking."""
+"""Every figure of a diagnosis equals a dense computation; what makes no sense is refused; nothing is changed
+by looking."""
 
 from __future__ import annotations
 
@@ -313,7 +314,13 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
 
 @pytest.mark.parametrize(
     "setting",
-    [{"batches": 1}, {"gradient_examples": 0}, {"curvature_examples": 1.5}, {"trace_error": 1.0}, {"eigenvalue_products": 0}],
+    [
+        {"batches": 1},
+        {"gradient_examples": 0},
+        {"curvature_examples": 1.5},
+        {"trace_error": 1.0},
+        {"eigenvalue_products": 0},
+    ],
     ids=str,
 )  # fmt: skip
 def test_efforts_out_of_range_are_refused(setting):

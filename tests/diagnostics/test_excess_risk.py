@@ -77,7 +77,8 @@ def test_a_batch_that_is_clipped_to_nothing_has_an_error_of_magnitude_alone():
 
 
 def test_noise_is_what_a_gaussian_step_adds_on_average():
-    """2,000,000 draws of a quadratic loss; the mean is within 4 standard errors (false alarms: 1 in 16,000; the seed is fixed)."""
+    """2,000,000 draws of a quadratic loss; the mean is within 4 standard errors (false alarms: 1 in 16,000;
+    the seed is fixed)."""
     _, hessian = drawn(1)
     generator = torch.Generator().manual_seed(0)
     steps = 0.3 * 0.7 * torch.randn(2_000_000, 6, generator=generator, dtype=torch.float64)
@@ -87,7 +88,8 @@ def test_noise_is_what_a_gaussian_step_adds_on_average():
 
 
 class Problem:
-    """Logistic regression with two groups, at random parameters: convex, with known gradients and Hessians."""
+    """Logistic regression with two groups, at random parameters: convex, with known gradients and
+    Hessians."""
 
     def __init__(self, seed: int, *, full_batch: bool = False) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -133,7 +135,8 @@ class Problem:
 
 
 def test_the_bound_on_direction_is_below_the_truth_in_1000_random_convex_problems():
-    """Esipova et al., Proposition 3: in every batch, so in expectation too; and for either order of the groups."""
+    """Esipova et al., Proposition 3: in every batch, so in expectation too; and for either order of the
+    groups."""
     closest = math.inf
     for seed in range(1000):
         problem = Problem(seed)
@@ -189,7 +192,8 @@ def test_the_bound_from_norms_is_below_the_truth_in_1000_random_convex_problems_
 
 
 def test_the_bound_from_norms_may_fail_without_its_assumptions():
-    """Why `assumed` and the whole batch matter: in samples of three tenths, or for a shorter gradient, it is too high at times."""
+    """Why `assumed` and the whole batch matter: in samples of three tenths, or for a shorter gradient, it is
+    too high at times."""
     sampled = [
         gap < c.gap_bound - 1e-12 for s in range(300) for c, gap in conditions(Problem(s)) if c.assumed
     ]

@@ -160,7 +160,8 @@ def test_a_bad_example_spoils_its_own_norm_only(engine):
 @pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0])
 @pytest.mark.parametrize("layer", ["linear", "embedding"])
 def test_norms_are_not_understated_where_terms_cancel(layer, size):
-    """Output gradients that nearly cancel over positions: a norm of 0 in float32 must not hide a gradient that is there."""
+    """Output gradients that nearly cancel over positions: a norm of 0 in float32 must not hide a gradient
+    that is there."""
 
     class Difference(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
@@ -175,7 +176,8 @@ def test_norms_are_not_understated_where_terms_cancel(layer, size):
     else:
         model, inputs = nn.Sequential(nn.Embedding(3, 64), Difference()), torch.zeros(8, 2, dtype=torch.int64)
         row_norms = torch.ones(8)
-    # One output gradient is 1e4 everywhere, the other -1e4 (1 + size / 1000): what is left of 64 of them is their difference.
+    # One output gradient is 1e4 everywhere, the other -1e4 (1 + size / 1000): what is left of 64 of them is
+    # their difference.
     true = 1e4 * size * 1e-3 * 8 * row_norms
     norms = make_engine("ghost", model, lambda outputs, targets: outputs)(inputs, torch.zeros(8)).norms
     assert (norms >= 0.99 * true).all()

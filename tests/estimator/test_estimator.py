@@ -91,7 +91,8 @@ def test_rows_in_another_order_are_refused_and_other_labels_are_not():
     groups = pd.Series(GROUPS)
     with pytest.raises(
         DataError,
-        match=r"sensitive_features names the same rows as X .* sensitive_features\.loc\[X\.index\]; .*to_numpy",
+        match=r"sensitive_features names the same rows as X .*"
+        r" sensitive_features\.loc\[X\.index\]; .*to_numpy",
     ):
         quick("dpsgd-f").fit(inputs, target, sensitive_features=groups[::-1])
     with pytest.raises(DataError, match="y names the same rows as X in another order"):

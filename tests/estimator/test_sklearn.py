@@ -1,4 +1,5 @@
-"""scikit-learn's own checks of what an estimator is: settings, inputs, clones, pickles, names of columns and classes, accuracy."""
+"""scikit-learn's own checks of what an estimator is: settings, inputs, clones, pickles, names of columns and
+classes, accuracy."""
 
 from __future__ import annotations
 

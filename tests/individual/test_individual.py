@@ -1,4 +1,5 @@
-"""The accountant sees what the private step did to each example, for every policy, and releases nothing raw."""
+"""The accountant sees what the private step did to each example, for every policy, and releases nothing
+raw."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_nobodys_epsilon_is_above_the_runs(name):
 
 @pytest.mark.parametrize("names", [("bound",), ()])
 def test_a_policy_that_forgets_what_of_it_changes_is_counted_as_it_was(names):
-    """Its bound shrinks to a thousandth, so shares that were worked out from the first one would be far too small."""
+    """Its bound shrinks to a thousandth, so shares that were worked out from the first one would be far too
+    small."""
 
     class Shrinking(equidp.DPSGD):
         state_names = names
@@ -121,7 +123,8 @@ def test_shares_are_those_of_the_model_before_each_step():
 
 
 def test_group_bounds_count_against_the_largest_bound():
-    """DPSGD-F's sensitivity is the largest bound of all groups: a group with a smaller one uses less of it."""
+    """DPSGD-F's sensitivity is the largest bound of all groups: a group with a smaller one uses less of
+    it."""
 
     class Fixed(equidp.DPSGDF):
         def observe(self, released):
@@ -211,7 +214,8 @@ def test_epsilon_goes_with_the_log_of_the_loss():
 
 
 def test_releases_are_near_the_truth_and_are_charged():
-    """2,000 examples at (1, 1e-6): 20 releases of each; the median error is small, and every release is in the ledger."""
+    """2,000 examples at (1, 1e-6): 20 releases of each; the median error is small, and every release is in
+    the ledger."""
     trainer, accountant = watched(train=toy(2000), batch_size=100, epochs=2)
     run = trainer.fit()
     before = run.epsilon()
@@ -341,7 +345,8 @@ def test_an_example_whose_gradient_is_not_finite_uses_nothing():
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "global-adapt"])
 def test_sampled_norms_are_those_of_the_last_draw(name):
-    """A twin that sees every batch: an example never drawn counts in full, others by their norm when last drawn.
+    """A twin that sees every batch: an example never drawn counts in full, others by their norm when last
+    drawn.
 
     Norms are rounded up to 9 significant bits.
     """
@@ -479,7 +484,8 @@ def test_nearest_rounding_is_no_guarantee():
 
 
 def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
-    """What DPSGD-F's released bounds say of each group holds for each member; the papers' linear reading is another figure."""
+    """What DPSGD-F's released bounds say of each group holds for each member; the papers' linear reading is
+    another figure."""
 
     class Fixed(equidp.DPSGDF):
         def observe(self, released):

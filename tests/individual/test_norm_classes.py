@@ -27,7 +27,8 @@ def rounded_up(norms):
 
 @given(data=st.data())
 def test_by_norm_counts_as_each_alone_would(data):
-    """Norms taken of all and of some, steps, reports in between: the same counts, under shares that change from step to step."""
+    """Norms taken of all and of some, steps, reports in between: the same counts, under shares that change
+    from step to step."""
     alone, shared = Histories(N, 0.25), Histories(N, 0.25)
     each, classes = EachAlone(alone, GROUP_OF), ByNorm(shared, GROUP_OF, GROUPS)
     for step in range(data.draw(st.integers(1, 8))):

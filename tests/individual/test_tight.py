@@ -66,7 +66,8 @@ def test_epsilons_are_those_of_dp_accounting(sample_rate, history, delta):
 )
 @settings(max_examples=40, deadline=None)
 def test_without_sampling_it_is_one_gaussian_mechanism(noises, steps, log_delta):
-    """Balle and Wang 2018, equation 6: the exact epsilon of a Gaussian mechanism; never below, at most 0.5% above."""
+    """Balle and Wang 2018, equation 6: the exact epsilon of a Gaussian mechanism; never below, at most 0.5%
+    above."""
     mean = math.sqrt(sum(steps / noise**2 for noise in noises))
     delta = 10**log_delta
 
@@ -82,7 +83,8 @@ def test_without_sampling_it_is_one_gaussian_mechanism(noises, steps, log_delta)
 @given(st.lists(st.lists(st.integers(0, 60), min_size=3, max_size=3), min_size=1, max_size=6))
 @settings(max_examples=30, deadline=None)
 def test_more_steps_never_cost_less_and_company_changes_nothing(rows):
-    """Each history has its own epsilon, whatever others stand beside it, and one step more never lowers it."""
+    """Each history has its own epsilon, whatever others stand beside it, and one step more never lowers
+    it."""
     means, sample_rate, delta = np.array([0.0, 0.4, 1.1]), 0.05, 1e-6
     counts = np.array(rows, dtype=np.uint32)
     together = tight_epsilons(counts, means, sample_rate, delta)

@@ -1,4 +1,5 @@
-"""The ledger on disk never says less than was spent: not after a kill, a full disk, an edit, or beside a second process."""
+"""The ledger on disk never says less than was spent: not after a kill, a full disk, an edit, or beside a
+second process."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, ste
 
 @given(kinds=st.lists(st.sampled_from([STEP, OTHER]), min_size=1, max_size=40), expected=st.integers(0, 40))
 def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected):
-    """A release between training steps is not paid from their block; after a kill neither kind counts less than was spent."""
+    """A release between training steps is not paid from their block; after a kill neither kind counts less
+    than was spent."""
     path = tmp_path_factory.mktemp("kinds") / "ledger"
     ledger = LedgerFile(path)
     ledger.expect(STEP, expected)

@@ -44,7 +44,8 @@ EXPECTED = 5.0
 
 
 class NoNoise:
-    """Randomness that is not: what remains is the sum whose sensitivity is at stake, on the finest grid (`make_step`)."""
+    """Randomness that is not: what remains is the sum whose sensitivity is at stake, on the finest grid
+    (`make_step`)."""
 
     def uniform(self, count: int) -> np.ndarray:
         raise AssertionError("the private step draws no uniforms")
@@ -54,7 +55,8 @@ class NoNoise:
 
 
 class Rogue(Policy):
-    """Breaks every rule: huge rows and weights, both depend on the whole batch, raw norms kept and used as sensitivity."""
+    """Breaks every rule: huge rows and weights, both depend on the whole batch, raw norms kept and used as
+    sensitivity."""
 
     statistics_ratio = 1.0
 
@@ -168,7 +170,8 @@ def as_batch(rows: list[tuple[float, int, int]]) -> tuple[Tensor, Tensor]:
 def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
     """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
 
-    The statistics are switched to what the smaller batch released, as in the proof: only then are weights comparable.
+    The statistics are switched to what the smaller batch released, as in the proof: only then are weights
+    comparable.
     """
     released: list[Tensor] = []
     sums, sensitivities = [], []
@@ -227,7 +230,8 @@ def test_share_limits_that_overwrite_norms_are_not_believed():
 
 
 def test_state_from_raw_norms_does_not_reach_the_sensitivity():
-    """What a policy remembers in statistics() or weights() is thrown away with the copy that remembered it."""
+    """What a policy remembers in statistics() or weights() is thrown away with the copy that remembered
+    it."""
     policy = Rogue()
     step = make_step(policy, NoNoise())
     private_gradient(step, 100 * torch.ones(3, DIMENSION), torch.zeros(3, dtype=torch.int64))
@@ -311,7 +315,8 @@ def test_noise_is_normal_with_scale_sigma_times_sensitivity(size, sigma):
 
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1], []], ids=["four examples", "nobody"])
 def test_statistics_are_the_samples_own_plus_noise_of_their_own_scale(groups):
-    """sigma_s = 10 sigma for Naive. Of an empty sample, noise alone: whoever is made up to shape it would be one example more."""
+    """sigma_s = 10 sigma for Naive. Of an empty sample, noise alone: whoever is made up to shape it would be
+    one example more."""
     policy = Naive(1.0, GROUPS)
     released: list[Tensor] = []
     policy.observe = released.append  # type: ignore[method-assign]
@@ -356,7 +361,8 @@ def mean_on_grid(sums: Tensor, deviation: float) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_digits_below_the_noises_grid_are_gone(dtype):
-    """They would tell which sum the noise was added to: of its values a computer reaches some and not others (Mironov, 2012)."""
+    """They would tell which sum the noise was added to: of its values a computer reaches some and not others
+    (Mironov, 2012)."""
     gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
     step, parameter = step_with_sum(gradient)
     step.expected_batch_size = 4.0  # which loses nothing
@@ -474,7 +480,8 @@ def test_private_sum_bounds_each_row():
 @pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
 @pytest.mark.parametrize("physical", [None, 2])
 def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
-    """Limits go to the example whose index they were asked for, past one whose gradient is not finite; above 1 they mean 1."""
+    """Limits go to the example whose index they were asked for, past one whose gradient is not finite; above
+    1 they mean 1."""
     asked = {}
 
     def limits(indices: Tensor, norms: Tensor) -> Tensor:

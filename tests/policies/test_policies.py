@@ -175,7 +175,8 @@ def test_dpsgd_f_as_run():
 
 
 def test_dpsgd_f_survives_absurd_counts():
-    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated cap."""
+    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated
+    cap."""
     for variant in (DPSGDF, DPSGDFCode):
         policy = prepared(variant(1.0, 2, max_ratio=5.0))
         for counts in (

@@ -1,4 +1,5 @@
-"""The model card: what it says is what was spent, measured and kept, and nothing of the training data beyond."""
+"""The model card: what it says is what was spent, measured and kept, and nothing of the training data
+beyond."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
 
 
 def test_no_more_is_promised_than_epsilon_and_delta_hold():
-    """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as private."""
+    """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as
+    private."""
     from equidp.report.card import guarantee_in_words
 
     said = {epsilon: " ".join(guarantee_in_words(spending(epsilon))) for epsilon in (0.5, 3.0, 500.0)}
@@ -179,7 +181,8 @@ def test_no_more_is_promised_than_epsilon_and_delta_hold():
 
 
 def test_a_person_who_is_alone_in_a_group_is_not_told_of_by_class_or_gap(tmp_path):
-    """The only test example of a group would show its class by its count, and its error as the fairness difference."""
+    """The only test example of a group would show its class by its count, and its error as the fairness
+    difference."""
     data = toy(seed=1)
     groups = data.groups.clone()
     groups[0] = 2

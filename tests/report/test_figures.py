@@ -1,4 +1,5 @@
-"""Every figure in the page's and the terminal's tables is the frame's, at the place that its headings name."""
+"""Every figure in the page's and the terminal's tables is the frame's, at the place that its headings
+name."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_termi
     methods = [f"method-{number}" for number in range(6)]
     comparison = made_up(dict.fromkeys(methods, COSTLY["dpsgd"]))
     rows = [
-        {"method": method, "setting": "", "group": group, "seed": seed, "target_epsilon": 3.0, "release_epsilon": 0.1,
+        {"method": method, "setting": "", "group": group, "seed": seed, "target_epsilon": 3.0,
+             "release_epsilon": 0.1,
          "released_mean": 1.234 + at, "standard_error": 0.0561}
         for at, method in enumerate(methods) for group in ("a", "b", "c") for seed in range(2)
     ]  # fmt: skip

@@ -37,7 +37,8 @@ def table(
 def test_a_clear_cause_is_named_with_its_share_and_what_addresses_it():
     assert findings(table({"2": (0.01, 0.02, 0.0), "8": (0.83, 0.13, 0.04)})) == [
         "Group 8 loses most: 1 of loss a step, from the start.",
-        "83% of that comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that.",
+        "83% of that comes from gradients turned by clipping; a higher bound, or one scale for all "
+        "(global-adapt), addresses that.",
         "Shortened gradients add 13% and noise adds 4%.",
     ]
 
@@ -58,7 +59,10 @@ def test_splits_that_disagree_on_the_cause_name_none():
 
 @pytest.mark.parametrize(
     ("parts", "words"),
-    [((0.1, 0.8, 0.1), "80% of that comes from gradients shortened"), ((0.1, 0.1, 0.6), "75% of that comes from noise")],
+    [
+        ((0.1, 0.8, 0.1), "80% of that comes from gradients shortened"),
+        ((0.1, 0.1, 0.6), "75% of that comes from noise"),
+    ],
 )  # fmt: skip
 def test_each_cause_can_be_the_main_one(parts, words):
     assert findings(table({"a": parts, "b": (0.0, 0.0, 0.0)}))[1].startswith(words)

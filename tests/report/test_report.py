@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from equidp._files import check_writable
+from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
 from equidp.report import page as html
-from equidp.comparison.result import Comparison
 from equidp.report import words
 from equidp.report.format import points, upper
 from equidp.report.summary import summarise
@@ -27,7 +27,8 @@ def findings_of(comparison: Comparison) -> list[str]:
 def test_clear_differences_are_named_with_their_figures():
     pays, narrows, holds = findings_of(made_up(CLEAR, spread=0.001))
     assert re.fullmatch(
-        r"Privacy by dpsgd costs group b most: (39|40)\.\d points of accuracy, where group a loses [12]\.\d\.",
+        r"Privacy by dpsgd costs group b most: (39|40)\.\d points of accuracy, "
+        r"where group a loses [12]\.\d\.",
         pays,
     )
     assert re.fullmatch(
@@ -56,7 +57,8 @@ def test_one_seed_supports_no_finding():
 
 
 def test_one_seed_without_a_difference_names_nobody():
-    """Neither a group that pays most where all pay the same, nor a method that narrows a gap where there is none."""
+    """Neither a group that pays most where all pay the same, nor a method that narrows a gap where there is
+    none."""
     same = {"dpsgd": {"a": 0.1, "b": 0.1}, "fair": {"a": 0.1, "b": 0.2}}
     pays, narrows, _ = findings_of(made_up(same, seeds=1, spread=0.0))
     assert "costs no group more than the others" in pays
@@ -179,7 +181,8 @@ def test_a_number_rounded_up_is_never_below_the_truth():
 
 
 def test_a_method_no_better_than_one_answer_is_named():
-    """Its models may give no other: then what it costs a group is how often the other classes are right there."""
+    """Its models may give no other: then what it costs a group is how often the other classes are right
+    there."""
     comparison = made_up({"dpsgd": {"a": 0.2, "b": 0.4}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
     sentence = findings_of(with_data(comparison, most_frequent_class=("no", 0.599)))[3]
     assert sentence.startswith(

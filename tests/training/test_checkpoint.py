@@ -1,4 +1,5 @@
-"""A stopped run goes on: from what was saved, with what was spent spent, and with noise that was never drawn before."""
+"""A stopped run goes on: from what was saved, with what was spent spent, and with noise that was never drawn
+before."""
 
 from __future__ import annotations
 

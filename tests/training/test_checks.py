@@ -21,8 +21,16 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"train": DataLoader(TensorDataset(torch.zeros(40, 5)))}, DataError, r"pass its dataset \(loader\.dataset\)"),
-        ({"train": Stream()}, DataError, "train is a Stream; expected an equidp.GroupedDataset, or a dataset with"),
+        (
+            {"train": DataLoader(TensorDataset(torch.zeros(40, 5)))},
+            DataError,
+            r"pass its dataset \(loader\.dataset\)",
+        ),
+        (
+            {"train": Stream()},
+            DataError,
+            "train is a Stream; expected an equidp.GroupedDataset, or a dataset with",
+        ),
         ({"ledger": "run.ledger"}, SettingError, "ledger='run.ledger'; expected a ledger"),
         ({"budget": 3.0}, SettingError, r"budget=3\.0; expected an equidp\.PrivacyBudget"),
         ({"optimizer": torch.optim.SGD}, SettingError, "expected a torch optimizer, such as"),
@@ -71,7 +79,10 @@ def test_optimizers_that_would_not_train_the_model():
         (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "follows a figure that is measured"),
         (lambda optimizer: lr_scheduler.StepLR, "expected a scheduler made for the optimizer"),
         (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "made for another optimizer"),
-        (lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5), "ends after 5 more steps, and the plan has 20"),
+        (
+            lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5),
+            "ends after 5 more steps, and the plan has 20",
+        ),
     ],
 )  # fmt: skip
 def test_schedulers_that_would_stop_training_or_do_nothing(make, message):

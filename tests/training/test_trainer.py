@@ -212,7 +212,8 @@ def test_epsilon_so_far_never_understates():
 
 
 def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
-    """Else whoever starts again after each failure learns which samples held the example that fails, and drops them unpaid."""
+    """Else whoever starts again after each failure learns which samples held the example that fails, and
+    drops them unpaid."""
 
     class Broken(torch.utils.data.Dataset):
         def __len__(self):
@@ -439,7 +440,8 @@ def test_gradients_from_before_without_noise_are_not_applied():
 
 
 def test_a_step_takes_the_last_sample_once():
-    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too little."""
+    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too
+    little."""
     trainer = make_trainer()
     batches = trainer.batches()
     first, second = next(batches), next(batches)

@@ -1,0 +1,62 @@
+"""Builds the wheel, installs it alone in a clean environment and runs the demo from it.
+
+    python tests/support/wheel.py
+
+Needs setuptools in the environment that runs it (`make install` puts it there) and an index of packages for
+the clean one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pip = (sys.executable, "-m", "pip", "--quiet")
+        run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, cwd=folder)
+        (wheel,) = folder.glob("equidp-*.whl")
+        venv.create(folder / "clean", with_pip=True)
+        python = folder / "clean" / "bin" / "python"
+        run(python, "-m", "pip", "--quiet", "install", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+        found = output(python, "-c", "import equidp; print(equidp.__file__)", cwd=folder)
+        if not Path(found).is_relative_to(folder / "clean"):
+            sys.exit(f"equidp comes from {found}, not from the wheel")
+        run(folder / "clean" / "bin" / "equidp", "compare", "--report", "equidp-report.html", cwd=folder)
+        page = (folder / "equidp-report.html").read_text(encoding="utf-8")
+        if "</html>" not in page:
+            sys.exit("the demo's report is not complete")
+        print(f"{wheel.name}: installed alone, the demo ran and wrote a report of {len(page):,} characters")
+
+
+def environment() -> dict[str, str]:
+    """This environment without what would let the clean one see the source tree."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def run(*command: object, cwd: Path) -> None:
+    subprocess.run([str(each) for each in command], cwd=cwd, env=environment(), check=True)
+
+
+def output(*command: object, cwd: Path) -> str:
+    found = subprocess.run(
+        [str(each) for each in command],
+        cwd=cwd,
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
