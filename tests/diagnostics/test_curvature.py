@@ -12,7 +12,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian, extreme_eigenvalues, hutchinson_trace
 from equidp.diagnostics.gradients import Subject
 from equidp.engines import make_engine
-from equidp.engines.layers import unrolled
+from equidp.engines.layers.decomposed import unrolled
 from support.dense import full_hessian
 from support.oracle import loss
 

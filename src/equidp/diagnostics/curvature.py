@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp
 
 from equidp.data.dataset import GroupedDataset
-from equidp.diagnostics.gradients import Subject, flat
-from equidp.engines.layers import unrolled
+from equidp.diagnostics.gradients import Subject
+from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.preserved import flat
 
 Product = Callable[[Tensor], Tensor]
 """Maps a vector [parameters] to the Hessian times it, [parameters]."""

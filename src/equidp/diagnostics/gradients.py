@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
+from equidp.engines.preserved import flat
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.policy import Policy
@@ -76,16 +77,6 @@ class Subject:
         with torch.enable_grad():
             total = self.loss(self.model(inputs), targets).sum()
             return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
-
-
-def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    """One vector of all gradients, [parameters]; zeros where there is none."""
-    return torch.cat(
-        [
-            (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
-            for gradient, parameter in zip(gradients, parameters, strict=True)
-        ]
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What is wrong with a model is found out by trying it on a few examples, before any budget is spent."""
+"""Tries a model and an engine on a few examples, before any budget is spent."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from equidp.engines.layers import RandomState, attention_in_full
+from equidp.engines.layers.decomposed import attention_in_full
+from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.measured import MeasuringEngine
+from equidp.engines.preserved import flat, preserved
 from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
 
 _TOLERANCE = 0.02
-"""Of the largest norm; mistakes in a gradient's structure are far beyond it."""
+"""Largest difference of a norm that passes, relative to the largest norm; wrong gradients differ by far more."""
 _AUTOCAST_TOLERANCE = 0.2
-"""The same under autocast, where two ways through twenty layers differ by several percent."""
+"""The same under autocast, where rounding alone makes twenty layers differ by several percent."""
 _SEEDS = 10
-"""How often a model that draws random numbers is tried: it may mix examples in some passes only."""
+"""How often a model that draws random numbers is run: it may mix examples in some passes only."""
 
 
 def check_model(
     model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str] = ()
 ) -> None:
-    """Refuses a model or loss that per-example gradients make no sense for.
+    """Refuses a model or loss for which per-example gradients make no sense.
 
     Args:
         model: is left as it was.
@@ -35,40 +37,23 @@ def check_model(
         class_names: one per class, where targets are classes.
 
     Raises:
-        ModelError: BatchNorm, or any other way in which examples of a batch affect each other; buffers or parameters that running
-            the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number per
-            example, or fails for the last class.
+        ModelError: BatchNorm, or anything else through which examples of a batch affect each other; buffers or parameters that
+            running the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number
+            per example, or fails for the last class.
+
+    >>> loss = nn.CrossEntropyLoss(reduction="none")
+    >>> check_model(nn.Linear(2, 3), loss, torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
     """
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not trained:
-        raise ModelError(
-            "the model has no trainable parameter; set requires_grad on those that are to be trained."
-        )
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise ModelError(
-                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before the optimizer is made."
-            )
-        if parameter.is_meta:
-            raise ModelError(
-                f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
-                "initialise or load)."
-            )
-    for name, parameter in trained.items():
-        if parameter.dtype not in (torch.float32, torch.float64):
-            raise ModelError(
-                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected torch.float32. "
-                "Keep parameters in float32 and train under torch.autocast(..., dtype=torch.bfloat16)."
-            )
+    _check_parameters(model)
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise ModelError(
-                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no example's influence is "
-                "bounded then. Use GroupNorm or LayerNorm, or let equidp.make_compatible(model) replace it."
+                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no example's influence "
+                "is bounded then. Use GroupNorm or LayerNorm, or let equidp.make_compatible(model) replace it."
             )
     if len(inputs) == 1:
         inputs, targets = inputs.repeat_interleave(2, dim=0), targets.repeat_interleave(2, dim=0)
-    with _undisturbed(model) as buffers:
+    with _tried(model) as buffers:
         outputs = _forward(model, inputs)
         for name, buffer in model.named_buffers():
             if name not in buffers or not _same(buffer, buffers[name]):
@@ -82,8 +67,32 @@ def check_model(
         _check_mixing(model, inputs)
 
 
+def _check_parameters(model: nn.Module) -> None:
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained:
+        raise ModelError(
+            "the model has no trainable parameter; set requires_grad on those that training should change."
+        )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before making the optimizer."
+            )
+        if parameter.is_meta:
+            raise ModelError(
+                f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
+                "initialise or load)."
+            )
+    for name, parameter in trained.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected torch.float32. "
+                "Keep parameters in float32 and train under torch.autocast(..., dtype=torch.bfloat16)."
+            )
+
+
 def _forward(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
-    """Outputs in training mode; the same random numbers each time."""
+    """Returns outputs in training mode, with the same random numbers for the same seed."""
     torch.manual_seed(seed)
     try:
         outputs = model(inputs)
@@ -114,7 +123,7 @@ def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
 def _check_last_class(
     loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
 ) -> None:
-    """The examples that are tried may lack it, and a rare one would end training in the middle."""
+    """Tries the loss on the last class, which these examples may lack: a rare one would end training in the middle."""
     try:
         loss(outputs, torch.full_like(targets, len(class_names) - 1))
     except (RuntimeError, IndexError, ValueError) as error:
@@ -125,7 +134,7 @@ def _check_last_class(
 
 
 def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
-    """Changes all other examples and looks whether the first and the last notice."""
+    """Perturbs all other examples; outputs of the first and last must not change."""
     before = RandomState(inputs.device)
     model(inputs)
     for seed in range(_SEEDS if before.moved() else 1):
@@ -138,17 +147,17 @@ def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
             again = _forward(model, others, seed)
             if not torch.allclose(again[kept], outputs[kept], rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise ModelError(
-                    "the model's output for one example changes with the other examples in the batch, so no example's influence is "
-                    "bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
+                    "the model's output for one example changes with the other examples in the batch, so no example's influence "
+                    "is bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
                 )
 
 
 def check_engine(
     engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
 ) -> None:
-    """Refuses an engine that gives other norms or another sum than one backward pass per example does.
+    """Refuses an engine whose norms or sum differ from those of one backward pass per example.
 
-    Dropout and the like are off meanwhile, where the model has any: two passes could not be compared otherwise.
+    A model that draws random numbers (dropout) is compared in evaluation mode: two passes could not be compared otherwise.
 
     Args:
         engine: of this model and loss.
@@ -157,22 +166,22 @@ def check_engine(
         inputs, targets: a few examples, [batch, ...]. Nothing about them is kept.
 
     Raises:
-        ModelError: they differ, or the engine cannot do this model.
+        ModelError: they differ, or the engine cannot be used with this model.
+
+    >>> from equidp.engines import make_engine
+    >>> model, loss = nn.Linear(2, 3), nn.CrossEntropyLoss(reduction="none")
+    >>> engine = make_engine("ghost", model, loss)
+    >>> check_engine(engine, model, loss, torch.ones(4, 2), torch.tensor([0, 1, 2, 0]))
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    grads = [parameter.grad for parameter in trained]
-    with _undisturbed(model), torch.enable_grad():
+    with _tried(model), torch.enable_grad():
         if not torch.equal(_forward(model, inputs, seed=0), _forward(model, inputs, seed=1)):
-            with _explained(engine):
-                redrawn = engine(inputs, targets).drew_otherwise
-            if redrawn is not None and redrawn.any():
-                raise ModelError(
-                    "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of "
-                    "its own. Use engine='functional', or that module without."
-                )
+            _check_random_numbers(engine, inputs, targets)
             model.eval()
         single = [
-            _flat_gradients(loss(model(x[None]), y[None]).sum(), trained)
+            flat(
+                torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True), trained
+            )
             for x, y in zip(inputs, targets, strict=True)
         ]
         finite = torch.stack([torch.isfinite(gradient).all() for gradient in single])
@@ -181,22 +190,18 @@ def check_engine(
                 f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: nothing would be "
                 "learned, and epsilon spent. Look for missing or huge values in inputs and targets, and at the loss."
             )
-        single = [gradient for gradient, each in zip(single, finite, strict=True) if each]
+        rows = torch.stack([gradient for gradient, each in zip(single, finite, strict=True) if each])
         inputs, targets = inputs[finite], targets[finite]
         for parameter in trained:
             parameter.grad = None
-        try:
-            with _explained(engine):
-                norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
-        finally:
-            for parameter, grad in zip(trained, grads, strict=True):
-                parameter.grad = grad
-    true_norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in single])
+        with _explained(engine):
+            norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
+    true_norms = torch.stack([torch.linalg.vector_norm(row) for row in rows])
     size = true_norms.max()
     coarse = torch.is_autocast_enabled(inputs.device.type)
     allowed = (_AUTOCAST_TOLERANCE if coarse else _TOLERANCE) * size
     same_norms = ((norms - true_norms).abs() <= allowed).all()
-    true_sum = torch.tensordot(weights.to(total.dtype), torch.stack(single).to(total.dtype), dims=1)
+    true_sum = torch.tensordot(weights.to(total.dtype), rows.to(total.dtype), dims=1)
     same_sum = torch.linalg.vector_norm(total - true_sum) <= _TOLERANCE * size * len(inputs)
     if not (same_norms and same_sum):
         raise ModelError(
@@ -204,6 +209,16 @@ def check_engine(
             "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight); call the layer), "
             "or examples may change places on their way (sorted by length: enforce_sorted=False does without). Or use "
             "engine='functional'."
+        )
+
+
+def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tensor) -> None:
+    with _explained(engine):
+        drew_otherwise = engine(inputs, targets).drew_otherwise
+    if drew_otherwise is not None and drew_otherwise.any():
+        raise ModelError(
+            "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of its "
+            "own. Use engine='functional', or that module without."
         )
 
 
@@ -220,47 +235,34 @@ def _explained(engine: MeasuringEngine) -> Iterator[None]:
 def _engines_gradients(
     engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The engine's norms, weights [batch] that tell whether each goes to the example that it is for, and the weighted sum."""
+    """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
     with suppress(RuntimeError, ValueError, TypeError, IndexError):
-        # Until it saw two sizes, an engine may take a table of as many rows as there are examples for theirs.
+        # Until it has seen two sizes, an engine may take a table with as many rows as there are examples for the batch.
         engine(inputs[1:], targets[1:])
         engine(inputs, targets)
     measured = engine(inputs, targets)
     norms = measured.norms
     weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
     measured.weighted_sum(weights)
-    return norms, weights, torch.cat([_flat(parameter.grad, parameter) for parameter in trained])
-
-
-def _flat_gradients(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return torch.cat([_flat(gradient, like) for gradient, like in zip(gradients, parameters, strict=True)])
-
-
-def _flat(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like).flatten() if gradient is None else gradient.detach().flatten()
+    return norms, weights, flat([parameter.grad for parameter in trained], trained)
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Training mode without gradients inside; parameters, buffers, modes and random state as before outside.
+def _tried(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Training mode without gradients inside; the model, buffers and parameters included, is as before afterwards.
 
-    Gives copies of the buffers. Refuses a model that wrote to its parameters.
+    Yields copies of the buffers. Refuses a model that wrote to its parameters.
     """
-    modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     rewritten: list[str] = []
-    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     try:
-        with torch.no_grad(), attention_in_full(), torch.random.fork_rng(devices=list(devices)):
+        with preserved(model), torch.no_grad(), attention_in_full():
             model.train()
             yield buffers
         now = dict(model.named_parameters())
         rewritten = [name for name, kept in parameters.items() if not _same(now[name].detach(), kept)]
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 if name in buffers:

@@ -1,4 +1,4 @@
-"""What stands in for a layer that mixes examples."""
+"""Replacements for layers that mix examples."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """A copy of the model with GroupNorm in place of BatchNorm.
+    """Returns a copy of the model with GroupNorm in place of BatchNorm, and one sentence per change.
 
-    Returns:
-        The copy, and one sentence per change. GroupNorm starts from the BatchNorm's scale and shift; its running statistics have
-        no counterpart, so a trained model needs training again.
+    GroupNorm starts from the BatchNorm's scale and shift. Running statistics have no counterpart: train a trained model again.
+
+    >>> model, changes = make_compatible(nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)))
+    >>> changes
+    ['1: BatchNorm2d(8) became GroupNorm(1, 8).']
     """
     model = copy.deepcopy(model)
     changes = []
@@ -33,7 +35,7 @@ def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     groups = next(size for size in range(min(32, norm.num_features), 0, -1) if norm.num_features % size == 0)
-    # One group a channel would be InstanceNorm, and zero throughout on 1x1 maps.
+    # One group per channel would be InstanceNorm, which is 0 everywhere on 1x1 maps.
     groups = groups if groups < norm.num_features else 1
     replacement = nn.GroupNorm(groups, norm.num_features, eps=norm.eps, affine=norm.affine)
     if norm.affine:

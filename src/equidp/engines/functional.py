@@ -1,4 +1,4 @@
-"""The functional engine: per-example gradients by torch.func, for any module. The oracle that other engines are held to."""
+"""The functional engine: per-example gradients by torch.func, for any module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from equidp.engines.layers import RandomState, unrolled
+from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import held_to_norms
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import SettingError
@@ -20,15 +21,18 @@ _CHUNK_NUMBERS = 2**26
 
 
 class FunctionalEngine:
-    """Per-example gradients by `vmap(grad)`, in chunks that bound memory.
+    """Measures batches by `vmap(grad)`, in chunks that bound memory; see `kernel.engine.Engine`.
 
-    A batch of one chunk keeps its gradients for the weighted sum; a longer one computes them again, with the same random numbers
-    (dropout), chunk by chunk, and holds them to the norms that it gave.
+    A batch of one chunk keeps its gradients for the weighted sum. A longer one computes them again, chunk by chunk and with the same
+    random numbers (dropout), and scales down those that come out longer than their norm.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time; None: as many as keep the gradients within a quarter of a gibibyte.
+
+    Raises:
+        SettingError: chunk_size < 1.
     """
 
     def __init__(self, model: nn.Module, loss: LossFunction, chunk_size: int | None = None) -> None:
@@ -50,7 +54,7 @@ class FunctionalEngine:
     def _add_again(
         self, inputs: Tensor, targets: Tensor, random: RandomState, norms: Tensor, weights: Tensor
     ) -> None:
-        """Computes the chunks' gradients a second time, for want of memory to keep them."""
+        """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
         with random.again():
             for gradients, (part, before) in zip(self._chunks(inputs, targets), parts, strict=True):

@@ -1,13 +1,12 @@
-"""The fast engine: one forward and one backward pass, per-example norms and weighted sums from what the layers saw.
+"""The fast engine: per-example norms and weighted sums from one forward and one backward pass.
 
-Each layer's parameters meet the loss only through its input and the gradient of its output, so these two give per-example norms and
-weighted sums of gradients without storing a gradient per example (Goodfellow 2015; ghost clipping, Li et al. 2022; book-keeping, Bu
-et al. 2023). The backward pass computes output gradients alone: no parameter gradient is formed before the weights are known.
+A layer's parameters affect the loss only through its output, so its input and the gradient of its output suffice for per-example
+norms and weighted sums, without a stored gradient per example (Goodfellow 2015; ghost clipping, Li et al. 2022; book-keeping, Bu et
+al. 2023). The backward pass computes output gradients alone: no parameter's gradient is formed before the weights are known.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -18,18 +17,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten
 
-from equidp.engines.layers import (
-    Call,
-    FallbackCall,
-    OpenedCall,
-    RandomState,
-    Tape,
-    attention_in_full,
-    forward_for,
-    replaced,
-    rule_for,
-)
+from equidp.engines.layers import rule_for
+from equidp.engines.layers.call import Contribution
+from equidp.engines.layers.decomposed import DecomposedCall, attention_in_full, forward_for, replaced
+from equidp.engines.layers.fallback import FallbackCall, RerunGradients
+from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import squared_lengths
+from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
@@ -44,21 +38,29 @@ _PRECISION: dict[str, tuple[Any, ...]] = (
     if hasattr(_backends.mkldnn, "conv")
     else {}
 )
-"""Where PyTorch 2.9 and newer is told how precise products of float32 are to be, by device."""
+"""PyTorch's settings (2.9 and newer) of how precise products of float32 are, by device."""
 
 
 class GhostEngine:
-    """See the module's docstring.
+    """Measures batches by layer rules; see the module's docstring and `kernel.engine.Engine`.
 
-    Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are run from products
-    (`equidp.engines.layers.decomposed`); any other module that owns trainable parameters is run again by torch.func, alone.
-    Parameters that several calls share (tied weights, a layer used twice) get their
-    cross terms from per-example gradients of those calls.
-    Other forwards are on the model during a call only.
+    Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are run from single products
+    (`equidp.engines.layers.decomposed`); any other module that owns trainable parameters is run a second time by torch.func, alone.
+    Parameters that several calls share (tied weights, a layer used twice) get their cross terms from per-example gradients.
+    The modules' forwards are replaced during a call only.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
         loss: (outputs, targets) -> losses [batch].
+
+    >>> model = nn.Linear(2, 2)
+    >>> engine = GhostEngine(model, nn.CrossEntropyLoss(reduction="none"))
+    >>> measured = engine(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> measured.norms.shape
+    torch.Size([3])
+    >>> measured.weighted_sum(torch.ones(3))
+    >>> model.bias.grad.shape
+    torch.Size([2])
     """
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
@@ -70,7 +72,7 @@ class GhostEngine:
         tape = Tape()
         with self._watched(tape):
             with torch.enable_grad():
-                # An input that requires a gradient of its own would hide where the backward pass may end.
+                # Detached: if inputs required gradients, the tape could not tell where the backward pass may end.
                 losses = self.loss(self.model(inputs.detach()), targets)
             if losses.shape != (len(inputs),):
                 raise ModelError(
@@ -79,50 +81,55 @@ class GhostEngine:
                 )
             precisely = _full_precision(losses.device)
             with precisely():
-                _mark_shared(tape.calls)
                 calls = tape.backward(losses)
         with precisely():
-            for call in calls:
-                if call.squares is None and call.kept is None:
-                    call.settle()
-            norms = _squared_norms(calls, len(inputs), losses.device).sqrt()
-        return MeasuredBatch(norms, partial(_add_weighted, calls), _drew_otherwise(calls))
+            # One by one: a call whose norms are taken may free what it holds.
+            contributions = [calls.popleft().contribution() for _ in range(len(calls))]
+            norms = _squared_norms(contributions, len(inputs), losses.device).sqrt()
+        return MeasuredBatch(norms, partial(_add_weighted, contributions), _drew_otherwise(contributions))
 
     @contextmanager
     def _watched(self, tape: Tape) -> Iterator[None]:
-        """Forwards that take notes in the modules that own trained parameters, while inside."""
+        """Replaces the forwards of modules with trained parameters inside, to record their calls."""
         with replaced({site.module: partial(site.run, tape) for site in self._sites}), attention_in_full():
             yield
 
 
-def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
-    parts = [_one_per_example(call.squares, call.module, batch) for call in calls if call.squares is not None]
-    parts += [squared_lengths({"": gradient}) for gradient in _shared_gradients(calls, batch).values()]
+def _squared_norms(contributions: list[Contribution], batch: int, device: torch.device) -> Tensor:
+    parts = [
+        _one_per_example(each.squares, each.module, batch)
+        for each in contributions
+        if each.squares is not None
+    ]
+    parts += [
+        squared_lengths({"": gradient}) for gradient in _shared_gradients(contributions, batch).values()
+    ]
     return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
 
 
-def _shared_gradients(calls: list[Call], batch: int) -> dict[nn.Parameter, Tensor]:
-    """Per-example gradients of the parameters of several calls, summed over the calls before any norm is taken."""
+def _shared_gradients(contributions: list[Contribution], batch: int) -> dict[nn.Parameter, Tensor]:
+    """Per-example gradients of the parameters of several calls, added over calls before any norm is taken."""
     gradients: dict[nn.Parameter, Tensor] = {}
-    for call in calls:
-        for name, gradient in (call.kept or {}).items() if call.shared else ():
-            _one_per_example(gradient, call.module, batch)
-            parameter = call.parameters[name]
-            gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
+    for each in contributions:
+        if each.squares is None:
+            for name, gradient in each.gradients.example_gradients().items():
+                _one_per_example(gradient, each.module, batch)
+                parameter = each.parameters[name]
+                before = gradients.get(parameter)
+                gradients[parameter] = gradient if before is None else before + gradient
     return gradients
 
 
-def _drew_otherwise(calls: list[Call]) -> Tensor | None:
-    drawn = [call.drew_otherwise for call in calls if isinstance(call, FallbackCall)]
-    known = [each for each in drawn if each is not None]
+def _drew_otherwise(contributions: list[Contribution]) -> Tensor | None:
+    known = [each.drew_otherwise for each in contributions if each.drew_otherwise is not None]
     return torch.stack(known).any(dim=0) if known else None
 
 
-def _add_weighted(calls: list[Call], weights: Tensor) -> None:
-    with _full_precision(weights.device)():  # asked anew: a policy's code ran since
-        for call in calls:
-            for name, gradient in call.sums(weights).items():
-                _accumulate(call.parameters[name], gradient)
+def _add_weighted(contributions: list[Contribution], weights: Tensor) -> None:
+    with _full_precision(weights.device)():  # asked again: a policy's code ran in between
+        for each in contributions:
+            for name, gradient in each.gradients.weighted_gradients(weights).items():
+                _accumulate(each.parameters[name], gradient)
 
 
 class _Site:
@@ -134,35 +141,35 @@ class _Site:
             name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
         }
         self._own = module.forward
-        self._opened = forward_for(module)
+        self._decomposed = forward_for(module)
         self._rule = rule_for(module)
         self._whole: set[tuple[int, int]] = set()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
-        """The module's forward, noted on the tape."""
-        if self._opened is not None:
-            opened = OpenedCall(self.module, self.parameters, tape)
-            tape.note(opened)
-            return self._opened(self.module, opened.project, *arguments, **keywords)
+        """Runs the module and records the call on the tape."""
+        if self._decomposed is not None:
+            decomposed = DecomposedCall(self.module, self.parameters, tape)
+            tape.note(decomposed)
+            return self._decomposed(self.module, decomposed.project, *arguments, **keywords)
         if self._rule is not None and not keywords and len(arguments) == 1:
-            call = self._rule(self.module, self.parameters)
+            call = self._rule.call(self.module, self.parameters)
             tape.note(call)
             return call.run(self._own, arguments[0], tape)
         random = RandomState(next(iter(self.parameters.values())).device)
         output = self._own(*arguments, **keywords)
-        unknown = FallbackCall(self.module, self.parameters, arguments, keywords, self._whole)
+        again = RerunGradients(self.module, self.parameters, arguments, keywords, self._whole)
         outputs = tree_flatten(output)[0]
         if random.moved():
-            unknown.draw_again(random, outputs)
+            again.draw_again(random, outputs)
         for position, each in enumerate(outputs):
             if isinstance(each, Tensor):
-                tape.watch(self.module, unknown.inputs, each, partial(unknown.receive_at, position))
-        tape.note(unknown)
+                tape.watch(self.module, again.inputs, each, partial(again.receive, position))
+        tape.note(FallbackCall(self.module, self.parameters, again))
         return output
 
 
 def _sites(module: nn.Module) -> Iterator[_Site]:
-    """Those we know, and the outermost of those that use parameters of their own and that we do not know."""
+    """Modules with a rule or a forward of ours, and the outermost of the others that own parameters."""
     seen: set[nn.Module] = set()
 
     def visit(module: nn.Module) -> Iterator[_Site]:
@@ -184,7 +191,10 @@ def _sites(module: nn.Module) -> Iterator[_Site]:
 
 
 def _full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Makes a context for norms and sums of the same vectors: autocast, and products coarser than float32 (TF32, bfloat16), off."""
+    """Returns a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
+
+    Norms and sums must be of the same vectors.
+    """
     coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
     autocast = torch.is_autocast_enabled(device.type)
     return partial(_exactly, device, coarse, autocast) if coarse or autocast else nullcontext
@@ -205,15 +215,8 @@ def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterato
             setting.fp32_precision = precision
 
 
-def _mark_shared(calls: list[Call]) -> None:
-    """Tells calls that use the same parameters."""
-    users = Counter(parameter for call in calls for parameter in call.parameters.values())
-    for call in calls:
-        call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
-
-
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
-    """Refuses what a layer says of other rows than the batch's."""
+    """Refuses rows that are not those of the batch."""
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must come first in every "

@@ -9,14 +9,20 @@ from equidp.kernel.engine import Engine
 
 
 def dataset_norms(engine: Engine, inputs: Tensor, targets: Tensor, chunk_size: int = 256) -> Tensor:
-    """Per-example gradient norms of a whole dataset at the model's present parameters, [n]. They are private: never release them.
+    """Returns the per-example gradient norms of a dataset at the model's present parameters, [n]. Private: never release them.
 
     Costs less than training on as many examples: no sum is taken.
 
     Args:
-        engine: of the model; asked for norms alone.
+        engine: of the model.
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
+
+    >>> from equidp.engines import make_engine
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> engine = make_engine("ghost", model, torch.nn.CrossEntropyLoss(reduction="none"))
+    >>> dataset_norms(engine, torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64))
+    tensor([0., 0., 0., 0., 0.])
     """
     parts = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
     return torch.cat([engine(*part).norms.detach() for part in parts])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from equidp.engines.device import device_of
+
 _CHUNK = 4096  # examples predicted at a time
 
 
@@ -16,7 +18,7 @@ def diverged(model: nn.Module) -> bool:
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
     """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory."""
     was_training = model.training
-    device = next(model.parameters()).device
+    device = device_of(model)
     model.eval()
     try:
         with torch.no_grad():

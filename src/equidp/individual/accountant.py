@@ -10,6 +10,7 @@ import torch
 from equidp._validate import check_number
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
+from equidp.engines.device import device_of
 from equidp.errors import DataError, SettingError
 from equidp.individual.histories import Histories, individual_epsilons
 from equidp.individual.report import IndividualReport
@@ -92,7 +93,7 @@ class IndividualAccountant(Callback):
             self._counts = StepCounts(
                 data,
                 trainer.policy,
-                next(trainer.model.parameters()).device,
+                device_of(trainer.model),
                 grid=self._grid,
                 rounding=self._rounding,
                 memory_limit=self._memory_limit,
@@ -155,7 +156,7 @@ class IndividualAccountant(Callback):
         data = trainer.train
         assert isinstance(data, GroupedDataset)
         self._check_data(data)
-        device = next(trainer.model.parameters()).device
+        device = device_of(trainer.model)
         inputs, targets = data.inputs.to(device), data.targets.to(device)
         with torch.random.fork_rng():  # dropout's, so that watching does not change the run
             norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size)
@@ -208,7 +209,7 @@ def _repeats(trainer: Trainer) -> bool:
     """Whether a pass gives the norms of another one: not where the model draws random numbers."""
     data = trainer.train
     assert isinstance(data, GroupedDataset)
-    device = next(trainer.model.parameters()).device
+    device = device_of(trainer.model)
     few = data.inputs[:16].to(device), data.targets[:16].to(device)
     with torch.random.fork_rng():
         first, second = (trainer.engine(*few).norms for _ in range(2))

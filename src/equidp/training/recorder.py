@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
+from equidp.engines.device import device_of
 from equidp.evaluation.groups import check_outputs, group_metrics
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
@@ -66,7 +67,7 @@ class EpochRecorder(Callback):
         sample = self._samples[group]
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
-        device = next(trainer.model.parameters()).device
+        device = device_of(trainer.model)
         measured = trainer.engine(self.test.inputs[sample].to(device), self.test.targets[sample].to(device))
         norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)

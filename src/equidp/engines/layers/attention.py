@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
+from equidp.engines.layers.projection import Projection
 from equidp.errors import ModelError
 
 ATTENTION_PARAMETERS = {
     *("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"),
     *("out_proj.weight", "out_proj.bias"),
 }
-"""Those of an attention without `add_bias_kv`, which adds parameters to keys and values that are part of no product."""
+"""All but those of `add_bias_kv`, which adds parameters to keys and values that are part of no product."""
 
 
 def attention(
     module: nn.MultiheadAttention,
-    project: Any,
+    project: Projection,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -59,7 +59,7 @@ def attention(
 
 def _projected(
     module: nn.MultiheadAttention,
-    project: Any,
+    project: Projection,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -67,7 +67,7 @@ def _projected(
 ) -> tuple[Tensor, ...]:
     bias = None if module.in_proj_bias is None else "in_proj_bias"
     if module.in_proj_weight is not None and query is key and key is value:
-        together: Tensor = project(query, "in_proj_weight", bias, batch_dimension=batch_dimension)
+        together = project(query, "in_proj_weight", bias, batch_dimension=batch_dimension)
         return together.chunk(3, dim=-1)
     parts = []
     for position, (name, inputs) in enumerate((("q", query), ("k", key), ("v", value))):
@@ -77,23 +77,17 @@ def _projected(
             if module.in_proj_weight is None
             else ("in_proj_weight", rows)
         )
-        parts.append(
-            project(
-                inputs,
-                weight,
-                bias,
-                weight_rows=block,
-                bias_rows=rows,
-                batch_dimension=batch_dimension,
-            )
+        own = project(
+            inputs, weight, bias, weight_rows=block, bias_rows=rows, batch_dimension=batch_dimension
         )
+        parts.append(own)
     return tuple(parts)
 
 
 def _mask(
     queries: Tensor, keys: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> Tensor | None:
-    """What to add to the scores, broadcast to [batch, heads, queries, keys]: -inf where a mask of booleans is True."""
+    """What to add to the scores, broadcast to [batch, heads, queries, keys]: -inf where a boolean mask is True."""
     masks = []
     if attn_mask is not None:
         heads = attn_mask.dim() == 3

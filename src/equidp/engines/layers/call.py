@@ -1,72 +1,113 @@
-"""One call of one module in a forward pass."""
+"""One call of one module in a forward pass, and what it contributes to gradients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
 from equidp.engines.layers.sums import squared_lengths, weighted_sums
 
+Parameters = dict[str, nn.Parameter]
+"""Those parameters of a module that are trained, by their names in it."""
+ByName = dict[str, Tensor]
+"""One tensor per trained parameter: per-example gradients [batch, *shape], or weighted sums of them [*shape]."""
+
+
+class SquaredNorms(NamedTuple):
+    """Squared norms of per-example gradients over all parameters of a call.
+
+    Attributes:
+        squares: [batch].
+        gradients: the per-example gradients, where they were computed on the way and are small; None: not kept.
+    """
+
+    squares: Tensor
+    gradients: ByName | None = None
+
+
+class Gradients(ABC):
+    """Per-example gradients of a module's parameters, from what one call left behind; computed as far as they are needed."""
+
+    @abstractmethod
+    def example_gradients(self) -> ByName:
+        """Returns the per-example gradients, [batch, *shape]."""
+
+    @abstractmethod
+    def squared_norms(self) -> SquaredNorms:
+        """Returns their squared norms, in the cheapest way."""
+
+    @abstractmethod
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        """Returns sum_i weights[i] * gradient_i, [*shape]; weights [batch]. Comes after `squared_norms`."""
+
+
+@final
+class KnownGradients(Gradients):
+    """Per-example gradients that are stored."""
+
+    def __init__(self, gradients: ByName) -> None:
+        self._gradients = gradients
+
+    def example_gradients(self) -> ByName:
+        return self._gradients
+
+    def squared_norms(self) -> SquaredNorms:
+        return SquaredNorms(squared_lengths(self._gradients))
+
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        return weighted_sums(weights, self._gradients)
+
+
+class Contribution(NamedTuple):
+    """What one call contributes to per-example norms and to the weighted sum.
+
+    Attributes:
+        module, parameters: as of the call.
+        squares: squared norms, [batch]; None where other calls use some of these parameters too: their gradients must be added
+            before a norm is taken, so `gradients` are stored then.
+        gradients: what the weighted sum is computed from.
+        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None: it was not.
+    """
+
+    module: nn.Module
+    parameters: Parameters
+    squares: Tensor | None
+    gradients: Gradients
+    drew_otherwise: Tensor | None = None
+
 
 class Call(ABC):
-    """One call of one module: the per-example gradients of its parameters.
-
-    A rule gives `example_gradients`; where there is a cheaper way to their norms or weighted sum, it overrides those too.
+    """One call of one module.
 
     Args:
         module: the module.
-        parameters: those of its parameters that are trained, by their names in the module.
+        parameters: its trained parameters.
 
     Attributes:
-        shared: whether other calls use some of these parameters too, so that norms must wait for the sum of all calls' gradients.
-        squares: squared norms of the per-example gradients over all these parameters, [batch]; None where shared, or not settled.
-        kept: the per-example gradients themselves, [batch, *shape] by name, where they are worth keeping; None otherwise.
+        shared: whether other calls use some of these parameters too; known before the backward pass.
     """
 
-    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, module: nn.Module, parameters: Parameters) -> None:
         self.module, self.parameters = module, parameters
         self.shared = False
-        self.squares: Tensor | None = None
-        self.kept: dict[str, Tensor] | None = None
 
     @property
     @abstractmethod
     def reached(self) -> bool:
-        """Whether the losses depend on this call."""
+        """Whether the losses depend on this call; known after the backward pass."""
 
     @abstractmethod
-    def example_gradients(self) -> dict[str, Tensor]:
-        """Per-example gradients of each parameter, [batch, *shape]."""
+    def contribution(self) -> Contribution:
+        """Returns what a reached call contributes; once, after the backward pass."""
 
-    @abstractmethod
-    def drop(self) -> None:
-        """Forgets what per-example gradients are computed from."""
-
-    def budget(self) -> int:
-        """How many numbers `kept` may hold."""
-        return 0
-
-    def squared_norms(self) -> Tensor:
-        """Squared norms over all these parameters, [batch]; fills `kept` if what it makes on the way is worth it."""
-        gradients = self.example_gradients()
-        if sum(gradient.numel() for gradient in gradients.values()) <= self.budget():
-            self.kept = gradients
-        return squared_lengths(gradients)
-
-    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        """sum_i weights[i] * gradient_i of each parameter."""
-        return weighted_sums(weights, self.example_gradients())
-
-    def settle(self) -> None:
-        """Takes norms as soon as all gradients are in, so that what is not needed any more is let go during the backward pass."""
+    @final
+    def contributed(self, gradients: Gradients) -> Contribution:
+        """Takes norms, and keeps of the gradients only what the weighted sum will need."""
         if self.shared:
-            self.kept = self.example_gradients()
-        else:
-            self.squares = self.squared_norms()
-        if self.kept is not None:
-            self.drop()
-
-    def sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """sum_i weights[i] * gradient_i of each parameter, of a settled call."""
-        return self.weighted_gradients(weights) if self.kept is None else weighted_sums(weights, self.kept)
+            known = KnownGradients(gradients.example_gradients())
+            return Contribution(self.module, self.parameters, None, known)
+        squares, small = gradients.squared_norms()
+        kept = gradients if small is None else KnownGradients(small)
+        return Contribution(self.module, self.parameters, squares, kept)

@@ -4,49 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from equidp.engines.layers.call import ByName, Call, Contribution, Gradients, Parameters, SquaredNorms
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.rule import LayerCall
+from equidp.engines.layers.rule import norms_and_small
 from equidp.engines.layers.sums import held_to_norms, precise, squared_lengths, weighted_sums
 from equidp.errors import ModelError
 
-_ALIKE, _ALIKE_AUTOCAST = 1e-3, 0.05
+_SAME, _SAME_AUTOCAST = 1e-3, 0.05
 """How far an example's outputs may be from those with the same random numbers, of their norm: rounding is below."""
 
 
-class FallbackCall(LayerCall):
-    """Any module that computes each example's output from that example's inputs, called again under `vmap(vjp)`.
-
-    Tensors among the arguments whose first dimension is the batch, whatever size that was in earlier calls, are taken apart; all
-    else is passed to every example as it is. Of several outputs, those that the loss depends on count. Random numbers are drawn
-    again as they were; an example that gets others this time, for want of the order, contributes nothing here.
+@final
+class FallbackCall(Call):
+    """One call of any module that computes each example's output from that example's inputs.
 
     Args:
-        whole: which arguments are known not to follow the batch; told of those that this call shows.
+        module, parameters: as for `Call`.
+        again: how the module is run again.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Parameters, again: RerunGradients) -> None:
+        super().__init__(module, parameters)
+        self._again = again
+
+    @property
+    def reached(self) -> bool:
+        return bool(self._again.grad_outputs)
+
+    def contribution(self) -> Contribution:
+        contribution = self.contributed(self._again)
+        return contribution._replace(drew_otherwise=self._again.drew_otherwise)
+
+
+@final
+class RerunGradients(Gradients):
+    """Gradients of a module that is called again under `vmap(vjp)`.
+
+    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are split by example; all
+    other arguments are passed to every example as they are. Of several outputs, those that the loss depends on count. Random
+    numbers are drawn again as they were; an example that gets others this time, because the order differs, contributes nothing.
+
+    Args:
+        module, parameters: as for `Call`.
+        arguments, keywords: of the call.
+        whole: which arguments are known not to follow the batch; those that this call shows are added.
 
     Attributes:
-        drew_otherwise: which examples got other random numbers when it was run again, [batch]; None where it draws none.
-        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; set by the backward pass.
+        inputs: the first tensor of the arguments.
+        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; filled by the backward pass.
+        drew_otherwise: which examples got other random numbers when the module ran again, [batch]; None where it draws none.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        parameters: dict[str, nn.Parameter],
+        parameters: Parameters,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         whole: set[tuple[int, int]],
     ) -> None:
+        self.module, self.parameters = module, parameters
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        super().__init__(module, parameters)
         self.inputs = next(each for each in self._flat if isinstance(each, Tensor))
         places = [(len(self._flat), position) for position in range(len(self._flat))]
         whole.update(
@@ -57,6 +84,7 @@ class FallbackCall(LayerCall):
         self._random: RandomState | None = None
         self.drew_otherwise: Tensor | None = None
         self._outputs: list[Any] = []
+        self._norms = torch.empty(0)
         device = self.inputs.device.type
         self._coarse = torch.is_autocast_enabled(device)
         self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=self._coarse)
@@ -64,30 +92,29 @@ class FallbackCall(LayerCall):
     def _looks_like_batch(self, argument: object) -> bool:
         return isinstance(argument, Tensor) and argument.shape[:1] == self.inputs.shape[:1]
 
-    def receive_at(self, position: int, gradient: Tensor) -> None:
+    def receive(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
-        self.grad_output, self._reached = gradient, True
+        self._budget = self.inputs.numel() + gradient.numel()
 
     def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
-        """Told of a call that drew random numbers, with their state before it and its flattened outputs."""
+        """Says that the call drew random numbers: `random` is the state before it, `outputs` its flattened outputs."""
         self._random = random
-        # Copies: what follows may change outputs in place.
+        # Copies: later layers may change outputs in place.
         self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
 
-    def drop(self) -> None:
-        super().drop()
-        self._flat, self._outputs, self.grad_outputs = [], [], {}
+    def squared_norms(self) -> SquaredNorms:
+        norms = norms_and_small(self.example_gradients(), self._budget)
+        self._norms = norms.squares.sqrt()
+        return norms
 
-    def weighted_gradients(self, weights: Tensor) -> dict[str, Tensor]:
-        """As ever, but no gradient is longer than its norm was said to be."""
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        """The sum; no gradient counts as longer than it was measured."""
         gradients = self.example_gradients()
-        if self.squares is not None:
-            now = squared_lengths(gradients).sqrt()
-            weights = held_to_norms(weights, gradients, self.squares.sqrt(), now)
-        return weighted_sums(weights, gradients)
+        now = squared_lengths(gradients).sqrt()
+        return weighted_sums(held_to_norms(weights, gradients, self._norms, now), gradients)
 
-    def example_gradients(self) -> dict[str, Tensor]:
+    def example_gradients(self) -> ByName:
         batch = len(self.inputs)
         positions, gradients = list(self.grad_outputs), tuple(self.grad_outputs.values())
         if any(len(gradient) != batch for gradient in gradients):
@@ -100,48 +127,44 @@ class FallbackCall(LayerCall):
         fixed = {name: value.detach() for name, value in every.items() if name not in trained}
         fixed |= dict(self.module.named_buffers())
 
-        def one(gradients: tuple[Tensor, ...], *own: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        def one(gradients: tuple[Tensor, ...], *own: Tensor) -> tuple[ByName, tuple[Tensor, ...]]:
             parts = iter(own)
             flat = [
-                next(parts).unsqueeze(0) if apart else each
-                for each, apart in zip(self._flat, self._split, strict=True)
+                next(parts).unsqueeze(0) if split else each
+                for each, split in zip(self._flat, self._split, strict=True)
             ]
             arguments, keywords = tree_unflatten(flat, self._structure)
 
-            def outputs(trained: dict[str, Tensor]) -> Any:
-                given = tree_flatten(functional_call(self.module, {**trained, **fixed}, arguments, keywords))[
-                    0
-                ]
-                return tuple(given[position] for position in positions)
+            def outputs(trained: ByName) -> Any:
+                result = functional_call(self.module, {**trained, **fixed}, arguments, keywords)
+                flattened = tree_flatten(result)[0]
+                return tuple(flattened[position] for position in positions)
 
             given, pullback, *_ = vjp(outputs, trained)
-            pulled: dict[str, Tensor] = pullback(tuple(each.unsqueeze(0) for each in gradients))[0]
+            pulled: ByName = pullback(tuple(each.unsqueeze(0) for each in gradients))[0]
             return pulled, tuple(each.squeeze(0) for each in given)
 
-        own = [each for each, apart in zip(self._flat, self._split, strict=True) if apart]
+        own = [each for each, split in zip(self._flat, self._split, strict=True) if split]
+        random = self._random.again() if self._random else nullcontext()
         try:
-            with (
-                unrolled(self.module),
-                self._autocast,
-                self._random.again() if self._random else nullcontext(),
-            ):
+            with unrolled(self.module), self._autocast, random:
                 alone = vmap(one, randomness="different" if self._random else "error")
-                gradients_by_name, outputs = alone(gradients, *own)
+                by_name, outputs = alone(gradients, *own)
         except RuntimeError as error:
             raise ModelError(
                 f"{type(self.module).__name__} cannot be computed one example at a time by torch.func ({error}). "
                 "Replace it by layers that can."
             ) from error
-        gradients_by_name = {name: precise(each, each)[0] for name, each in gradients_by_name.items()}
+        by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
         if self._random:
             same = self._drawn_again(dict(zip(positions, outputs, strict=True)))
-            for each in gradients_by_name.values():
+            for each in by_name.values():
                 each[~same] = 0.0
-        return gradients_by_name
+        return by_name
 
     def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
-        """Which examples have their outputs of the pass itself again, [batch]: gradients belong to the numbers drawn there."""
-        allowed = _ALIKE_AUTOCAST if self._coarse else _ALIKE
+        """Which examples have their first outputs again, [batch]: gradients belong to the random numbers drawn then."""
+        allowed = _SAME_AUTOCAST if self._coarse else _SAME
         same = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
         finite = same.clone()
         for position, again in outputs.items():

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from equidp.engines.layers.rule import LayerCall, RuledCall
-from equidp.engines.layers.sums import CHUNK_NUMBERS
+from equidp.engines.layers.call import ByName, Contribution, KnownGradients, Parameters, SquaredNorms
+from equidp.engines.layers.rule import LayerGradients, RuledCall, norms_and_small
+from equidp.engines.layers.sums import CHUNK_NUMBERS, weighted_sums
 from equidp.engines.layers.tape import Tape
 
 
-class _TrailingNormCall(LayerCall):
+class _TrailingNormGradients(LayerGradients):
     """A scale and perhaps a shift for each place of the trailing dimensions, which are normalised over."""
 
-    module: Any
+    @abstractmethod
+    def _normalised(self, inputs: Tensor) -> Tensor: ...
 
-    def _normalised(self, inputs: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def example_gradients(self) -> dict[str, Tensor]:
+    @final
+    def example_gradients(self) -> ByName:
         inputs, gradient = self.pair()
         gradients = {}
         if "weight" in self.parameters:
@@ -40,15 +41,25 @@ class _TrailingNormCall(LayerCall):
         """Sums values [batch, ...] to [batch, *shape of the scale]."""
         return values.reshape(len(values), -1, *self.module.normalized_shape).sum(dim=1)
 
+    @final
+    def squared_norms(self) -> SquaredNorms:
+        return norms_and_small(self.example_gradients(), self.budget())
 
-class LayerNormCall(_TrailingNormCall):
+    @final
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        return weighted_sums(weights, self.example_gradients())
+
+
+@final
+class LayerNormGradients(_TrailingNormGradients):
     """nn.LayerNorm over trailing dimensions."""
 
     def _normalised(self, inputs: Tensor) -> Tensor:
         return layer_norm(inputs, self.module.normalized_shape, eps=self.module.eps)
 
 
-class RMSNormCall(_TrailingNormCall):
+@final
+class RMSNormGradients(_TrailingNormGradients):
     """nn.RMSNorm over trailing dimensions."""
 
     def _normalised(self, inputs: Tensor) -> Tensor:
@@ -56,30 +67,32 @@ class RMSNormCall(_TrailingNormCall):
 
 
 class _ChannelNormCall(RuledCall):
-    """One scale and shift a channel, on [batch, channels, ...]; normalised over groups of channels.
+    """One scale and shift per channel, on [batch, channels, ...]; normalised over groups of channels.
 
     Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients of the copies are then
-    the examples' own, and the layer's backward pass gives them at no further cost.
+    the examples' own, and the layer's backward pass computes them at no further cost.
     """
 
-    module: Any
-
-    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, module: Any, parameters: Parameters) -> None:
         super().__init__(module, parameters)
-        self._gradients: dict[str, Tensor] = {}
+        self._layer = module
+        self._gradients: ByName = {}
 
-    def _num_groups(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
+        """Returns the number of groups of one example; refuses inputs that `forward`, the layer's own, would refuse."""
 
+    @final
     def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+        groups = self._num_groups(forward, inputs)
         batch, channels, *places = inputs.shape
         scales, shifts = (self._copy(name, batch, tape) for name in ("weight", "bias"))
         joined = inputs.reshape(1, batch * channels, *places)
-        outputs = torch.group_norm(joined, batch * self._num_groups(), scales, shifts, self.module.eps)
+        outputs = torch.group_norm(joined, batch * groups, scales, shifts, self._layer.eps)
         return outputs.reshape(inputs.shape)
 
     def _copy(self, name: str, batch: int, tape: Tape) -> Tensor | None:
-        """The parameter for each example, side by side."""
+        """The parameter once per example, one after the other."""
         if name in self.parameters:
             copy = self.parameters[name].detach().repeat(batch).requires_grad_()
             tape.watch_copy(copy, partial(self._receive, name, batch))
@@ -94,31 +107,29 @@ class _ChannelNormCall(RuledCall):
     def reached(self) -> bool:
         return bool(self._gradients)
 
-    def example_gradients(self) -> dict[str, Tensor]:
-        return self._gradients
-
-    def drop(self) -> None:
-        self._gradients = {}
+    @final
+    def contribution(self) -> Contribution:
+        return self.contributed(KnownGradients(self._gradients))
 
 
+@final
 class GroupNormCall(_ChannelNormCall):
     """nn.GroupNorm on [batch, channels, ...]."""
 
-    def _num_groups(self) -> int:
-        return int(self.module.num_groups)
+    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
+        return int(self._layer.num_groups)
 
 
+@final
 class InstanceNormCall(_ChannelNormCall):
     """nn.InstanceNorm1d to 3d on [batch, channels, ...], without running statistics."""
 
-    @classmethod
-    def covers(cls, module: nn.Module) -> bool:
-        return not getattr(module, "track_running_stats", False)
-
-    def _num_groups(self) -> int:
-        return int(self.module.num_features)
-
-    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
+    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
         with torch.no_grad():
-            forward(inputs[:1])  # the layer's own complaints about shapes
-        return super().run(forward, inputs, tape)
+            forward(inputs[:1])  # raises the layer's own errors about shapes
+        return int(self._layer.num_features)
+
+
+def covers_instance_norm(module: Any) -> bool:
+    """Whether it normalises by the example alone."""
+    return not getattr(module, "track_running_stats", False)

@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from equidp.engines.layers.projection import Projection
 from equidp.errors import ModelError
 
 State = tuple[Tensor, ...]
 """Hidden state [batch, hidden or projected size], and for an LSTM cell state [batch, hidden]."""
 Step = Callable[[Tensor, State], State]
-"""(inputs' share of the gates [batch, gates * hidden], state) -> next state."""
+"""(the inputs' share of the gates [batch, gates * hidden], state) -> next state."""
 
 
 def recurrent(
-    module: nn.RNNBase, project: Any, inputs: Tensor | PackedSequence, hx: Any = None
+    module: nn.RNNBase, project: Projection, inputs: Tensor | PackedSequence, hx: Any = None
 ) -> tuple[Tensor | PackedSequence, Any]:
     """nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward; the same arguments and results."""
     lengths = None
@@ -52,7 +53,7 @@ def recurrent(
     return values.transpose(0, 1) if module.batch_first else values, end
 
 
-def cell(module: nn.RNNCellBase, project: Any, inputs: Tensor, hx: Any = None) -> Any:
+def cell(module: nn.RNNCellBase, project: Projection, inputs: Tensor, hx: Any = None) -> Any:
     """nn.RNNCell.forward, nn.LSTMCell.forward, nn.GRUCell.forward; the same arguments and results."""
     _check_sequences(module, inputs, dimensions=2)
     long = isinstance(module, nn.LSTMCell)
@@ -74,7 +75,7 @@ def _check_sequences(module: nn.Module, inputs: Tensor, *, dimensions: int) -> N
 
 
 def _present(values: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Which steps an example has, [steps, batch, 1]; None: all of them."""
+    """Which steps each example has, [steps, batch, 1]; None: all of them."""
     if lengths is None:
         return None
     return (torch.arange(len(values))[:, None] < lengths).unsqueeze(2).to(values.device)
@@ -87,14 +88,14 @@ def _starts(module: nn.RNNBase, values: Tensor, hx: Any) -> list[State]:
         states = hx if isinstance(module, nn.LSTM) else (hx,)
         return list(zip(*(state.unbind(0) for state in states), strict=True))
     batch, outputs = values.shape[1], module.proj_size or module.hidden_size
-    hidden, memory = values.new_zeros(batch, outputs), values.new_zeros(batch, module.hidden_size)
-    return [(hidden, memory) if isinstance(module, nn.LSTM) else (hidden,)] * count
+    hidden, cells = values.new_zeros(batch, outputs), values.new_zeros(batch, module.hidden_size)
+    return [(hidden, cells) if isinstance(module, nn.LSTM) else (hidden,)] * count
 
 
 def _scan(
     step: Step, gates: Tensor, state: State, present: Tensor | None, *, backwards: bool
 ) -> tuple[Tensor, State]:
-    """Outputs [steps, batch, size] in the order of time, and the last state. Steps that an example lacks leave its state alone."""
+    """Outputs [steps, batch, size] in the order of time, and the last state. A step that an example lacks keeps its state."""
     outputs: list[Tensor] = []
     order = range(len(gates))
     shares = gates.unbind(0)
@@ -110,7 +111,7 @@ def _scan(
     return torch.stack(outputs[::-1] if backwards else outputs), state
 
 
-def _step(module: nn.RNNBase | nn.RNNCellBase, project: Any, suffix: str) -> Step:
+def _step(module: nn.RNNBase | nn.RNNCellBase, project: Projection, suffix: str) -> Step:
     weight, bias = f"weight_hh{suffix}", _bias(module, "hh", suffix)
 
     def plain(share: Tensor, state: State) -> State:
@@ -118,19 +119,21 @@ def _step(module: nn.RNNBase | nn.RNNCellBase, project: Any, suffix: str) -> Ste
         return (activation(share + project(state[0], weight, bias)),)
 
     def lstm(share: Tensor, state: State) -> State:
-        given, forgotten, cell, shown = (share + project(state[0], weight, bias)).chunk(4, dim=1)
-        memory = torch.sigmoid(forgotten) * state[1] + torch.sigmoid(given) * torch.tanh(cell)
-        hidden = torch.sigmoid(shown) * torch.tanh(memory)
+        gates = (share + project(state[0], weight, bias)).chunk(4, dim=1)
+        input_gate, forget_gate, cell_gate, output_gate = gates
+        kept = torch.sigmoid(forget_gate) * state[1]
+        cell_state = kept + torch.sigmoid(input_gate) * torch.tanh(cell_gate)
+        hidden = torch.sigmoid(output_gate) * torch.tanh(cell_state)
         if getattr(module, "proj_size", 0):
             hidden = project(hidden, f"weight_hr{suffix}")
-        return hidden, memory
+        return hidden, cell_state
 
     def gru(share: Tensor, state: State) -> State:
         reset, update, new = share.chunk(3, dim=1)
         old_reset, old_update, old_new = project(state[0], weight, bias).chunk(3, dim=1)
-        kept = torch.sigmoid(update + old_update)
+        update_gate = torch.sigmoid(update + old_update)
         candidate = torch.tanh(new + torch.sigmoid(reset + old_reset) * old_new)
-        return ((1 - kept) * candidate + kept * state[0],)
+        return ((1 - update_gate) * candidate + update_gate * state[0],)
 
     if isinstance(module, nn.LSTM | nn.LSTMCell):
         return lstm

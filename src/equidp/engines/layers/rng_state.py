@@ -9,7 +9,7 @@ import torch
 
 
 class RandomState:
-    """torch's generators as they stand now, of the processor and of `device`."""
+    """The present state of torch's generators, of the processor and of `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self._devices = [device] if device.type == "cuda" else []
@@ -19,12 +19,12 @@ class RandomState:
         return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
 
     def moved(self) -> bool:
-        """Whether numbers were drawn since."""
+        """Returns whether numbers were drawn since."""
         return not all(map(torch.equal, self._now(), self._states))
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """The same numbers once more, while inside; afterwards as if none had been drawn."""
+        """Draws the same numbers again inside; afterwards as if none had been drawn."""
         with torch.random.fork_rng(devices=self._devices):
             torch.set_rng_state(self._states[0])
             for device, state in zip(self._devices, self._states[1:], strict=True):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 CHUNK_NUMBERS = 2**18
-"""Numbers of one intermediate result at a time: what stays in a processor's cache, and is small beside the activations."""
+"""Numbers per intermediate result: few enough to stay in a processor's cache and to be small beside the activations."""
 
 
 def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in at least float32, so that norms and sums keep their precision under autocast."""
+    """Returns both in at least float32, so that norms and sums keep their precision under autocast."""
     if inputs.dtype == gradient.dtype in (torch.float32, torch.float64):
         return inputs, gradient
     dtype = torch.promote_types(gradient.dtype, torch.float32)
@@ -18,14 +18,15 @@ def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """sum_i weights[i] * gradients[i], by name."""
+    """Returns sum_i weights[i] * gradients[i], by name."""
     return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
 
 
 def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor, now: Tensor) -> Tensor:
-    """Weights [batch] under which gradients that are computed again add no more than those that were measured.
+    """Returns weights [batch] under which recomputed gradients add no more than those that were measured.
 
-    A module may not run alike twice (random numbers of Python's own). Gradients that are no numbers this time become 0 in place.
+    A module may run differently the second time (Python's own random numbers). Gradients that are not finite this time are set to
+    0 in place.
 
     Args:
         weights: [batch], made for the norms `before`.
@@ -40,7 +41,7 @@ def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor,
 
 
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
-    """Squared norms over all tensors together, [batch], from per-example gradients [batch, *shape]."""
+    """Returns squared norms over all tensors together, [batch], from per-example gradients [batch, *shape]."""
     return (
         torch.stack([torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()])
         .square()
@@ -49,10 +50,10 @@ def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def gram_norms(products: Tensor) -> Tensor:
-    """Squared norms from products <x_s, x_t> <g_s, g_t> [batch, T, T], never below the true ones for want of precision, [batch].
+    """Returns squared norms [batch] from products <x_s, x_t> <g_s, g_t> [batch, T, T]; rounding never makes them too small.
 
-    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An example with a norm
-    understated could contribute more than its bound, so the sum's largest rounding error is added.
+    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An example whose norm is
+    understated could contribute more than its bound, so the largest rounding error of the sum is added.
     """
     rounding = 8 * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))
