@@ -11,7 +11,7 @@ from equidp.accounting import calibrate_noise, effective_noise_multiplier
 from equidp.advice.advise import advise
 from equidp.advice.norm_profile import _EDGES, NormProfile
 from equidp.errors import SettingError
-from equidp.kernel import epsilon
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import METHODS
 

@@ -11,7 +11,7 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.schedule import default_delta
 from equidp.advice.norm_profile import NormProfile
 from equidp.errors import SettingError
-from equidp.kernel import epsilon as epsilon_of
+from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import METHODS

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -23,3 +23,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Returns the device of a model's parameters."""
+    return next(model.parameters()).device
+
+
+def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Returns all gradients as one vector, [parameters]; zeros where there is none."""
+    pairs = zip(gradients, parameters, strict=True)
+    return torch.cat(
+        [(torch.zeros_like(like) if each is None else each).detach().flatten() for each, like in pairs]
+    )
