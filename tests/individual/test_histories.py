@@ -52,7 +52,7 @@ def test_epsilons_are_those_of_dp_accounting(data, sigma, statistics):
 @pytest.mark.parametrize("statistics", [None, 8.0])
 def test_the_worst_case_is_the_runs_renyi_epsilon(statistics):
     event = StepEvent(0.05, 1.1, statistics)
-    histories = Histories(3)
+    histories = Histories(3, 0.5)
     histories.add(histories.cells(np.ones(3)), steps=200)
     expected = epsilon([(event, 200)], DELTA, "rdp")
     np.testing.assert_allclose(individual_epsilons(histories, event, DELTA, "rdp"), expected, rtol=1e-12)
@@ -73,7 +73,7 @@ def test_shares_that_are_no_numbers_count_in_full():
 
 
 def test_an_example_that_never_contributed_has_none():
-    histories = Histories(2)
+    histories = Histories(2, 0.3)
     histories.add(histories.cells(np.array([0.0, 0.3])), steps=50)
     found = individual_epsilons(histories, StepEvent(0.1, 1.0), DELTA, "rdp")
     assert found[0] == 0 < found[1]
@@ -82,7 +82,7 @@ def test_an_example_that_never_contributed_has_none():
 def test_with_statistics_everyone_pays_for_their_row():
     event = StepEvent(0.1, 1.0, 5.0)
     assert own_noise_multiplier(event, 0.0) == 5.0
-    histories = Histories(1)
+    histories = Histories(1, 0.5)
     histories.add(np.zeros(1, dtype=np.int64), steps=100)
     expected = epsilon([(StepEvent(0.1, 5.0), 100)], DELTA, "rdp")
     assert individual_epsilons(histories, event, DELTA, "rdp")[0] == pytest.approx(expected, rel=1e-12)
@@ -101,7 +101,7 @@ def test_a_table_on_disk_gives_the_same(monkeypatch):
     shares = np.linspace(0, 1, 500)
     found = []
     for limit in (2**30, 1000):
-        histories = Histories(500, memory_limit=limit)
+        histories = Histories(500, 0.1, memory_limit=limit)
         histories.add(histories.cells(shares), steps=9)
         found.append(individual_epsilons(histories, StepEvent(0.1, 1.0), DELTA, "rdp"))
     assert isinstance(histories.counts, np.memmap)

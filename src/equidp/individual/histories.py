@@ -1,4 +1,4 @@
-"""What privacy each example had: the share of the sensitivity it used in every step, and what that adds up to (Yu et al.)."""
+"""The share of the sensitivity each example used in each step, and its epsilon (Yu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,28 @@ _CHUNK = 2**16  # examples whose divergences are held at a time
 
 
 class Histories:
-    """How many steps each example spent at each value of a grid of shares of the sensitivity.
+    """Counts, for each example, the steps in which it used each share of the sensitivity.
 
-    An example's share z = weight * norm / S of one step is in [0, 1]; it is rounded to a multiple of the grid's width.
+    A share of one step is z = weight * norm / S in [0, 1], rounded to a multiple of the grid's width.
 
     Args:
         num_examples: n.
-        grid: width r of the grid, in (0, 1].
-        rounding: "up", so that what follows is an upper bound for the shares that were given, or "nearest", as Yu et al. do it,
-            which can understate.
-        memory_limit: bytes; a table larger than this is kept in a temporary file.
+        grid: width of the grid, in (0, 1].
+        rounding: "up" gives upper bounds; "nearest", as in Yu et al., can understate.
+        memory_limit: bytes; a larger table is kept in a temporary file.
 
     Attributes:
         shares: the grid's values, [cells], from 0 to 1.
-        counts: steps of each example at each of them, [n, cells].
+        counts: steps of each example in each cell, [n, cells].
+
+    Formal guarantee: with rounding "up", z <= `shares[cells(z)]` < z + grid for every z in [0, 1]. A share
+    that is not a number, or above 1, counts as 1, the worst case.
+
+    Example:
+        >>> histories = Histories(2, grid=0.25)
+        >>> histories.add(histories.cells(np.array([0.1, 0.9])), steps=3)
+        >>> histories.counts.tolist()
+        [[0, 3, 0, 0, 0], [0, 0, 0, 0, 3]]
     """
 
     def __init__(
@@ -49,8 +57,8 @@ class Histories:
         cells = math.ceil(1 / grid - 1e-9)
         self.shares: Floats = np.minimum(np.arange(cells + 1) * grid, 1.0)
         middles = (self.shares[1:] + self.shares[:-1]) / 2
-        self._starts = np.arange(num_examples) * (cells + 1)  # of each example's row, were the table flat
-        self._ends = self.shares if rounding == "up" else np.append(middles, 1.0)
+        self._row_starts = np.arange(num_examples) * (cells + 1)  # index of each row in the flat table
+        self._cell_ends = self.shares if rounding == "up" else np.append(middles, 1.0)
         shape = (num_examples, cells + 1)
         if 4 * math.prod(shape) <= memory_limit:
             self.counts = np.zeros(shape, dtype=np.uint32)
@@ -59,25 +67,26 @@ class Histories:
             self.counts = np.memmap(self._file, dtype=np.uint32, mode="w+", shape=shape)
 
     def cells(self, shares: Floats) -> npt.NDArray[np.int64]:
-        """Cell of each share, rounded; a share that is not a number counts as 1."""
-        bounded = np.maximum(np.fmin(shares, 1.0), 0.0)  # fmin passes over what is not a number
-        # The first end that is not below the share. A division finds it but for rounding, twenty times faster than a search.
-        guess = np.ceil((bounded - self._ends[0]) / self.grid).astype(np.int64)
-        cells: npt.NDArray[np.int64] = guess.clip(0, len(self._ends) - 1)
-        cells += self._ends[cells] < bounded
-        cells -= (cells > 0) & (self._ends[cells - 1] >= bounded)
+        """Returns the cell of each share; same shape."""
+        bounded = np.maximum(np.fmin(shares, 1.0), 0.0)  # fmin ignores NaN, so NaN becomes 1
+        # The first end >= share. A division finds it up to rounding, twenty times faster than a search.
+        guess = np.ceil((bounded - self._cell_ends[0]) / self.grid).astype(np.int64)
+        cells: npt.NDArray[np.int64] = guess.clip(0, len(self._cell_ends) - 1)
+        cells += self._cell_ends[cells] < bounded
+        cells -= (cells > 0) & (self._cell_ends[cells - 1] >= bounded)
         return cells
 
     def add(self, cells: npt.NDArray[np.int64], steps: int = 1) -> None:
-        """Records so many steps at these cells, one for each example, [n]."""
+        """Adds `steps` steps of every example, in these cells, [n]."""
         flat = self.counts.reshape(-1)  # one index is four times faster than two
-        flat[self._starts + cells] += np.uint32(steps)
+        flat[self._row_starts + cells] += np.uint32(steps)
 
 
 def own_noise_multiplier(event: StepEvent, share: float) -> float:
-    """(share^2 / sigma^2 + 1 / sigma_s^2)^(-1/2): noise beside what an example contributes that uses this share of the sensitivity.
+    """Returns the noise multiplier of one step for an example that uses this share of the sensitivity.
 
-    Its row of statistics, where any are read, counts in full.
+    It is (share^2 / sigma^2 + 1 / sigma_s^2)^(-1/2): the share of the gradient's query, and all of the
+    statistics' query where the step has one. Infinite where the example contributes to neither.
     """
     statistics = 0.0 if event.statistics_noise is None else event.statistics_noise**-2
     inverse = share**2 / event.noise_multiplier**2 + statistics
@@ -87,25 +96,29 @@ def own_noise_multiplier(event: StepEvent, share: float) -> float:
 def individual_epsilons(
     histories: Histories, event: StepEvent, delta: float, accountant: str = "pld"
 ) -> Floats:
-    """Epsilon of each example over the steps in its history, [n].
+    """Returns the epsilon of each example over the steps in its history, [n].
 
     Args:
         histories: of a run whose steps were all `event`.
-        event: what one step is for an example that uses all of the sensitivity.
+        event: what one step costs an example that uses all of the sensitivity.
         delta: in (0, 1).
         accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
 
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.
+
+    Formal guarantee: if no share is understated, the composition of example i's steps, each a Poisson-subsampled
+    Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, is (result[i], delta)-DP for adding
+    or removing i. The shares z follow from the trajectory of the run, so this is output-specific privacy (Yu et
+    al. 2023), no guarantee given in advance.
     """
     if accountant not in INDIVIDUAL_ACCOUNTANTS:
         raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
-    of, counts = INDIVIDUAL_ACCOUNTANTS[accountant], histories.counts
+    epsilons_of, counts = INDIVIDUAL_ACCOUNTANTS[accountant], histories.counts
     checked_delta(delta)
     shares = tuple(histories.shares)
-    return np.concatenate(
-        [of(counts[start : start + _CHUNK], shares, event, delta) for start in range(0, len(counts), _CHUNK)]
-    )
+    chunks = (counts[start : start + _CHUNK] for start in range(0, len(counts), _CHUNK))
+    return np.concatenate([epsilons_of(chunk, shares, event, delta) for chunk in chunks])
 
 
 def _tight(
@@ -129,14 +142,15 @@ def _renyi(
 INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
 """Name -> (counts, shares, event, delta) -> epsilons.
 
-pld: privacy loss distributions, tight, the default. rdp: Renyi, the minimum over orders of the conversion that dp_accounting uses
-(Canonne et al. 2020, Proposition 12) of the summed divergences; as in Yu et al., looser, some ten times faster.
+pld: privacy loss distributions, tight, the default. rdp: Renyi divergences as in Yu et al., looser and about
+ten times faster: the minimum over orders of dp_accounting's conversion (Canonne et al. 2020, Proposition 12)
+of the summed divergences.
 """
 
 
 @lru_cache(maxsize=16)
 def _divergence_table(event: StepEvent, shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Orders [orders], and one step's Renyi divergence for each share, [cells, orders]."""
+    """Returns orders [orders], and the Renyi divergence of one step for each share, [cells, orders]."""
     orders, _ = renyi_divergences(event)
     rows = []
     for share in shares:
@@ -149,7 +163,7 @@ def _divergence_table(event: StepEvent, shares: tuple[float, ...]) -> tuple[Floa
 
 
 def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
-    """[n, orders]; a divergence that is infinite counts only where it occurred."""
+    """Returns each history's divergences, [n, orders]; an infinite one counts only where it occurred."""
     finite = np.isfinite(table)
     sums = counts.astype(np.float64) @ np.where(finite, table, 0.0)
     if not finite.all():
@@ -158,7 +172,7 @@ def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
 
 
 def _converted(orders: Floats, divergences: Floats, delta: float) -> Floats:
-    """Epsilon [n] from divergences [n, orders], as dp_accounting.rdp.compute_epsilon does it for one example."""
+    """Returns epsilons [n] of divergences [n, orders], as dp_accounting.rdp.compute_epsilon does for one."""
     with np.errstate(invalid="ignore"):
         epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     epsilons = np.where(orders > 1.01, epsilons, np.inf)

@@ -1,4 +1,4 @@
-"""Who shares a history: examples whose share of the sensitivity is the same in every step."""
+"""Classes of examples whose share of the sensitivity is the same in every step, to count steps by class."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from equidp.individual.histories import Histories
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_DROPPED_BITS = 15  # of a float32's 23 bits after the first: norms that are left differ by 0.4% at most
-_CHUNK = 2**14  # examples whose histories are brought up to date at a time
+_DROPPED_BITS = 15  # of a float32's 23-bit fraction; rounding up to the other 8 raises a norm by 0.4% at most
+_CHUNK = 2**14  # examples whose histories are updated at a time
 
 
-class Classes(Protocol):
-    """Examples in classes of one norm and one group; steps are counted by class.
+class NormClasses(Protocol):
+    """Examples in classes of equal norm and group; steps are counted by class.
 
     Attributes:
-        norms: of each class, [classes]; nan: never taken.
+        norms: of each class, [classes]; NaN: never measured.
         groups: of each class, [classes].
         rows: each example's class, [n].
     """
@@ -31,17 +31,17 @@ class Classes(Protocol):
     rows: Integers
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
-        """From the next step on, these examples have these norms; default: all of them, [n]."""
+        """Sets the norms that these examples have from the next step on; default: all examples, [n]."""
 
     def count(self, cells: Integers) -> None:
-        """A step in which the share of each class was in these cells, [classes]."""
+        """Counts one step in which the share of each class was in these cells, [classes]."""
 
     def settle(self) -> None:
-        """Puts all steps so far into the histories of the examples."""
+        """Moves all steps counted so far into the histories of the examples."""
 
 
 class EachAlone:
-    """Every example is a class, and its norm is exact."""
+    """Makes every example a class of its own, with its exact norm."""
 
     def __init__(self, histories: Histories, groups: Integers) -> None:
         self.norms, self.groups, self.rows = np.full(len(groups), np.nan), groups, np.arange(len(groups))
@@ -54,14 +54,15 @@ class EachAlone:
         self._histories.add(cells)
 
     def settle(self) -> None:
-        """They are there."""
+        """Does nothing: `count` writes to the histories."""
 
 
 class ByNorm:
-    """Examples of one group whose norms are alike are a class, so that what a step costs does not grow with the dataset.
+    """Makes a class of examples of one group with nearly equal norms, so that a step costs the same for any n.
 
-    Norms are rounded up to 9 significant bits. An example that comes into a class gets the steps of that class from then on: those
-    before are taken off its history in advance, modulo 2^32 as the table counts.
+    Norms are rounded up to 9 significant bits. An example that joins a class gets the steps of that class
+    from then on: those before are subtracted from its history in advance, modulo 2^32 like the table's
+    counts.
 
     Args:
         histories: of the examples.
@@ -71,15 +72,15 @@ class ByNorm:
 
     def __init__(self, histories: Histories, groups: Integers, num_groups: int) -> None:
         self._histories, self._example_groups, self._num_groups = histories, groups, num_groups
-        self._row_of = np.full((_NEVER + 1) * num_groups, -1)  # by place and group
+        self._row_of = np.full((_NEVER + 1) * num_groups, -1)  # by rank of the norm and group
         self._table = np.zeros((0, len(histories.shares)), dtype=np.uint32)
         self.norms, self.groups = np.empty(0), np.empty(0, dtype=np.int64)
-        self.rows = self._classes(np.full(len(groups), np.nan), groups)
+        self.rows = self._rows(np.full(len(groups), np.nan), groups)
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
         if examples is None:
             examples = np.arange(len(self.rows))
-        rows = self._classes(norms, self._example_groups[examples])
+        rows = self._rows(norms, self._example_groups[examples])
         counts = self._histories.counts
         for part in _chunks(len(examples)):
             counts[examples[part]] += self._table[self.rows[examples[part]]] - self._table[rows[part]]
@@ -94,9 +95,9 @@ class ByNorm:
             self._histories.counts[part] += self._table[self.rows[part]]
         self._table[:] = 0
 
-    def _classes(self, norms: Floats, groups: Integers) -> Integers:
-        """Each example's class; makes those that there were not yet."""
-        keys = _place(norms) * self._num_groups + groups
+    def _rows(self, norms: Floats, groups: Integers) -> Integers:
+        """Returns the class of each example, [n]; adds those that do not exist yet."""
+        keys = _rank(norms) * self._num_groups + groups
         rows: Integers = self._row_of[keys]
         if (rows < 0).any():
             self._add_classes(np.unique(keys[rows < 0]))
@@ -114,18 +115,18 @@ class ByNorm:
             self._table = np.concatenate([self._table, room])
 
 
-def _place(norms: Floats) -> Integers:
-    """Of each norm >= 0 among those of 9 significant bits, as the bits of a float32 say it; nan has the last."""
+def _rank(norms: Floats) -> Integers:
+    """Returns each norm's rank among all norms of 9 significant bits, rounded up; NaN has the last rank."""
     bits = np.where(np.isnan(norms), np.float32(np.nan), norms.astype(np.float32)).view(np.int32)
-    places: Integers = -(-bits.astype(np.int64) >> _DROPPED_BITS)
-    return places
+    ranks: Integers = -(-bits.astype(np.int64) >> _DROPPED_BITS)
+    return ranks
 
 
-def _norm_at(places: Integers) -> Floats:
-    return (places << _DROPPED_BITS).astype(np.int32).view(np.float32).astype(np.float64)
+def _norm_at(ranks: Integers) -> Floats:
+    return (ranks << _DROPPED_BITS).astype(np.int32).view(np.float32).astype(np.float64)
 
 
-_NEVER = int(_place(np.array([np.nan]))[0])
+_NEVER = int(_rank(np.array([np.nan]))[0])
 
 
 def _chunks(count: int) -> Iterator[slice]:
