@@ -23,7 +23,7 @@ from rich.progress import (
 
 from equidp._validate import names
 from equidp.cli.memory import keep_freed_memory
-from equidp.comparison.progress import Progress as ProgressHook
+from equidp.comparison.grid import Progress as ProgressHook
 from equidp.errors import (
     ApproximationWarning,
     DataWarning,
