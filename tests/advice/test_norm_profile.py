@@ -15,6 +15,7 @@ from torch import nn
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from support.toy import toy
 

@@ -107,7 +107,8 @@ def test_no_noise_is_infinite_and_no_step_is_free():
     assert epsilon(((StepEvent(0.1, 0.0), 1),), 1e-5) == math.inf
     assert epsilon(((StepEvent(0.1, 1.0, 0.0), 1),), 1e-5) == math.inf
     assert epsilon(((StepEvent(0.1, 1.0), 10), (StepEvent(0.1, 0.0), 1)), 1e-5, "rdp") == math.inf
-    assert epsilon((), 1e-5) == 0.0
+    for accountant in ACCOUNTANTS:
+        assert epsilon((), 1e-5, accountant) == epsilon(((StepEvent(0.1, 1.0), 0),), 1e-5, accountant) == 0.0
 
 
 def test_hardly_any_noise_is_accounted_for_without_exhausting_memory():
@@ -196,9 +197,9 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
     assert values[400] == pytest.approx(exact, rel=0.005)
 
 
-def test_the_meter_counts_what_was_spent_besides():
+def test_the_meter_counts_what_was_spent_before():
     other = ((StepEvent(1.0, 5.0, None), 1),)
-    meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, besides=other)
+    meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, spent_before=other)
     for steps in (0, 37, 400):
         together = epsilon((*other, (StepEvent(0.02, 1.1, None), steps)), 1e-5)
         assert together <= meter(steps) + 1e-9

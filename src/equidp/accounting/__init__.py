@@ -1,7 +1,8 @@
-"""Whole-run accounting: from what was spent to epsilon, and from a target epsilon to noise."""
+"""Accounting before and after a run: from what was spent to epsilon, and from a target epsilon to noise."""
 
+from equidp.accounting.cache import epsilon, remembered
 from equidp.accounting.calibration import calibrate_noise
-from equidp.kernel.epsilon import ACCOUNTANTS, EpsilonMeter, check_delta, epsilon
+from equidp.kernel.epsilon import ACCOUNTANTS, EpsilonMeter, check_delta
 from equidp.kernel.events import effective_noise_multiplier, run_event
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "check_delta",
     "effective_noise_multiplier",
     "epsilon",
+    "remembered",
     "run_event",
 ]

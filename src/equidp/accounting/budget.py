@@ -7,13 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
-from equidp._validate import check_number, unknown_name
-from equidp.accounting import ACCOUNTANTS
+from equidp._validate import check_number
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel.epsilon import checked_delta
+from equidp.kernel.epsilon import checked_accountant, checked_delta
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
@@ -21,21 +20,29 @@ from equidp.kernel.ledger_file import LedgerFile
 Entries = tuple[tuple[StepEvent, int], ...]
 
 
+@final
 class PrivacyBudget:
-    """What may be spent on one dataset in all, by however many runs; their steps are accounted for together.
+    """A limit on what all runs on one dataset may spend together; their steps are accounted for together.
 
-    Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before it spends anything.
+    Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before it
+    spends anything.
 
     Args:
-        path: a ledger file that outlives the process, which one process at a time may hold; None: kept in memory.
-        epsilon, delta: the most that all runs together may spend. A file remembers them: they may be left out for one that exists,
-            and cannot be changed.
+        path: a ledger file that outlives the process, used by one process at a time; None: kept in memory.
+        epsilon, delta: the most that all runs together may spend. A file remembers them: leave them out for a file
+            that exists; they cannot be changed.
         accountant: a name from `ACCOUNTANTS`.
-        run: what this process calls what it does; for readers of the file.
+        run: a name for what this process does; for readers of the file.
 
     Raises:
-        SettingError: not a budget.
+        SettingError: a number outside its range, an unknown accountant, or a new budget without epsilon or delta.
         BudgetError: the file has another budget, is damaged, in use, or cannot be written.
+
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> budget = PrivacyBudget(epsilon=3.0, delta=1e-5, accountant="rdp")
+    >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
+    >>> budget.fits(event, 100), budget.fits(event, 10_000)
+    (True, False)
     """
 
     def __init__(
@@ -54,22 +61,24 @@ class PrivacyBudget:
         facts: dict[str, Any] = {"accountant": "pld", **known}
         if delta is not None:
             checked_delta(delta)
-        if facts["accountant"] not in ACCOUNTANTS:
-            raise unknown_name("accountant", facts["accountant"], ACCOUNTANTS)
+        checked_accountant(facts["accountant"])
         new = path is None or not _has_a_line(path)
         if new and (epsilon is None or delta is None):
             raise SettingError(
-                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and --budget-delta)."
+                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and "
+                "--budget-delta)."
             )
         self.path = path
-        self._ledger = MemoryLedger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
+        self._ledger: MemoryLedger | LedgerFile = (
+            MemoryLedger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
+        )
         self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
         facts = self._agreed(facts, known)
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
 
     def _agreed(self, facts: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-        """The facts of the file, which what was given must agree with."""
+        """Returns the facts of the file; raises where an argument contradicts them."""
         if not isinstance(self._ledger, LedgerFile):
             return facts
         kept = self._ledger.facts.get("budget")
@@ -82,8 +91,8 @@ class PrivacyBudget:
             if kept[name] != value:
                 self.close()
                 raise BudgetError(
-                    f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not {value}. A budget does not "
-                    f"change: leave {name} out."
+                    f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not {value}. A "
+                    f"budget does not change: leave {name} out."
                 )
         return dict(kept)
 
@@ -93,11 +102,11 @@ class PrivacyBudget:
         return self._ledger.entries
 
     def spent(self, delta: float | None = None) -> float:
-        """Epsilon of all that was spent so far, at `delta` (default: the budget's)."""
+        """Returns epsilon of all that was spent so far, at `delta` (default: the budget's)."""
         return epsilon_of(self.entries, self.delta if delta is None else delta, self.accountant)
 
     def left_in_words(self) -> str:
-        """What was spent, and of how much."""
+        """Returns a sentence: steps and epsilon spent, and epsilon left."""
         steps = sum(count for _, count in self.entries)
         return (
             f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta {self.delta:g}; "
@@ -105,17 +114,17 @@ class PrivacyBudget:
         )
 
     def fits(self, event: StepEvent, steps: int) -> bool:
-        """Whether so many more steps fit, beside what running trainers have planned."""
+        """Whether so many more steps fit, next to the steps set aside for running trainers."""
         with self._lock:
             return self._fits(event, steps, self._all_planned())
 
     def steps_that_fit(self, event: StepEvent, steps: int) -> int:
-        """The most of so many steps that fit."""
+        """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
             planned = self._all_planned()
             if self._fits(event, steps, planned):
                 return steps
-            # Renyi accounting is cheap and hardly ever below PLD: the most that fits by it is a good place to start from.
+            # Renyi accounting is cheap and hardly ever below PLD: begin with what fits by it.
             low, high = self._surely_fit(event, steps, planned), steps
             while not self._fits(event, low, planned):
                 low, high = low - 1, low
@@ -128,26 +137,24 @@ class PrivacyBudget:
             return _last(lambda count: self._fits(event, count, planned), low, high)
 
     def check(self, event: StepEvent, steps: int) -> None:
-        """Raises a BudgetError that says what is left, unless so many more steps fit."""
+        """Raises a BudgetError that says what is left if so many more steps do not fit."""
         if self.fits(event, steps):
             return
         raise BudgetError(
-            f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier {event.noise_multiplier:.4g}) "
-            f"does not fit into the budget: {self.left_in_words()} At least "
+            f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
+            f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
             f"{self._surely_fit(event, steps, self._all_planned()):,} of its steps would fit. Plan for a smaller epsilon or "
             "fewer steps; nothing was spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
-        """A run's ledger `own`, whose steps are charged to the budget first."""
+        """Returns a ledger that charges each step to the budget before it records it in a run's ledger `own`."""
         return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
-        """The same budget in memory: what is charged to it, nobody pays."""
+        """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
-        for event, steps in self.entries:
-            for _ in range(steps):
-                copied._ledger.spend(event)
+        copied._ledger = MemoryLedger(self.entries)
         return copied
 
     def close(self) -> None:
@@ -165,12 +172,13 @@ class PrivacyBudget:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyBudget:
-        """Itself: a copy would be the same privacy, spent twice."""
+        """Returns itself: a copy would spend the same privacy twice."""
         return self
 
     def __getstate__(self) -> None:
         raise BudgetError(
-            "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one process (n_jobs=1)."
+            "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one process "
+            "(n_jobs=1)."
         )
 
     def _fits(self, event: StepEvent, steps: int, planned: Entries, accountant: str | None = None) -> bool:
@@ -180,12 +188,12 @@ class PrivacyBudget:
         return epsilon_of(total, self.delta, accountant or self.accountant) <= float(self.epsilon)
 
     def _surely_fit(self, event: StepEvent, steps: int, planned: Entries) -> int:
-        """A number of steps that fit, quickly: the most by Renyi accounting."""
+        """Returns, quickly, a number of steps that fit: the most by Renyi accounting."""
         cheap = "rdp" if self.accountant == "pld" else self.accountant
         return _last(lambda count: self._fits(event, count, planned, cheap), 0, steps + 1)
 
     def catch_up(self, spent: Entries) -> None:
-        """Charges what a run's own ledger counts and nothing here does: after a crash, or if this was brought back from a copy.
+        """Charges steps that a run's own ledger counts and the budget does not, as after restoring an old copy of it.
 
         Raises:
             BudgetError: it does not fit.
@@ -202,7 +210,7 @@ class PrivacyBudget:
         return tuple(plan for plan in self._planned.values() if plan[1])
 
     def _plan(self, run: Ledger, event: StepEvent, steps: int) -> None:
-        """Sets so many steps aside for a run that begins, so that no other can be promised them."""
+        """Sets steps aside for a run that begins, so that no other run is promised them."""
         self._check_process()
         with self._lock:
             self._planned.pop(run, None)
@@ -223,7 +231,8 @@ class PrivacyBudget:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise BudgetError(
-                "this budget belongs to the process that made it: each copy would spend it whole. Train in one process (n_jobs=1)."
+                "this budget belongs to the process that made it: each copy would spend it whole. Train in one "
+                "process (n_jobs=1)."
             )
 
     def _settle(self, run: Ledger) -> None:
@@ -232,8 +241,12 @@ class PrivacyBudget:
             self._ledger.settle()
 
 
+@final
 class ChargedLedger(Ledger):
-    """What one run spends; each step is charged to a budget before it counts here."""
+    """A run's ledger whose steps are charged to a budget first.
+
+    Guarantee: the budget counts every step that this ledger counts; a step that does not fit counts in neither.
+    """
 
     def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:
         self._own, self._budget = own, budget
@@ -256,7 +269,7 @@ class ChargedLedger(Ledger):
 
 
 def _has_a_line(path: str | os.PathLike[str]) -> bool:
-    """Whether a ledger was begun there: one that has no whole line says nothing yet."""
+    """Whether the file holds a ledger with at least one complete line."""
     if not os.path.isfile(path):
         return False
     with Path(path).open("rb") as file:
@@ -264,7 +277,7 @@ def _has_a_line(path: str | os.PathLike[str]) -> bool:
 
 
 def _together(*entries: tuple[StepEvent, int]) -> Entries:
-    """Equal events counted once, so that equal totals are worked out once."""
+    """Merges equal events, so that equal totals have one cache entry."""
     counts: dict[StepEvent, int] = {}
     for event, steps in entries:
         counts[event] = counts.get(event, 0) + steps
@@ -272,7 +285,7 @@ def _together(*entries: tuple[StepEvent, int]) -> Entries:
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in [low, high) that fits; `low` does."""
+    """Returns the largest number in [low, high) that fits; `low` must fit."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import final
 
-from scipy.optimize import brentq
+import dp_accounting
+from dp_accounting.mechanism_calibration import ExplicitBracketInterval, calibrate_dp_mechanism
 
 from equidp._validate import check_number
+from equidp.accounting.cache import remember
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon
+from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
+from equidp.kernel.events import run_event
 from equidp.kernel.ledger import StepEvent
 
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
 
 
+@remember
 @lru_cache(maxsize=256)
 def calibrate_noise(
     target_epsilon: float,
@@ -27,7 +31,7 @@ def calibrate_noise(
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """The smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target epsilon.
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target epsilon.
 
     Args:
         target_epsilon: > 0.
@@ -39,42 +43,61 @@ def calibrate_noise(
         spent: what was spent before on the same data, and counts towards the target.
 
     Returns:
-        sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`.
+        sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`; never too little noise.
 
     Raises:
-        SettingError: the target is not a number > 0, or no noise up to 10^6 reaches it.
+        SettingError: a number outside its range, an unknown accountant, or no noise up to 10^6 reaches the target.
+
+    >>> round(calibrate_noise(3.0, delta=1e-5, sample_rate=0.02, steps=1000, accountant="rdp"), 2)
+    1.22
     """
     check_number("(0, inf)", target_epsilon=target_epsilon)
+    checked_delta(delta)
+    checked_accountant(accountant)
 
-    def excess(name: str) -> Callable[[float], float]:
-        def of(sigma: float) -> float:
-            noise = None if statistics_ratio is None else statistics_ratio * sigma
-            value = epsilon((*spent, (StepEvent(sample_rate, sigma, noise), steps)), delta, name)
-            return math.log(min(value, 1e9) / target_epsilon) if value else -math.inf
+    def run(sigma: float) -> dp_accounting.DpEvent:
+        noise = None if statistics_ratio is None else statistics_ratio * sigma
+        return run_event((*spent, (StepEvent(sample_rate, sigma, noise), steps)))
 
-        return of
-
-    if accountant != "pld":
-        return _smallest(excess(accountant), 1.0, target_epsilon)
-    # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
-    return _smallest(excess("pld"), _smallest(excess("rdp"), 1.0, target_epsilon), target_epsilon)
-
-
-def _smallest(excess: Callable[[float], float], start: float, target: float) -> float:
-    """The smallest sigma with excess(sigma) <= 0, from above; `excess` falls as sigma grows."""
-    low = high = start
-    factor = 1.1 if start != 1.0 else 2.0
-    while excess(high) > 0:
-        high *= factor
-        if high > 1e6:
-            raise SettingError(
-                f"target epsilon={target} cannot be reached with any noise at this delta; raise one of the two."
+    def smallest(name: str, start: float, factor: float) -> float:
+        epsilon = cache(ACCOUNTANTS[name])
+        low = high = start
+        while epsilon(run(high), delta) > target_epsilon:
+            low, high = high, high * factor
+            if high > 1e6:
+                raise SettingError(
+                    f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise one "
+                    "of the two."
+                )
+        while epsilon(run(low), delta) <= target_epsilon:
+            if low < 1e-2:
+                return low
+            low, high = low / factor, low
+        bracket, tolerance = ExplicitBracketInterval(low, high), _TOLERANCE / 4 * low
+        return float(
+            calibrate_dp_mechanism(
+                lambda: _Accountant(epsilon), run, target_epsilon, delta, bracket, tol=tolerance
             )
-    while excess(low) <= 0:
-        if low < 1e-2:
-            return high
-        high, low = low, low / factor
-    sigma = float(brentq(lambda x: max(excess(x), -50.0), low, high, rtol=_TOLERANCE / 4))
-    while excess(sigma) > 0:
-        sigma *= 1 + _TOLERANCE / 4
-    return sigma
+        )
+
+    # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
+    return (
+        smallest("pld", smallest("rdp", 1.0, 2.0), 1.1)
+        if accountant == "pld"
+        else smallest(accountant, 1.0, 2.0)
+    )
+
+
+@final
+class _Accountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]  # it has no types
+    """One of `ACCOUNTANTS`, as dp_accounting's calibration takes it. Epsilon is capped so that it is finite."""
+
+    def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
+        super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+        self._epsilon = epsilon
+
+    def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> None:
+        """Takes every event: `ledger` composes them."""
+
+    def get_epsilon(self, target_delta: float) -> float:
+        return min(self._epsilon(self.ledger, target_delta), 1e9)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import dp_accounting
 
-from equidp._validate import check_whole, unknown_name
-from equidp.accounting import ACCOUNTANTS, calibrate_noise, effective_noise_multiplier, run_event
+from equidp._validate import check_whole
+from equidp.accounting.cache import epsilon
+from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_delta, epsilon
+from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
+from equidp.kernel.events import effective_noise_multiplier, run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.step import statistics_noise
 from equidp.policies.methods import make_policy
@@ -18,7 +20,7 @@ from equidp.policies.methods import make_policy
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """Steps of one kind, and what they spend.
+    """A run of equal steps, and what it spends.
 
     Attributes:
         event: one step.
@@ -35,11 +37,11 @@ class PlannedRun:
         return epsilon([(self.event, self.steps)], self.delta, accountant)
 
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The run as dp_accounting writes it, for whoever wants to check."""
+        """The run as a dp_accounting event, to check it independently."""
         return run_event([(self.event, self.steps)])
 
     def in_words(self) -> list[str]:
-        """Lines for a reader."""
+        """Returns lines for a reader: steps, noise, epsilon by every accountant, the event."""
         event = self.event
         noise = f"noise multiplier {event.noise_multiplier:.6g}"
         if event.statistics_noise is not None:
@@ -55,9 +57,8 @@ class PlannedRun:
         ]
 
 
-def _shown(epsilon: float) -> str:
-    """Four decimals, or four digits where it is small."""
-    return f"{epsilon:.4f}" if epsilon >= 0.1 else f"{epsilon:.4g}"
+def _shown(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
 
 
 def account(
@@ -72,7 +73,7 @@ def account(
     method: str = "dpsgd",
     accountant: str = "pld",
 ) -> PlannedRun:
-    """Epsilon from noise, or noise from epsilon. No data is touched.
+    """Plans a run from public numbers: epsilon from noise, or noise from epsilon.
 
     Args:
         num_examples: n.
@@ -80,15 +81,18 @@ def account(
         epochs, steps: one of the two.
         noise_multiplier, target_epsilon: one of the two.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        method: a name from `METHODS`; its statistics, if it reads any, are accounted for at its usual sigma_s / sigma.
-        accountant: whose epsilon the target is.
+        method: a name from `METHODS`, which decides whether statistics are paid for, at its default sigma_s / sigma.
+        accountant: the one that `target_epsilon` is meant for.
 
     Raises:
-        SettingError: numbers that make no plan.
+        SettingError: a number outside its range, or an unknown name.
+
+    >>> plan = account(60_000, 256, epochs=30, noise_multiplier=1.0)
+    >>> f"{plan.steps} steps, epsilon {plan.epsilon('rdp'):.2f} at delta {plan.delta}"
+    '7031 steps, epsilon 2.42 at delta 1e-06'
     """
     check_whole(1, num_examples=num_examples)
-    if accountant not in ACCOUNTANTS:
-        raise unknown_name("accountant", accountant, ACCOUNTANTS)
+    checked_accountant(accountant)
     policy = make_policy(method, {})
     if not policy.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
@@ -103,6 +107,5 @@ def account(
         noise_multiplier = calibrate_noise(
             target_epsilon, delta, rate, steps, policy.statistics_ratio, accountant
         )
-    return PlannedRun(
-        StepEvent(rate, float(noise_multiplier), statistics_noise(policy, noise_multiplier)), steps, delta
-    )
+    statistics = statistics_noise(policy, noise_multiplier)
+    return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)

@@ -1,26 +1,56 @@
-"""Sample rate, number of steps and default delta of a plan."""
+"""Sample rate, number of steps, ends of epochs and default delta of a plan."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
 
 
+class Schedule(NamedTuple):
+    """How often a run samples, and how much.
+
+    Attributes:
+        sample_rate: q = b / n, in (0, 1].
+        steps: T >= 1.
+    """
+
+    sample_rate: float
+    steps: int
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether step `step`, counted from 1, ends an epoch: n examples more drawn in expectation, or the last step.
+
+        >>> [step for step in range(1, 8) if Schedule(sample_rate=0.4, steps=7).ends_epoch(step)]
+        [3, 5, 7]
+        """
+        before, after = (math.floor(count * self.sample_rate + 1e-9) for count in (step - 1, step))
+        return after > before or step == self.steps
+
+
 def default_delta(num_examples: int) -> float:
-    """A tenth of 1 / n, rounded down to a power of ten."""
+    """Returns a tenth of 1 / n, rounded down to a power of ten."""
     return 10.0 ** math.floor(math.log10(0.1 / num_examples))
 
 
 def checked_schedule(
     num_examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None
-) -> tuple[float, int]:
-    """Sample rate q = b / n and number of steps T (spec: T = floor(epochs n / b)) of a plan that makes sense."""
+) -> Schedule:
+    """Returns sample rate q = b / n and number of steps, T = floor(epochs n / b) where epochs are given.
+
+    Raises:
+        SettingError: a batch that is larger than the data, both or none of epochs and steps, or no step at all.
+
+    >>> checked_schedule(1000, 50, epochs=2)
+    Schedule(sample_rate=0.05, steps=40)
+    """
     check_whole(1, batch_size=batch_size)
     if batch_size > num_examples:
         raise SettingError(
-            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller batch size."
+            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller batch "
+            "size."
         )
     if (epochs is None) == (steps is None):
         raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")
@@ -33,4 +63,4 @@ def checked_schedule(
             )
     check_whole(1, steps=steps)
     assert steps is not None
-    return batch_size / num_examples, steps
+    return Schedule(batch_size / num_examples, steps)

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from typing import final
 
 import absl.logging
 import dp_accounting
@@ -21,14 +22,14 @@ from equidp.kernel.events import Entries, run_event
 from equidp.kernel.ledger import StepEvent
 
 _FINE = 1e-4
-"""Width of the bins that losses are rounded up to; coarser only where epsilon is so large that it hardly matters."""
+"""Width of the bins that privacy losses are rounded up to, for final figures."""
 
 _COARSE = 1e-3
-"""For numbers on the way: ten times cheaper, still an upper bound, about 0.1% above."""
-
+"""For figures during a run: ten times cheaper, still an upper bound, about 0.1% above."""
 
 _SURE_DELTA, _ROUNDING = 1e-10, 1e-15
-"""Where delta is as small as what dp_accounting's Fourier transforms lose a step, PLD says too little; Renyi's bound holds."""
+"""dp_accounting's Fourier transforms lose about `_ROUNDING` a step: below `_SURE_DELTA`, or where the loss is no small
+part of delta, PLD says too little, and Renyi's bound is used."""
 
 
 def _steps(event: dp_accounting.DpEvent) -> int:
@@ -37,7 +38,7 @@ def _steps(event: dp_accounting.DpEvent) -> int:
 
 def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float]:
     def epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-        # Epsilon in the thousands would take bins by the billion: keep some 10^5 per unit of the Renyi epsilon.
+        # Wider bins for an epsilon in the thousands, which would take billions of them.
         renyi = _rdp(event, delta)
         width = max(interval, 1e-5 * renyi)
         if width > 1:  # epsilon beyond 10^5: Renyi's bound on it says as little
@@ -54,7 +55,7 @@ def _rdp(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 def _renyi(event: dp_accounting.DpEvent) -> RdpAccountant:
-    # Orders whose series do not converge are left out, which is safe; the library would print a line for each.
+    # Orders whose series do not converge are left out, which is safe; the library would log a line for each.
     level = absl.logging.get_verbosity()
     absl.logging.set_verbosity(absl.logging.ERROR)
     try:
@@ -70,7 +71,7 @@ def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Orders, and the Renyi divergence of one step at each of them (infinite where the series does not converge)."""
+    """Returns orders, and the Renyi divergence of one step at each (infinite where the series does not converge)."""
     accountant = _renyi(run_event([(event, 1)]))
     return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
 
@@ -82,68 +83,83 @@ ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {
 }
 """Name -> (event, delta) -> epsilon.
 
-pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic: Renyi with the older and
-looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021) print it.
+pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic: Renyi with
+the older and looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021) print it.
 """
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
-    """The smallest epsilon that the accountant can vouch for, for all the entries together.
+    """Returns the smallest epsilon that the accountant can prove for all the entries together.
+
+    Guarantee: the composed mechanism is (epsilon, delta)-differentially private for datasets that differ in one
+    example, added or removed, provided that each entry's steps used independent Poisson samples and noise.
+
+    | case | epsilon |
+    | --- | --- |
+    | no steps | 0 |
+    | a step without noise | infinite |
+    | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
+    | pld, delta < 10^-10 or near the rounding of so many steps | Renyi's bound |
 
     Args:
         entries: (step event, number of steps) pairs.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
 
-    Returns:
-        Epsilon >= 0; infinite where a step had no noise; 0 for no steps.
-
     Raises:
-        SettingError: delta outside (0, 1), or an unknown accountant.
+        SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
+
+    >>> round(epsilon([(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)], delta=1e-5, accountant="rdp"), 3)
+    1.843
     """
-    checked_delta(delta)
-    return _with_accountant(tuple(entries), delta, _checked_accountant(accountant))
+    return _with_accountant(tuple(entries), checked_delta(delta), checked_accountant(accountant))
 
 
 @lru_cache(maxsize=1024)
 def _with_accountant(entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str) -> float:
-    return ACCOUNTANTS[accountant](run_event(entries), delta)
+    event = run_event(entries)
+    return 0.0 if event == dp_accounting.NoOpDpEvent() else ACCOUNTANTS[accountant](event, delta)
 
 
-def _checked_accountant(accountant: str) -> str:
+def checked_accountant(accountant: str) -> str:
+    """Returns the name, or raises a SettingError that lists the known ones."""
     if accountant not in ACCOUNTANTS:
         raise unknown_name("accountant", accountant, ACCOUNTANTS)
     return accountant
 
 
 def checked_delta(delta: float) -> float:
+    """Returns delta, or raises a SettingError unless it is in (0, 1)."""
     check_number("(0, 1)", ", a probability well below 1 / n", delta=delta)
     return delta
 
 
 def check_delta(delta: float, num_examples: int) -> None:
-    """Warns of a delta of 1 / n or more: publishing one example in the clear would satisfy it."""
+    """Warns of a delta of 1 / n or more, which publishing one example in the clear would satisfy."""
     if checked_delta(delta) >= 1 / num_examples:
         warnings.warn(
-            f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes one example whole counts "
-            "as private. Choose a smaller delta.",
+            f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes one "
+            "example whole counts as private. Choose a smaller delta.",
             PrivacyWarning,
             stacklevel=3,
         )
 
 
+@final
 class EpsilonMeter:
-    """Epsilon so far at every step of a run of equal steps, at no visible cost.
+    """Epsilon so far at every step of a run of equal steps, cheap enough to show at each step.
 
-    Epsilon is worked out at some 25 numbers of steps, as they are reached, and a number of steps between two of them gets that of
-    the larger: an upper bound at every step, and at the last what `epsilon` says.
+    Epsilon is computed at about 25 numbers of steps, as they are reached; a number in between gets that of the next.
+
+    Guarantee: an upper bound at every step, 0 before the first (unless something was spent before), and at the last
+    step what `epsilon` returns.
 
     Args:
         event: one step.
         total_steps: T.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
-        besides: (event, number of steps) pairs that were spent besides, and count from the start.
+        spent_before: (event, number of steps) pairs that count from the start.
     """
 
     def __init__(
@@ -152,16 +168,16 @@ class EpsilonMeter:
         total_steps: int,
         delta: float,
         accountant: str = "pld",
-        besides: Entries = (),
+        spent_before: Entries = (),
     ) -> None:
-        self._event, self._delta, self._besides = event, checked_delta(delta), tuple(besides)
-        self._accountant = _checked_accountant(accountant)
+        self._event, self._delta, self._before = event, checked_delta(delta), tuple(spent_before)
+        self._accountant = checked_accountant(accountant)
         self._grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
 
     def __call__(self, steps: int) -> float:
-        """An upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
+        """Returns an upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
         reached = self._grid[bisect.bisect_left(self._grid, steps)] if steps else 0
-        entries = (*self._besides, *([(self._event, reached)] if reached else ()))
+        entries = (*self._before, *([(self._event, reached)] if reached else ()))
         if reached == self._grid[-1]:
             return epsilon(entries, self._delta, self._accountant)
         return _on_the_way(entries, self._delta, self._accountant) if entries else 0.0
@@ -169,5 +185,5 @@ class EpsilonMeter:
 
 @lru_cache(maxsize=4096)
 def _on_the_way(entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str) -> float:
-    of = _pld_with(_COARSE) if accountant == "pld" else ACCOUNTANTS[accountant]
-    return of(run_event(entries), delta)
+    compute = _pld_with(_COARSE) if accountant == "pld" else ACCOUNTANTS[accountant]
+    return compute(run_event(entries), delta)

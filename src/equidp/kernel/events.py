@@ -14,10 +14,19 @@ Entries = Iterable[tuple[StepEvent, int]]
 
 
 def effective_noise_multiplier(noise_multiplier: float, statistics_noise: float | None) -> float:
-    """sigma_eff of a gradient and a statistics query on one sample: (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1).
+    """Returns sigma_eff = (sigma^-2 + sigma_s^-2)^(-1/2), of a gradient and a statistics query on one sample.
 
-    Both read the same sample, so they are one Gaussian mechanism, subsampled once. Accounting for them as two mechanisms with a
-    sample each, as published code does, can be far too low.
+    Guarantee: both queries together are one Gaussian mechanism of this noise multiplier (Andrew et al. 2021,
+    Theorem 1), subsampled once. Accounting for two mechanisms with a sample each, as published code does, can be
+    far too low.
+
+    | case | value |
+    | --- | --- |
+    | no statistics (None) | sigma |
+    | either multiplier 0 | 0: no privacy |
+
+    >>> effective_noise_multiplier(3.0, 4.0)
+    2.4
     """
     if noise_multiplier == 0 or statistics_noise == 0:
         return 0.0
@@ -27,18 +36,23 @@ def effective_noise_multiplier(noise_multiplier: float, statistics_noise: float 
 
 
 def run_event(entries: Entries) -> dp_accounting.DpEvent:
-    """The event of a whole run: each kind of step is one Poisson-subsampled Gaussian, self-composed.
+    """Returns the event of a whole run: for each kind of step a Poisson-subsampled Gaussian, self-composed.
 
-    Multipliers and rates are floats throughout: dp_accounting 0.6.0 misreads a whole-number multiplier inside a composed event.
+    | case | event |
+    | --- | --- |
+    | no step | NoOpDpEvent |
+    | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
+    | the same kind in several entries | counted together, so their order does not matter |
+    | whole-number multipliers | turned into floats: dp_accounting 0.6.0 misreads whole numbers in composed events |
     """
     counts: Counter[tuple[float, float]] = Counter()
     for event, steps in entries:
         sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
         counts[(float(event.sample_rate), sigma)] += steps
-    events = [_steps_event(rate, sigma, steps) for (rate, sigma), steps in counts.items() if steps]
+    events = tuple(_steps_event(rate, sigma, steps) for (rate, sigma), steps in counts.items() if steps)
     if not events:
         return dp_accounting.NoOpDpEvent()
-    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)  # a tuple: hashable
 
 
 def _steps_event(sample_rate: float, sigma: float, steps: int) -> dp_accounting.DpEvent:
