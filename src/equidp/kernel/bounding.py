@@ -110,7 +110,7 @@ def example_rows(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> T
 
 def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
     """The weights that a step under this state gives these examples, [batch], capped."""
-    sensitivity = float(policy.sensitivity(state))
+    sensitivity = float(policy.sensitivity(copied(state)))
     return capped_weights(each_alone(policy.weight, state, norms, groups), norms, sensitivity)
 
 

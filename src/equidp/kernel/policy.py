@@ -11,6 +11,8 @@ from torch import Tensor
 
 from equidp.errors import PolicyError
 
+_CONSTANT = (int, float, str, tuple, frozenset, type, type(None))
+
 
 class Setting(NamedTuple):
     """What a policy starts from; all of it is public.
@@ -89,15 +91,22 @@ class Policy(ABC):
 
 
 def check_settings(policy: object) -> None:
-    """Refuses what is no frozen dataclass of plain values: state is explicit or absent.
+    """Refuses what is not a frozen dataclass of plain values: state is explicit or absent.
+
+    | policy | result |
+    | --- | --- |
+    | not a Policy, also the class in place of an object | PolicyError |
+    | no dataclass, or not frozen | PolicyError |
+    | an attribute that is no field | PolicyError |
+    | a field or a class attribute that could hold state, such as a list or a tensor | PolicyError |
 
     Raises:
-        PolicyError: not a Policy, not frozen, or a field that could hold state.
+        PolicyError: names the attribute.
     """
     name = type(policy).__name__
     if not isinstance(policy, Policy):
         raise PolicyError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
-    if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):  # type: ignore[attr-defined]
+    if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):
         raise PolicyError(f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.")
     own = {each.name: getattr(policy, each.name) for each in fields(policy)}
     if stray := sorted(vars(policy).keys() - own.keys()):
@@ -109,6 +118,36 @@ def check_settings(policy: object) -> None:
             raise PolicyError(
                 f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep tensors in the state."
             )
+    for (owner, field), value in attributes(policy).items():
+        if owner is not None and not (hasattr(value, "__get__") or isinstance(value, _CONSTANT)):
+            raise PolicyError(
+                f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected a number, a "
+                "text or a tuple. Keep what changes in the state."
+            )
+
+
+def attributes(policy: Policy) -> dict[tuple[type | None, str], object]:
+    """What the policy (None) and its classes hold, by holder and name: what must stay as it is while it is used."""
+    own = {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
+    held: list[tuple[type | None, Any]] = [(None, {**vars(policy), **own})]
+    held += [(owner, vars(owner)) for owner in type(policy).__mro__ if owner not in (ABC, object)]
+    return {
+        (owner, name): value
+        for owner, values in held
+        for name, value in values.items()
+        if not name.startswith(("__", "_abc_"))
+    }
+
+
+def check_unchanged(policy: Policy, before: dict[tuple[type | None, str], object]) -> None:
+    """Refuses a policy that holds anything else than `attributes` told before.
+
+    Raises:
+        PolicyError: a rule wrote to the policy or its class.
+    """
+    now = attributes(policy)
+    if now.keys() != before.keys() or any(value is not before[key] for key, value in now.items()):
+        raise PolicyError(f"{type(policy).__name__} changed its settings; keep what changes in the state.")
 
 
 def check_state(policy: Policy, state: object) -> None:

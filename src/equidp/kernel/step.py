@@ -6,13 +6,15 @@ and its state changes by releases alone. A wrong policy costs accuracy, not priv
 - Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example moves either
   query by at most its sensitivity.
 - Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_alone`).
-- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen (`policy.check_settings`).
+- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that writes to
+  the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
 - An example whose gradient is not finite contributes nothing. An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
 The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the sampler, the
-ledger and the source of randomness, and, with individual clipping, on limits that do not mix examples.
+ledger and the source of randomness, and, with individual clipping, on limits that do not mix examples. Code that smuggles
+values past the kernel on purpose, such as through a global variable, is not held off: policies are code that you run.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from equidp.kernel.engine import Engine, Measured
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import add_noise, private_sum
-from equidp.kernel.policy import Policy, Setting, check_settings, check_state, copied
+from equidp.kernel.policy import (
+    Policy,
+    Setting,
+    attributes,
+    check_settings,
+    check_state,
+    check_unchanged,
+    copied,
+)
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms) of a batch, [batch] -> the share of the sensitivity that each example may use at most, [batch];
@@ -109,7 +119,7 @@ class PrivateStep:
         state = policy.init(Setting(num_groups, self.expected_batch_size, event.noise_multiplier))
         check_state(policy, state)
         self.state: Any = copied(state)
-        self._settings = dict(vars(policy))
+        self._attributes = attributes(policy)
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
@@ -196,6 +206,7 @@ class PrivateStep:
         rows = example_rows(self.policy, self.state, *((norms, groups) if len(norms) else made_up))[
             : len(norms)
         ]
+        check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
         released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=self.randomness)
         state = self.policy.update(copied(self.state), released.to(torch.float32))
@@ -209,6 +220,7 @@ class PrivateStep:
         _, _, groups, indices = part
         norms = measured.norms.detach()
         weights = example_weights(self.policy, self.state, norms, groups)
+        check_unchanged(self.policy, self._attributes)
         limits = self._limits(indices, norms)
         measured.weighted_sum(
             capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
@@ -225,10 +237,7 @@ class PrivateStep:
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
-        if vars(self.policy) != self._settings:
-            raise PolicyError(
-                f"{type(self.policy).__name__} changed its settings; keep what changes in the state."
-            )
+        check_unchanged(self.policy, self._attributes)
         sensitivity = float(self.policy.sensitivity(copied(self.state)))
         if math.isinf(sensitivity) and sensitivity > 0 and self.event.noise_multiplier == 0:
             return sensitivity

@@ -1,0 +1,230 @@
+"""One example cannot exceed its bound: the tables of `kernel/bounding.py`, row by row, and for any norms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from equidp.errors import PolicyError
+from equidp.kernel.bounding import (
+    SMALLEST_NORM,
+    bounded_rows,
+    capped_weights,
+    each_alone,
+    example_rows,
+    example_weights,
+    share_clipped,
+    step_weights,
+)
+from equidp.kernel.policy import NoState, copied
+from equidp.policies import DPSGD, DPSGDF, SGD, Global
+from support.policies import GROUPS, POLICIES, Largest, Rogue, state_of
+
+inf, nan = math.inf, math.nan
+values = st.sampled_from([0.0, -0.0, 1e-310, 1e-30, 1e-12, 0.3, 1.0, -2.0, 1e12, 1e30, 1e300, inf, -inf, nan])
+norms_of_any_kind = st.sampled_from([0.0, 1e-30, 1e-8, 0.3, 1.0, 2.0, 40.0, 1e12, 1e30, inf, nan])
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([0.3, 0.4], [0.3, 0.4]),
+        ([0.6, 0.8], [0.6, 0.8]),
+        ([3.0, 4.0], [0.6, 0.8]),
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([inf, 1.0], [0.0, 0.0]),
+        ([1.0, -inf], [0.0, 0.0]),
+        ([nan, 1.0], [0.0, 0.0]),
+    ],
+    ids=["short", "at the bound", "long", "zero", "infinite", "minus infinite", "NaN"],
+)
+def test_a_row_is_bounded_as_the_table_says(row, expected):
+    others = torch.tensor([[9.0, 9.0], row, [nan, nan]])
+    torch.testing.assert_close(bounded_rows(others, 1.0)[1].tolist(), expected)
+    assert bounded_rows(others, 1.0).dtype == torch.float64
+
+
+def test_rows_of_an_empty_batch_sum_to_zero():
+    assert bounded_rows(torch.empty(0, 3), 1.0).sum(dim=0).tolist() == [0.0, 0.0, 0.0]
+
+
+@given(
+    rows=st.lists(st.lists(values, min_size=3, max_size=3), max_size=5),
+    extra=st.lists(values, min_size=3, max_size=3),
+    bound=st.sampled_from([1e-3, 1.0, 7.0]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_one_row_moves_the_sum_of_bounded_rows_by_at_most_the_bound(rows, extra, bound, dtype):
+    without = bounded_rows(torch.tensor(rows, dtype=dtype).reshape(-1, 3), bound)
+    together = bounded_rows(torch.tensor([*rows, extra], dtype=dtype), bound)
+    assert torch.equal(together[:-1], without)
+    assert torch.linalg.vector_norm(together.sum(dim=0) - without.sum(dim=0)) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("weight", "norm", "expected"),
+    [
+        (0.5, 2.0, 0.5),
+        (1.5, 2.0, 1.5),
+        (5.0, 2.0, 1.5),
+        (inf, 2.0, 0.0),
+        (1.0, 0.0, 1.0),
+        (1e30, 0.0, 3.0 / SMALLEST_NORM),
+        (1e30, 1e-12, 3.0 / SMALLEST_NORM),
+        (-1.0, 2.0, 0.0),
+        (nan, 2.0, 0.0),
+        (-inf, 2.0, 0.0),
+    ],
+)
+def test_a_weight_is_capped_as_the_table_says(weight, norm, expected):
+    weights, norms = torch.tensor([9.0, weight], dtype=torch.float64), torch.tensor([9.0, norm])
+    for sensitivity in (3.0, torch.tensor([1.0, 3.0])):
+        capped = capped_weights(weights.clone(), norms, sensitivity)
+        torch.testing.assert_close(capped[1], torch.tensor(expected), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("norm", [inf, nan])
+def test_an_example_without_a_finite_norm_gets_no_weight_that_counts(norm):
+    capped = float(capped_weights(torch.ones(1), torch.tensor([norm]), 3.0))
+    assert capped == 0 or math.isnan(capped)
+
+
+def test_no_weights_and_no_cap():
+    assert capped_weights(torch.empty(0), torch.empty(0), 3.0).tolist() == []
+    assert capped_weights(torch.tensor([1e20]), torch.tensor([1e10]), math.inf).tolist() == [
+        pytest.approx(1e20)
+    ]
+
+
+@given(
+    pairs=st.lists(st.tuples(values, norms_of_any_kind), max_size=6),
+    sensitivity=st.sampled_from([1e-3, 1.0, 1e6]),
+)
+def test_no_weight_lifts_a_finite_norm_above_the_sensitivity(pairs, sensitivity):
+    weights = torch.tensor([weight for weight, _ in pairs], dtype=torch.float32)
+    norms = torch.tensor([norm for _, norm in pairs], dtype=torch.float32)
+    capped = capped_weights(weights, norms, sensitivity)
+    finite = torch.isfinite(norms)
+    assert (capped[finite] >= 0).all()
+    assert (capped[finite].double() * norms[finite].double() <= sensitivity * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(rows=st.lists(st.tuples(norms_of_any_kind, st.integers(0, GROUPS - 1)), min_size=1, max_size=6))
+def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
+    """Bit for bit: neither other examples nor what a rule wrote to earlier reaches it."""
+    policy = POLICIES[name]
+    state = state_of(policy)
+    norms = torch.tensor([norm for norm, _ in rows])
+    groups = torch.tensor([group for _, group in rows])
+    rules = [policy.weight] if policy.statistics_ratio is None else [policy.weight, policy.statistics]
+    for rule in rules:
+        together = each_alone(rule, state, norms, groups)
+        alone = [each_alone(rule, state, norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
+        torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
+        if name != "overwriting":
+            own = [rule(copied(state), *pair) for pair in zip(norms.clone(), groups.clone(), strict=True)]
+            torch.testing.assert_close(together, torch.stack(own), rtol=0, atol=0, equal_nan=True)
+
+
+def test_rules_write_to_copies_alone():
+    """State, norms and groups are as they were, whatever a rule does to its arguments in place."""
+    policy, state = Rogue(), Largest(torch.tensor(1.0))
+    norms, groups = torch.tensor([2.0, 5.0]), torch.tensor([0, 1])
+    example_rows(policy, state, norms, groups)
+    example_weights(policy, state, norms, groups)
+    example_weights(POLICIES["overwriting"], NoState(), norms, groups)
+    assert state.largest == 1.0
+    assert norms.tolist() == [2.0, 5.0]
+    assert groups.tolist() == [0, 1]
+
+
+@dataclass(frozen=True)
+class Rule(DPSGD):
+    """A policy whose rules are one of those below."""
+
+    kind: str = ""
+
+    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return norm if self.kind == "flat" else torch.ones(1, 2)
+
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        if self.kind == "branch":
+            return norm if norm > 1 else 2 * norm
+        if self.kind == "number":
+            return float(norm)
+        if self.kind == "escape":
+            return torch.from_numpy(1 / norm.numpy().clip(1.0))
+        if self.kind == "write":
+            state.largest.copy_(norm)
+            return state.largest
+        if self.kind == "mask":
+            weight = torch.ones_like(norm)
+            weight[norm > 1] = 0.5
+            return weight
+        if self.kind == "none":
+            return None
+        return norm.unsqueeze(0)
+
+
+@pytest.mark.parametrize("kind", ["branch", "number", "escape", "write", "mask", "none"])
+def test_a_rule_that_cannot_be_asked_for_one_example_is_refused(kind):
+    with pytest.raises(
+        PolicyError, match=r"cannot be applied to one example at a time .*torch\.where in place of if"
+    ):
+        example_weights(
+            Rule(kind=kind), Largest(torch.ones(())), torch.ones(2), torch.zeros(2, dtype=torch.int64)
+        )
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind", "message"),
+    [
+        (example_weights, "", r"weights have shape \[batch, 1\]; expected one per example"),
+        (example_rows, "flat", r"statistics have shape \[batch\]; expected one row per example"),
+        (example_rows, "", r"statistics have shape \[batch, 1, 2\]; expected one row per example"),
+    ],
+)
+def test_results_of_another_shape_are_refused(compute, kind, message):
+    with pytest.raises(PolicyError, match=message):
+        compute(Rule(kind=kind), NoState(), torch.ones(2), torch.zeros(2, dtype=torch.int64))
+
+
+def test_a_group_beyond_the_states_is_refused():
+    policy = DPSGDF()
+    with pytest.raises(PolicyError, match="failed on some group .* as many groups as the data has"):
+        example_weights(policy, state_of(policy, groups=2), torch.ones(1), torch.tensor([2]))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(
+    rows=st.lists(
+        st.tuples(norms_of_any_kind.filter(math.isfinite), st.integers(0, GROUPS - 1)), min_size=1, max_size=6
+    )
+)
+def test_step_weights_stay_below_the_sensitivity(name, rows):
+    policy = POLICIES[name]
+    state = state_of(policy)
+    norms, groups = torch.tensor([norm for norm, _ in rows]), torch.tensor([group for _, group in rows])
+    weights = step_weights(policy, state, norms, groups)
+    sensitivity = policy.sensitivity(copied(state))
+    assert (weights >= 0).all()
+    assert (weights.double() * norms.double() <= sensitivity * (1 + 1e-6)).all()
+
+
+def test_the_share_clipped_counts_weights_below_that_of_a_vanishing_gradient():
+    norms, groups = torch.tensor([0.1, 0.9, 1.1, 7.0]), torch.zeros(4, dtype=torch.int64)
+    for policy, share in ((DPSGD(1.0), 0.5), (Global(1.0, 5.0), 0.25), (SGD(), 0.0)):
+        weights = step_weights(policy, NoState(), norms, groups)
+        assert share_clipped(policy, NoState(), weights, groups) == share
+    policy = DPSGDF(1.0)
+    bounds = state_of(policy)._replace(bounds=torch.tensor([1.0, 2.0, 4.0]))
+    norms, groups = torch.tensor([1.5, 1.5, 1.5, 5.0]), torch.tensor([0, 1, 2, 2])
+    assert share_clipped(policy, bounds, step_weights(policy, bounds, norms, groups), groups) == 0.5

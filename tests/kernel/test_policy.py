@@ -1,0 +1,210 @@
+"""A policy's settings are frozen and plain and its state is explicit: what could hide raw norms is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equidp.errors import PolicyError
+from equidp.kernel.policy import (
+    NoState,
+    Policy,
+    Setting,
+    attributes,
+    check_settings,
+    check_state,
+    check_unchanged,
+    copied,
+    on_device,
+)
+from equidp.policies import DPSGD, METHODS
+from support.policies import POLICIES, Keeps, Largest
+
+
+class Inherits(DPSGD):
+    """Frozen as its parent is."""
+
+
+class Plain(Policy):
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return norm
+
+    def sensitivity(self, state: Any) -> float:
+        return 1.0
+
+
+@dataclass
+class Mutable(Plain):
+    clipping_bound: float = 1.0
+
+
+@dataclass(frozen=True)
+class ListField(Plain):
+    kept: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TensorField(Plain):
+    kept: Any = field(default_factory=lambda: torch.zeros(2))
+
+
+@dataclass(frozen=True)
+class ClassList(Plain):
+    kept: ClassVar[list[Tensor]] = []
+
+
+@dataclass(frozen=True)
+class ClassTensor(Plain):
+    kept: ClassVar[Tensor] = torch.zeros(2)
+
+
+@dataclass(frozen=True)
+class ClassModule(Plain):
+    kept: ClassVar[nn.Module] = nn.Identity()
+
+
+@dataclass(frozen=True)
+class InheritedList(ClassList):
+    pass
+
+
+@dataclass(frozen=True)
+class Stray(Plain):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "largest", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("dpsgd", "policy='dpsgd'; expected a policy, such as"),
+        (DPSGD, "expected a policy, such as"),
+        (Plain(), "Plain is not a frozen dataclass"),
+        (Mutable(), "Mutable is not a frozen dataclass"),
+        (ListField(), "ListField.kept is a list; expected a number"),
+        (TensorField(), "TensorField.kept is a Tensor; expected a number"),
+        (ClassList(), "ClassList.kept is a list, which rules could write to"),
+        (InheritedList(), "ClassList.kept is a list, which rules could write to"),
+        (ClassTensor(), "ClassTensor.kept is a Tensor, which rules could write to"),
+        (ClassModule(), "ClassModule.kept is a Identity, which rules could write to"),
+        (Stray(), r"Stray has attributes that are no fields \(largest\)"),
+    ],
+)
+def test_what_could_hold_state_is_refused(policy, message):
+    with pytest.raises(PolicyError, match=message):
+        check_settings(policy)
+
+
+@dataclass(frozen=True)
+class Fine(Plain):
+    """Everything a method may have."""
+
+    bound: float = 1.0
+    steps: int = 3
+    kind: str = "a"
+    fast: bool = True
+    limit: float | None = None
+    BOUNDS: ClassVar[tuple[float, ...]] = (1.0, 2.0)
+
+    class State(NamedTuple):
+        bound: Tensor
+
+    @property
+    def doubled(self) -> float:
+        return 2 * self.bound
+
+    @cached_property
+    def tripled(self) -> float:
+        return 3 * self.bound
+
+    @staticmethod
+    def static() -> None: ...
+
+    @classmethod
+    def made(cls) -> Fine:
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(Plain):
+    clipping_bound: float = 1.0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [*POLICIES.values(), *(method.policy() for method in METHODS.values()), Inherits(), Fine(), Slotted(), Fine(np.float64(2))],
+    ids=lambda policy: type(policy).__name__,
+)  # fmt: skip
+def test_plain_settings_pass_and_using_them_changes_nothing(policy):
+    check_settings(policy)
+    before = attributes(policy)
+    policy.init(Setting(3, 5.0, 1.0))
+    assert repr(policy)
+    assert hash(policy) == hash(replace(policy))
+    check_unchanged(policy, before)
+
+
+@pytest.mark.parametrize("where", ["object", "field", "class"])
+def test_what_a_rule_writes_to_the_policy_or_its_class_is_noticed(where, monkeypatch):
+    monkeypatch.setattr(Keeps, "kept", None)
+    policy = Keeps(f"{where} in weight")
+    before = attributes(policy)
+    check_unchanged(policy, before)
+    policy.weight(NoState(), torch.ones(()), torch.zeros(()))
+    with pytest.raises(PolicyError, match="Keeps changed its settings; keep what changes in the state"):
+        check_unchanged(policy, before)
+
+
+def test_a_slot_that_is_written_to_is_noticed():
+    policy = Slotted()
+    before = attributes(policy)
+    object.__setattr__(policy, "clipping_bound", torch.ones(3))
+    with pytest.raises(PolicyError, match="changed its settings"):
+        check_unchanged(policy, before)
+
+
+class Mixed(NamedTuple):
+    bound: Tensor
+    name: str
+
+
+@pytest.mark.parametrize(
+    "state", [None, torch.ones(1), (torch.ones(1),), {"bound": torch.ones(1)}, Mixed(torch.ones(1), "a")]
+)
+def test_a_state_that_is_no_named_tuple_of_tensors_is_refused(state):
+    with pytest.raises(
+        PolicyError, match="DPSGD gives the state .*; expected a NamedTuple whose fields are tensors"
+    ):
+        check_state(DPSGD(), state)
+
+
+def test_copies_of_a_state_are_its_own_and_have_no_graph():
+    state = Largest(torch.ones(2, requires_grad=True))
+    check_state(DPSGD(), state)
+    check_state(DPSGD(), NoState())
+    copy = copied(state)
+    assert type(copy) is Largest
+    assert not copy.largest.requires_grad
+    copy.largest.zero_()
+    assert state.largest.tolist() == [1, 1]
+    assert on_device(state, torch.device("meta")).largest.device.type == "meta"
+    assert copied(NoState()) == NoState()
+
+
+def test_a_method_without_statistics_says_so():
+    for ask in (
+        lambda: Fine().statistics(NoState(), torch.ones(()), torch.zeros(())),
+        lambda: Fine().update(NoState(), torch.ones(1)),
+    ):
+        with pytest.raises(NotImplementedError, match="Fine reads no statistics"):
+            ask()
+
+
+def test_a_policy_releases_its_sensitivity_as_its_bound_unless_it_says_otherwise():
+    assert Fine().released(NoState())["clipping_bound"] == 1.0
