@@ -46,7 +46,7 @@ def check_number(interval: str, hint: str = "", **given: Any) -> None:
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in given.items():
         if not (
-            isinstance(value, Real)
+            _is_number(value)
             and (low <= value if interval.startswith("[") else low < value)
             and (value <= high if interval.endswith("]") else value < high)
         ):
@@ -68,5 +68,9 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
     equidp.errors.SettingError: steps=1.5; expected a whole number >= 1.
     """
     for name, value in given.items():
-        if not (isinstance(value, Real) and value >= least and value % 1 == 0):
+        if not (_is_number(value) and value >= least and value % 1 == 0):
             raise SettingError(f"{name}={value!r}; expected a whole number >= {least}{hint}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)

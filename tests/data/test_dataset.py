@@ -1,4 +1,4 @@
-"""Grouped data says at once what is wrong with it."""
+"""Bad data is refused when a dataset or a split is made."""
 
 from __future__ import annotations
 

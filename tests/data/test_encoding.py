@@ -1,4 +1,4 @@
-"""What a table's columns became can be kept, and used again on other rows."""
+"""An encoder gives scikit-learn's inputs, and can be saved and used on other rows."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_scikit_learn_gives_the_same_inputs():
     np.testing.assert_array_equal(ours.numpy(), other.transform(table).astype(np.float32))
 
 
-def test_what_was_kept_gives_the_same_inputs_again():
+def test_a_saved_encoder_gives_the_same_inputs():
     again = TableEncoder.from_json(fitted().to_json())
     assert again == fitted()
     assert torch.equal(again.encode(people()), fitted().encode(people()))
     assert again.notes() == fitted().notes()
 
 
-def test_a_row_is_encoded_alike_in_any_company():
+def test_a_rows_inputs_do_not_depend_on_other_rows():
     table = people()
     whole = fitted().encode(table)
     for row in (0, 9, 61):
@@ -73,7 +73,7 @@ def test_an_unseen_text_is_all_zeros_and_a_wrong_column_is_refused():
         fitted("refuse").encode(table)
 
 
-def test_known_codes_are_those_that_were_given():
+def test_known_codes_are_those_of_the_training_data():
     table = people().assign(age=lambda t: t["age"] % 3)
     codes, names = coded(table["age"])
     np.testing.assert_array_equal(known_codes(table, ["age"], names), codes)

@@ -21,7 +21,7 @@ CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03abc"
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_):
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
         remote.content()
 
 
-def test_a_data_folder_that_is_none_is_named(remote, tmp_path, monkeypatch):
+def test_a_data_folder_that_does_not_exist_is_named(remote, tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="which is no folder"):
         remote.content()
@@ -97,7 +97,7 @@ def test_no_server_and_no_file_name_the_way_out(remote, url):
         replace(remote, url=url.format(remote.url)).content()
 
 
-def test_a_folder_of_ones_own_comes_first_however_compressed(remote, tmp_path, monkeypatch):
+def test_the_users_folder_comes_first_whatever_its_compression(remote, tmp_path, monkeypatch):
     own = tmp_path / "own" / "toy"
     own.mkdir(parents=True)
     monkeypatch.setenv("EQUIDP_DATA", str(own.parent))

@@ -181,8 +181,8 @@ def test_rare_groups_are_on_both_sides(save):
     share=st.sampled_from([0.05, 0.2, 0.5]),
     seed=st.integers(0, 5),
 )
-def test_one_row_more_adds_at_most_one_to_those_trained_on(rows, extra, share, seed):
-    """And takes none away, whatever its group's other rows are, and however many are alike."""
+def test_one_more_row_adds_at_most_one_training_row(rows, extra, share, seed):
+    """And removes none, for any other rows in its group and any number of equal rows."""
     trained = []
     for each in (rows, [*rows, extra], [extra, *rows]):
         table = pd.DataFrame(each, columns=["x", "g"])
@@ -201,8 +201,8 @@ def test_one_row_more_adds_at_most_one_to_those_trained_on(rows, extra, share, s
     assert after == otherwise
 
 
-def test_rows_that_differ_in_their_last_digits_have_draws_of_their_own():
-    """Taken for copies of each other, one row less would hand its draw on to the next."""
+def test_rows_that_differ_in_their_last_digits_have_separate_draws():
+    """If they counted as copies, removing one row would pass its draw on to the next."""
     values = 1.7e15 + np.arange(200.0)
     groups = np.zeros(200, dtype=np.int64)
     trained = []
@@ -393,7 +393,7 @@ cells = st.sampled_from(
 )
 @settings(max_examples=150)
 def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data, missing):
-    """No error of pandas or scikit-learn gets out, and what comes out is finite."""
+    """No error of pandas or scikit-learn escapes, and inputs are finite."""
     rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=6), max_size=14))
     text = "\n".join(",".join(row) for row in [header, *rows, *rows])
     path = tmp_path_factory.mktemp("odd") / "odd.csv"
@@ -419,7 +419,7 @@ def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content
 @given(data=st.data())
 @settings(max_examples=150)
 def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
-    """A few bytes of a good file overwritten: what is read is finite, or the error is ours."""
+    """A few bytes of a good file are overwritten: inputs are finite, or the error is ours."""
     name = data.draw(st.sampled_from(["people.csv", "people.parquet"]))
     path = tmp_path_factory.mktemp("damaged") / name
     people().to_parquet(path) if name.endswith("parquet") else people().to_csv(path, index=False)
@@ -435,6 +435,6 @@ def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
     assert torch.isfinite(split.test.inputs).all()
 
 
-def test_a_compressed_file_is_called_so(save):
+def test_a_compressed_file_is_named_as_compressed(save):
     with pytest.raises(DataError, match="it is compressed; unpack it first"):
         open_source(save(b"\x1f\x8b\x08\x00", "people.csv.gz"), target="income", group="sex").split(seed=0)

@@ -1,4 +1,4 @@
-"""Attacks find members where a model remembers them, and nobody where it does not."""
+"""Attacks find members of a model that memorises them, and none otherwise."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_figures_of_scores_with_a_known_distribution():
     assert table.loc["a", "members"] == table.loc["a", "others"] == 5000
 
 
-def test_scores_that_say_nothing_find_nobody():
+def test_scores_without_information_find_no_members():
     generator = np.random.default_rng(2)
     members = np.arange(4000) % 2 == 0
     table = sensitive_attack_table(

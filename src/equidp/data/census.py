@@ -60,8 +60,8 @@ class Preparation:
             group_names=SEXES,
             class_names=self.class_names,
         )
-        parts = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
-        return DataSplit(*parts, self._notes())
+        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
+        return DataSplit(trained, tested, self._notes())
 
     def _encoder(self, train: pd.DataFrame) -> TableEncoder:
         fitted = Numbers.standardised if self.standardised else Numbers.ranged

@@ -85,7 +85,7 @@ class Numbers:
             )
         values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
-        scaled = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
+        scaled: Floats = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
         if not self.flagged:
             return scaled
         return np.concatenate([np.isnan(values).astype(np.float64), scaled], axis=1)

@@ -99,17 +99,10 @@ class TableSource:
         train, test = rows_by_content(table, groups, group_names, self.test_share, seed)
         bounds = {name: (low, high) for name, low, high in self.bounds}
         encoder = TableEncoder.fitted(features, train, bounds, self.missing)
-        whole = GroupedDataset(
-            encoder.encode(features),
-            torch.from_numpy(targets),
-            torch.from_numpy(groups),
-            group_names,
-            class_names,
-        )
-        split = DataSplit(
-            whole.subset(torch.from_numpy(train)), whole.subset(torch.from_numpy(test)), encoder.notes()
-        )
-        return split, encoder
+        labels = torch.from_numpy(targets), torch.from_numpy(groups)
+        whole = GroupedDataset(encoder.encode(features), *labels, group_names, class_names)
+        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
+        return DataSplit(trained, tested, encoder.notes()), encoder
 
     def _table(self) -> pd.DataFrame:
         table = read_table(Path(self.path), self.drop)

@@ -274,5 +274,5 @@ def _recompute(run: Run) -> str:
 def _metrics(run: Run, test: GroupedDataset) -> _Metrics:
     """Metrics without the figures of fewer than `_FEWEST` people, whose outcomes they would reveal."""
     found = evaluate(run.model, test, level=LEVEL).withholding(_FEWEST)
-    tables = (table.to_dict("records") for table in (found.groups, found.recalls))
-    return _Metrics(*tables, found.blind_spots, found.gaps)
+    rows, by_class = found.groups.to_dict("records"), found.recalls.to_dict("records")
+    return _Metrics(rows, by_class, found.blind_spots, found.gaps)
