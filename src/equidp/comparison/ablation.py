@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equidp._validate import unknown_name
+from equidp.accounting.schedule import Schedule
 from equidp.comparison.grid import Cell, Progress, in_parallel, split, split_facts
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
@@ -120,8 +121,7 @@ def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
         )
         _put(ERRORS[error](gradients), subject)
         trainer.optimizer.step()
-        before, after = (math.floor(count * trainer.sample_rate + 1e-9) for count in (step - 1, step))
-        if after > before or step == trainer.steps:
+        if Schedule(trainer.sample_rate, trainer.steps).ends_epoch(step):
             metrics = trainer.run().metrics(data.test)
             tables.append(metrics.assign(error=error, seed=cell.seed, epoch=step * trainer.sample_rate))
     columns = ["error", "seed", "epoch", "group", "count", "accuracy", "loss"]

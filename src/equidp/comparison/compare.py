@@ -15,6 +15,7 @@ import pandas as pd
 from equidp._provenance import versions
 from equidp._validate import unknown_name
 from equidp.accounting import calibrate_noise
+from equidp.accounting.cache import remembered
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.comparison.grid import (
     INDIVIDUAL,
@@ -96,20 +97,21 @@ def compare(
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
-    if release_epsilon is not None:
-        calibrate_noise(
-            release_epsilon, plan.delta, 1.0, 1
-        )  # refuses an epsilon that nothing can be released at
-    cells = [
-        Cell(source, resolved, setting, target, seed, engine, *watched)
-        for seed, size in sizes.items()
-        for resolved, setting, target in _resolved(methods, plan, epsilons, size)
-        for watched in [(release_epsilon, diagnosis) if resolved.policy.private else (None, None)]
-    ]
-    _dry_run(cells, data_split, seeds[0])
-    # Worker processes outlive a comparison, and are where the first one was.
+    # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
     check_folder(folder)
+    with remembered(folder):
+        if release_epsilon is not None:
+            calibrate_noise(
+                release_epsilon, plan.delta, 1.0, 1
+            )  # refuses an epsilon that nothing can be released at
+        cells = [
+            Cell(source, resolved, setting, target, seed, engine, *watched)
+            for seed, size in sizes.items()
+            for resolved, setting, target in _resolved(methods, plan, epsilons, size)
+            for watched in [(release_epsilon, diagnosis) if resolved.policy.private else (None, None)]
+        ]
+        _dry_run(cells, data_split, seeds[0])
     records = run_all(cells, folder, jobs, on_progress)
     return Comparison(
         _setup(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +13,7 @@ from torch.utils.data import Dataset
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
-from equidp.accounting.schedule import checked_schedule
+from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, make_engine
@@ -281,7 +280,7 @@ class Trainer:
             self.scheduler.step()
         for callback in self.callbacks:
             callback.after_step(self)
-        if _ends_epoch(self.steps_done, self.sample_rate) or self.steps_done == self.steps:
+        if Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done):
             for callback in self.callbacks:
                 callback.after_epoch(self)
 
@@ -370,11 +369,6 @@ def _steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int
     if left:
         budget.check(event, left)
     return steps
-
-
-def _ends_epoch(step: int, sample_rate: float) -> bool:
-    before, after = (math.floor(count * sample_rate + 1e-9) for count in (step - 1, step))
-    return after > before
 
 
 def _spread(num_examples: int) -> torch.Tensor:
