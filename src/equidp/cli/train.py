@@ -52,9 +52,9 @@ from equidp.report.terminal import print_groups, print_recalls
 from equidp.runs.config import TrainConfig, plan_for
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
+from equidp.training.parts import BEYOND_BUDGET, Callback
 from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
-from equidp.training.trainer import BEYOND_BUDGET, Callback
 
 _NOT_BEGUN = (
     "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."

@@ -71,7 +71,8 @@ class _GroupBoundsPolicy(Policy):
         counts = released.reshape(2, -1)
         earlier = torch.where(state.counts.to(counts).isnan(), counts, state.counts.to(counts))
         counts = self.smoothing * earlier + (1 - self.smoothing) * counts
-        ratios = self._ratios(*counts, float(state.expected_batch_size))
+        below, above = counts
+        ratios = self._ratios(below, above, float(state.expected_batch_size))
         bounds = self.clipping_bound * (1 + ratios.clamp(0.0, self.max_ratio))
         return GroupBounds(bounds, counts, state.expected_batch_size)
 

@@ -17,8 +17,8 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import method_named
+from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import Plan, ResolvedPlan
-from equidp.training.trainer import BEYOND_BUDGET
 
 
 @dataclass(frozen=True)

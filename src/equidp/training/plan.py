@@ -15,7 +15,7 @@ from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.events import Entries
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.models import MODELS
 from equidp.policies.methods import all_settings, make_policy
@@ -164,7 +164,7 @@ class Plan:
         *,
         epsilon: float | None = None,
         accountant: str = "pld",
-        also_spent: Entries = (),
+        also_spent: tuple[tuple[StepEvent, int], ...] = (),
     ) -> ResolvedPlan:
         """What this plan means for one method and n training examples.
 

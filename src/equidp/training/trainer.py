@@ -10,26 +10,28 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from equidp._validate import check_number, unknown_name
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import check_engine, check_model, make_engine
 from equidp.errors import SettingError
-from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
-from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
+from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits, statistics_noise
 from equidp.training.checks import check_kinds, check_optimizer, check_scheduler, checked_groups
+from equidp.training.parts import (
+    checked_engine,
+    chosen_noise,
+    chosen_randomness,
+    class_names,
+    spread,
+    steps_within,
+)
 from equidp.training.run import Run, RunFacts, copied
-
-_TRIED = 16
-BEYOND_BUDGET = ("refuse", "stop")
 
 
 class Callback:
@@ -141,7 +143,9 @@ class Trainer:
         )
         self.delta, self.accountant = delta, accountant
         check_delta(delta, self.num_examples)
-        self.noise_multiplier = self._noise_multiplier(noise_multiplier, target_epsilon)
+        self.noise_multiplier = chosen_noise(
+            policy, noise_multiplier, target_epsilon, delta, self.sample_rate, self.planned_steps, accountant
+        )
         self.event = StepEvent(
             self.sample_rate, self.noise_multiplier, statistics_noise(policy, self.noise_multiplier)
         )
@@ -149,14 +153,15 @@ class Trainer:
         done = sum(count for event, count in ledger.entries if event == self.event)
         steps = self.planned_steps
         if budget is not None:
-            steps = _steps_within(budget, self.event, steps, done, beyond_budget)
+            steps = steps_within(budget, self.event, steps, done, beyond_budget)
             ledger = budget.ledger(ledger)
         self.ledger = ledger
         also_spent = tuple(entry for entry in ledger.entries if entry[0] != self.event)
         self.epsilon_so_far = EpsilonMeter(self.event, steps, delta, accountant, also_spent)
-        self.randomness = _randomness(secure, seed, ledger.steps)
+        self.randomness = chosen_randomness(secure, seed, ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-        self.engine = self._checked_engine(engine)
+        few = next(self._load([spread(self.num_examples)]))
+        self.engine = checked_engine(engine, model, self.loss, few, class_names(train))
         check_optimizer(optimizer, model)
         check_scheduler(scheduler, optimizer, steps - done)
         self._stopped: BaseException | None = None
@@ -175,38 +180,6 @@ class Trainer:
             self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=self._load
         )
         self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
-
-    def _noise_multiplier(self, noise_multiplier: float | None, target_epsilon: float | None) -> float:
-        if not self.policy.private:
-            if noise_multiplier or target_epsilon is not None:
-                raise SettingError(
-                    "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy."
-                )
-            return 0.0
-        if (noise_multiplier is None) == (target_epsilon is None):
-            raise SettingError(
-                f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one of the "
-                "two."
-            )
-        if noise_multiplier is not None:
-            check_number("[0, inf)", noise_multiplier=noise_multiplier)
-            return float(noise_multiplier)
-        assert target_epsilon is not None
-        ratio = self.policy.statistics_ratio
-        return calibrate_noise(
-            target_epsilon, self.delta, self.sample_rate, self.planned_steps, ratio, self.accountant
-        )
-
-    def _checked_engine(self, name: str) -> Engine:
-        """The engine, after model, loss and engine were tried on a few examples."""
-        batch = next(self._load([_spread(self.num_examples)]))
-        device = next((each.device for each in self.model.parameters()), batch.inputs.device)
-        inputs, targets = batch.inputs.to(device), batch.targets.to(device)
-        class_names = self.train.class_names if isinstance(self.train, GroupedDataset) else ()
-        check_model(self.model, self.loss, inputs, targets, class_names)
-        engine = make_engine(name, self.model, self.loss)
-        check_engine(engine, self.model, self.loss, inputs, targets)
-        return engine
 
     def _load(self, samples: Iterable[torch.Tensor]) -> Iterator[Batch]:
         if isinstance(self.train, GroupedDataset):
@@ -338,11 +311,7 @@ class Trainer:
             ModelError: the model cannot be copied.
         """
         model = self.model if self.steps_done >= self.steps else copied(self.model)
-        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, self._facts())
-
-    def _facts(self) -> RunFacts:
-        grouped = isinstance(self.train, GroupedDataset)
-        return RunFacts(
+        facts = RunFacts(
             method=type(self.policy).__name__,
             method_settings=asdict(self.policy),  # type: ignore[call-overload]
             num_examples=self.num_examples,
@@ -353,39 +322,7 @@ class Trainer:
             learning_rate=self.optimizer.param_groups[0]["lr"],
             engine=type(self.engine).__name__,
             seeded=isinstance(self.randomness, SeededRandomness),
-            groups=self.train.group_names if grouped else (),  # type: ignore[union-attr]
-            classes=self.train.class_names if grouped else (),  # type: ignore[union-attr]
+            groups=self.train.group_names if isinstance(self.train, GroupedDataset) else (),
+            classes=class_names(self.train),
         )
-
-
-def _steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """The steps of a plan that a budget holds; refuses the plan where it should."""
-    if beyond not in BEYOND_BUDGET:
-        raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
-    left = max(0, steps - done)
-    fitting = budget.steps_that_fit(event, left) if beyond == "stop" else 0
-    if fitting:
-        return done + fitting
-    if left:
-        budget.check(event, left)
-    return steps
-
-
-def _spread(num_examples: int) -> torch.Tensor:
-    """Up to 16 examples from all over the data, in random order: neighbours in a file are often similar."""
-    rows = torch.linspace(0, num_examples - 1, min(_TRIED, num_examples)).long()
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
-
-
-def _randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
-    """The operating system's, or a stream for each seed and number of steps spent before: noise never repeats."""
-    if secure:
-        if seed is not None:
-            raise SettingError(
-                f"seed={seed} with secure=True; noise that a seed determines protects nobody. "
-                "For research, say secure=False; for release, leave the seed out."
-            )
-        return SystemRandomness()
-    if seed is None:
-        raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
-    return SeededRandomness(seed, *([spent] if spent else []))
+        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)

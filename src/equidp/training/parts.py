@@ -1,0 +1,97 @@
+"""The parts that a Trainer makes from its arguments, refused before anything is spent where they make no sense."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from equidp._validate import check_number, unknown_name
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.calibration import calibrate_noise
+from equidp.data.dataset import GroupedDataset
+from equidp.engines import check_engine, check_model, make_engine
+from equidp.errors import SettingError
+from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.loop import Batch
+from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
+from equidp.kernel.policy import Policy
+
+_TRIED = 16
+BEYOND_BUDGET = ("refuse", "stop")
+
+
+def chosen_noise(
+    policy: Policy,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    accountant: str,
+) -> float:
+    """sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
+    if not policy.private:
+        if noise_multiplier or target_epsilon is not None:
+            raise SettingError(
+                "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy."
+            )
+        return 0.0
+    if target_epsilon is None and noise_multiplier is not None:
+        check_number("[0, inf)", noise_multiplier=noise_multiplier)
+        return float(noise_multiplier)
+    if target_epsilon is None or noise_multiplier is not None:
+        raise SettingError(
+            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one of the two."
+        )
+    return calibrate_noise(target_epsilon, delta, sample_rate, steps, policy.statistics_ratio, accountant)
+
+
+def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
+    """The steps of a plan that a budget holds; refuses the plan if it does not fit and `beyond` is "refuse"."""
+    if beyond not in BEYOND_BUDGET:
+        raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
+    left = max(0, steps - done)
+    fitting = budget.steps_that_fit(event, left) if beyond == "stop" else 0
+    if fitting:
+        return done + fitting
+    if left:
+        budget.check(event, left)
+    return steps
+
+
+def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
+    """The operating system's, or a stream for each seed and number of steps spent before: noise never repeats."""
+    if secure:
+        if seed is not None:
+            raise SettingError(
+                f"seed={seed} with secure=True; noise that a seed determines protects nobody. "
+                "For research, say secure=False; for release, leave the seed out."
+            )
+        return SystemRandomness()
+    if seed is None:
+        raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
+    return SeededRandomness(seed, *([spent] if spent else []))
+
+
+def checked_engine(
+    name: str, model: nn.Module, loss: LossFunction, few: Batch, class_names: tuple[str, ...]
+) -> Engine:
+    """The engine of that name, after model, loss and engine were tried on a few examples."""
+    device = next((parameter.device for parameter in model.parameters()), few.inputs.device)
+    inputs, targets = few.inputs.to(device), few.targets.to(device)
+    check_model(model, loss, inputs, targets, class_names)
+    engine = make_engine(name, model, loss)
+    check_engine(engine, model, loss, inputs, targets)
+    return engine
+
+
+def class_names(train: object) -> tuple[str, ...]:
+    """Names of the classes, where the dataset knows them."""
+    return train.class_names if isinstance(train, GroupedDataset) else ()
+
+
+def spread(num_examples: int) -> torch.Tensor:
+    """Up to 16 examples from all over the data, in random order: neighbours in a file are often similar."""
+    rows = torch.linspace(0, num_examples - 1, min(_TRIED, num_examples)).long()
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
