@@ -128,7 +128,8 @@ def wilcoxon_table(
     costs: pd.DataFrame, baseline: str = "sgd", pair: tuple[str, str] | None = None
 ) -> pd.DataFrame:
     """Tests whether a method has a smaller gap, by one-sided Wilcoxon signed ranks over seeds.
-    The test that Esipova et al. use.
+
+    Esipova et al. use the same test.
 
     Args:
         costs: from `privacy_costs`.
