@@ -83,8 +83,7 @@ def summary(costs: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     """Returns means and Student's intervals over seeds, by method, setting and group.
 
     Returns:
-        Columns method, setting, group, seeds, epsilon, and for each metric m of METRICS: m_mean, m_low,
-            m_high.
+        Columns method, setting, group, seeds, epsilon; m_mean, m_low, m_high for each metric m of METRICS.
     """
     rows = []
     for (method, setting, group), part in costs.groupby(["method", "setting", "group"], sort=False):
@@ -128,8 +127,9 @@ def _verdict(low: float, high: float, tau: float) -> str:
 def wilcoxon_table(
     costs: pd.DataFrame, baseline: str = "sgd", pair: tuple[str, str] | None = None
 ) -> pd.DataFrame:
-    """Tests by one-sided Wilcoxon signed ranks over seeds whether a method has a smaller gap (Esipova et
-    al.).
+    """Tests whether a method has a smaller gap, by one-sided Wilcoxon signed ranks over seeds.
+
+    Esipova et al. use the same test.
 
     Args:
         costs: from `privacy_costs`.
