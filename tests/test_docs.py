@@ -12,9 +12,10 @@ from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
+SOAK = (pytest.mark.soak,)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.stem}-{index}", marks=[pytest.mark.soak] if "compare(" in block else [])
+    pytest.param(block, id=f"{page.stem}-{index}", marks=SOAK[: "compare(" in block])
     for page in PAGES
     for index, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
@@ -41,7 +42,7 @@ def test_the_readme_lists_every_method():
 
 
 def test_the_tour_goes_from_a_csv_to_a_card_in_one_command(real_data, tmp_path, monkeypatch):
-    """The first command of the README, on Adult, takes few enough steps to train in a minute on any machine."""
+    """The first command of the README, on Adult, takes few enough steps to train within a minute."""
     command = re.search(r"^equidp train adult .*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", command.split())
