@@ -1,4 +1,4 @@
-"""Leaves a model as it was."""
+"""Ways to work with a model and leave it as it was, and its gradients as one vector."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes, gradients and random numbers as before outside."""
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Restores the modules' modes, the parameters' gradients and the state of the random numbers at the end."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     try:
-        with torch.random.fork_rng():
-            model.eval()
+        with torch.random.fork_rng(devices=list(devices)):
             yield
     finally:
         for module, mode in modes.items():
@@ -25,14 +25,19 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Returns the device of a model's parameters."""
-    return next(model.parameters()).device
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluates the model inside; restores modes, gradients and random numbers at the end."""
+    with preserved(model):
+        model.eval()
+        yield
 
 
 def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
     """Returns all gradients as one vector, [parameters]; zeros where there is none."""
-    pairs = zip(gradients, parameters, strict=True)
     return torch.cat(
-        [(torch.zeros_like(like) if each is None else each).detach().flatten() for each, like in pairs]
+        [
+            (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
+            for gradient, parameter in zip(gradients, parameters, strict=True)
+        ]
     )
