@@ -47,6 +47,7 @@ def test_a_diagnosis_is_that_of_the_model_the_policy_and_the_rate_at_that_step()
         def after_step(self, trainer):
             if trainer.steps_done == 4:
                 given = {"batch_size": 30, "noise_multiplier": 1.0, "effort": LITTLE, "seed": 4}
+                given["policy_state"] = trainer.policy_state
                 rate = trainer.optimizer.param_groups[0]["lr"]
                 seen[4] = diagnose(trainer.model, trainer.policy, trainer.train, learning_rate=rate, **given)
 
@@ -70,7 +71,7 @@ def test_watching_does_not_change_training(policy):
         model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 2))
         trainer = make_trainer(
             model=model,
-            policy=type(policy)(0.5),
+            policy=policy,
             secure=False,
             seed=1,
             steps=6,
@@ -78,7 +79,7 @@ def test_watching_does_not_change_training(policy):
             callbacks=callbacks,
         )
         torch.manual_seed(6)
-        states.append((trainer.fit().model.state_dict(), trainer.policy.state_dict()))
+        states.append((trainer.fit().model.state_dict(), trainer.policy_state._asdict()))
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 

@@ -27,11 +27,12 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
-from equidp.runs.config import TrainConfig, plan_for
+from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import begin, train
 from equidp.training.checkpoint import Checkpoints
+from equidp.training.plan import default_plan
 
 METHODS = ("dpsgd-f", "dpsgd", "global-adapt")
 
@@ -91,7 +92,7 @@ def kill_over_and_over(
     for number in range(rounds):
         run = folder / f"run-{number}"
         changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
-        plan = plan_for("digits", changes)
+        plan = default_plan("digits").with_changes(changes)
         config = TrainConfig("digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0)
         prepared = prepare(config)
         begin(prepared, run)

@@ -1,4 +1,4 @@
-"""How far clipping turns a batch's gradient, and how well it still serves each group."""
+"""Cosines between a batch's gradients, before and after clipping, and a group's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Alignment:
 
 
 def alignment(gradients: BatchGradients, group_gradient: Tensor) -> Alignment:
-    """Of a batch with a group; group_gradient: [parameters], g_a."""
+    """Returns the cosines of a batch with a group; group_gradient: g_a, [parameters]."""
     return Alignment(
         cosine(gradients.mean, group_gradient),
         cosine(gradients.clipped, group_gradient),
@@ -34,6 +34,6 @@ def alignment(gradients: BatchGradients, group_gradient: Tensor) -> Alignment:
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Of two vectors, [parameters]; NaN where one is zero."""
+    """Returns the cosine of two vectors, [parameters]; NaN where one is zero."""
     one, other = one.double(), other.double()
     return float((one @ other) / (one.norm() * other.norm()))

@@ -1,39 +1,31 @@
-"""Diagnostics: the callback that diagnoses a run now and then."""
+"""Diagnostics: the callback that diagnoses a run at regular steps."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
 
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
-from equidp.diagnostics.diagnose import (
-    Diagnosis,
-    check_clips,
-    chosen_groups,
-    diagnose_step,
-    warn_of_kinks,
-    warn_of_optimizer,
-)
+from equidp.diagnostics.diagnose import Diagnosis, check_clips, chosen_groups, diagnose_step, warn_of_kinks
 from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.rows import Step
+from equidp.diagnostics.step import Step
 from equidp.engines.preserved import undisturbed
-from equidp.errors import SettingError
-from equidp.individual import IndividualClipping
+from equidp.errors import ApproximationWarning, SettingError
+from equidp.individual.account import in_memory
+from equidp.individual.accountant import IndividualClipping
 from equidp.training.record import RunRecord
-from equidp.training.trainer import Callback
-
-if TYPE_CHECKING:
-    from equidp.training.trainer import Trainer
+from equidp.training.trainer import Callback, Trainer
 
 RECORD_KEY = "sensitive_diagnosis"
-"""Under this name a run's record holds the tables of its diagnosis."""
+"""The name under which a run's record holds the tables of its diagnosis."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,15 @@ class DiagnosisPlan:
     Attributes:
         every: steps between diagnoses; the first is before training.
         groups: names of those to diagnose; None: all.
-        effort: how much to look at each time.
+        effort: how much to measure each time.
+
+    Raises:
+        SettingError: `every` is not a whole number >= 1.
+
+    Example:
+        >>> import equidp
+        >>> equidp.DiagnosisPlan(every=50, groups=("a",)).effort.batches
+        8
     """
 
     every: int = 200
@@ -59,17 +59,31 @@ def _say(text: str) -> None:
 
 
 class Diagnostics(Callback):
-    """Diagnoses the next step of a run before training and after each `every` steps; training itself is left as it is.
+    """Diagnoses the next step of a run before training and after each `every` steps; leaves training as it is.
 
-    It reads the raw training data. Its tables are called `sensitive_`: they must not leave the house.
+    Reads the raw training data: its tables are called `sensitive_`, and must never be released.
 
     Args:
         every: steps between diagnoses.
         groups: names of those to diagnose; None: all.
-        effort: how much to look at each time; default: `Effort()`.
-        record: a run's record, which gets the tables under `RECORD_KEY`; None: they stay here.
+        effort: how much to measure each time; default: `Effort()`.
+        record: a run's record that gets the tables under `RECORD_KEY`; None: they stay here.
         seed: of the samples and vectors that are drawn.
-        announce: is told the cost before the first diagnosis; default: standard error.
+        announce: called with the cost before the first diagnosis; default: prints on standard error.
+
+    Example:
+        >>> import torch, equidp
+        >>> groups = torch.arange(20) % 2
+        >>> data = equidp.GroupedDataset(torch.randn(20, 3), groups, groups, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)
+        >>> watch = equidp.Diagnostics(every=2, effort=little, announce=lambda text: None)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=5, steps=4,
+        ...                          noise_multiplier=1.0, delta=0.01, callbacks=[watch])
+        >>> run = trainer.fit()
+        >>> watch.diagnosis.sensitive_groups[["step", "group"]].values.tolist()
+        [[0, 'a'], [0, 'b'], [2, 'a'], [2, 'b']]
     """
 
     def __init__(
@@ -89,44 +103,46 @@ class Diagnostics(Callback):
         self._pairs: list[dict[str, Any]] = tables["pairs"]
 
     @classmethod
-    def of(cls, plan: DiagnosisPlan, **settings: Any) -> Diagnostics:
-        """By a plan; `settings` as for the class."""
-        return cls(plan.every, plan.groups, effort=plan.effort, **settings)
+    def of(
+        cls,
+        plan: DiagnosisPlan,
+        *,
+        record: RunRecord | None = None,
+        seed: int = 0,
+        announce: Callable[[str], None] = _say,
+    ) -> Diagnostics:
+        """Returns the callback that follows a plan."""
+        return cls(plan.every, plan.groups, effort=plan.effort, record=record, seed=seed, announce=announce)
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """All so far: the tables of `diagnose` with the columns step and epoch before the others."""
+        """All diagnoses so far: the tables of `diagnose`, with the columns step and epoch before the others."""
         return Diagnosis(pd.DataFrame(self._groups), pd.DataFrame(self._pairs))
 
     def cost(self, trainer: Trainer) -> Cost:
-        """What one diagnosis of this run takes at most; nothing is spent."""
-        data = _in_memory(trainer)
+        """Returns the most that one diagnosis of this run takes; spends nothing."""
+        data = _data(trainer)
+        chosen = chosen_groups(data, self.plan.groups)
         with undisturbed(trainer.model):
-            return cost_of(
-                _subject(trainer),
-                data,
-                chosen_groups(data, self.plan.groups),
-                trainer.expected_batch_size,
-                self.plan.effort,
-            )
+            return cost_of(_subject(trainer), data, chosen, trainer.expected_batch_size, self.plan.effort)
 
     def check(self, trainer: Trainer) -> None:
         """Refuses a run that cannot be diagnosed, warns of what makes figures less exact, and says the cost.
 
         Raises:
-            SettingError, DataError: see `diagnose`; several learning rates; training data that is not in memory.
+            SettingError, DataError: see `diagnose`; several learning rates; training data that is not in
+                memory.
         """
-        data = _in_memory(trainer)
-        check_clips(trainer.policy)
+        data = _data(trainer)
+        check_clips(_step(trainer))
         if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
             raise SettingError(
                 "diagnostics weigh gradients as the policy does, and do not know the limits of IndividualClipping; "
                 "diagnose a run without it."
             )
         chosen_groups(data, self.plan.groups)
-        _learning_rate(trainer.optimizer)
         warn_of_kinks(_subject(trainer), data)
-        warn_of_optimizer(trainer.optimizer)
+        _warn_of_optimizer(trainer.optimizer)
         times = len(range(trainer.steps_done, trainer.steps, self.plan.every))
         self._announce(f"{self.cost(trainer).in_words()} There are {times} of them in a run.")
 
@@ -140,42 +156,43 @@ class Diagnostics(Callback):
             self._diagnose(trainer)
 
     def _diagnose(self, trainer: Trainer) -> None:
-        step = Step(
-            _learning_rate(trainer.optimizer),
-            trainer.noise_multiplier,
-            trainer.expected_batch_size,
-            float(trainer.policy.sensitivity),
-        )
-        data = _in_memory(trainer)
+        data, done = _data(trainer), trainer.steps_done
         chosen = chosen_groups(data, self.plan.groups)
-        seed = self._seed + trainer.steps_done
-        diagnosis = diagnose_step(
-            _subject(trainer), trainer.policy, data, step, chosen, self.plan.effort, seed
+        found = diagnose_step(
+            _subject(trainer), data, _step(trainer), chosen, self.plan.effort, self._seed + done
         )
-        when = {"step": trainer.steps_done, "epoch": trainer.epoch}
-        for rows, table in (
-            (self._groups, diagnosis.sensitive_groups),
-            (self._pairs, diagnosis.sensitive_pairs),
-        ):
+        when = {"step": done, "epoch": trainer.epoch}
+        for rows, table in ((self._groups, found.sensitive_groups), (self._pairs, found.sensitive_pairs)):
             rows.extend({**when, **row} for row in table.to_dict("records"))
+
+
+def _data(trainer: Trainer) -> GroupedDataset:
+    return in_memory(trainer, "diagnostics need")
 
 
 def _subject(trainer: Trainer) -> Subject:
     return Subject(trainer.model, trainer.loss, trainer.engine)
 
 
-def _in_memory(trainer: Trainer) -> GroupedDataset:
-    if not isinstance(trainer.train, GroupedDataset):
-        raise SettingError(
-            f"diagnostics need the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
-        )
-    return trainer.train
-
-
-def _learning_rate(optimizer: torch.optim.Optimizer) -> float:
-    rates = {float(group["lr"]) for group in optimizer.param_groups}
+def _step(trainer: Trainer) -> Step:
+    rates = {float(group["lr"]) for group in trainer.optimizer.param_groups}
     if len(rates) > 1:
         raise SettingError(
-            f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give all parameters the same."
+            f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give all "
+            "parameters the same."
         )
-    return rates.pop()
+    size = trainer.expected_batch_size
+    return Step(trainer.policy, trainer.policy_state, rates.pop(), trainer.noise_multiplier, size)
+
+
+def _warn_of_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    plain = isinstance(optimizer, torch.optim.SGD) and not any(
+        group["momentum"] or group["weight_decay"] for group in optimizer.param_groups
+    )
+    if not plain:
+        warnings.warn(
+            f"{type(optimizer).__name__} does not move by learning rate times gradient (momentum, weight decay, "
+            "scaling); the diagnosis is of a plain gradient step at the same learning rate.",
+            ApproximationWarning,
+            stacklevel=3,
+        )

@@ -1,7 +1,7 @@
 """Bias and variance of a group's private gradient, and the clipping bound that balances them (Xu et al. 2021, section 4.2).
 
-Their noise is Laplace with scale C / epsilon for one step, whose mean size is its scale. Gaussian noise of scale sigma C stands in
-for it at epsilon = 1 / sigma.
+Their noise is Laplace of scale C / epsilon in one step, whose mean absolute value is its scale. Gaussian
+noise of scale sigma C takes its place at epsilon = 1 / sigma.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from equidp._validate import check_number
 
 @dataclass(frozen=True)
 class ClippingError:
-    """Bounds on the expected error of a mean gradient that is clipped and noised.
+    """Bounds on the expected error of a mean gradient with clipping and noise.
 
     Attributes:
-        bias: mean_i |w_i - 1| v_i, how much of a gradient clipping takes away; mean_i max(0, v_i - C) for DP-SGD.
-        variance: (C / epsilon) / b^k, the mean size of the noise.
+        bias: mean_i |w_i - 1| v_i, the mean length that clipping removes; mean_i max(0, v_i - C) for DP-SGD.
+        variance: (C / epsilon) / b^k, the mean absolute value of the noise.
     """
 
     bias: float
@@ -32,21 +32,21 @@ class ClippingError:
 
     @property
     def lower(self) -> float:
-        """Half of the upper one: Xu et al. show it for clipping at one bound."""
+        """Half of `upper`; proved by Xu et al. for clipping at one bound."""
         return self.upper / 2
 
 
 def clipping_error(
     norms: Tensor, weights: Tensor, *, sensitivity: float, epsilon: float, expected_count: float
 ) -> ClippingError:
-    """Of one group.
+    """Returns the bounds for one group.
 
     Args:
         norms: v_i, [n], of the group's examples.
         weights: w_i that the policy gives them, [n].
         sensitivity: C.
-        epsilon: of Laplace noise in one step; 1 / sigma stands for Gaussian noise.
-        expected_count: b^k, how many examples of the group a batch is expected to hold.
+        epsilon: of Laplace noise in one step; 1 / sigma for Gaussian noise.
+        expected_count: b^k, the expected number of the group's examples in a batch.
     """
     check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
     lengths = norms.double()
@@ -55,14 +55,16 @@ def clipping_error(
 
 
 def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
-    """The C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C): the (1 - 1/(b^k epsilon)) quantile of the norms.
+    """Returns the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
+
+    It is the (1 - 1 / (b^k epsilon)) quantile of the norms.
 
     Args:
         norms: [n] of a group, or of all examples with b for b^k.
         epsilon, expected_count: see `clipping_error`.
 
     Returns:
-        0 where b^k epsilon <= 1: the noise then costs more than any gradient is worth.
+        0 where b^k epsilon <= 1, where noise outweighs every gradient.
     """
     check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
     level = 1 - 1 / (expected_count * epsilon)

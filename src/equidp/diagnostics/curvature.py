@@ -1,4 +1,4 @@
-"""Hessians by products only: quadratic forms, traces and extreme eigenvalues. No Hessian is ever built."""
+"""Quadratic forms, traces and extreme eigenvalues of Hessians, from products with vectors; no Hessian is built."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ Product = Callable[[Tensor], Tensor]
 """Maps a vector [parameters] to the Hessian times it, [parameters]."""
 
 _FEWEST_VECTORS = 30
-"""With fewer, a standard error is itself too uncertain for three of them to hold in 99% of cases."""
+"""With fewer, the standard error itself is too uncertain for three of them to cover 99% of cases."""
 
 
 class GroupHessian:
-    """The Hessian of the mean loss over some examples, known by its products with vectors (forward over reverse differentiation).
+    """The Hessian of the mean loss over some examples, by products with vectors (forward over reverse differentiation).
 
-    A product takes about the memory of a gradient of `subject.chunk_size` examples, and a few vectors.
+    A product takes about the memory of a gradient of `subject.chunk_size` examples, and of a few vectors.
 
     Args:
-        subject: whose model and loss.
-        data: holds the examples.
-        members: their indices, [n].
-        sample_size: examples that a product is taken over, drawn anew for each, so that products are unbiased and their spread says
-            what the drawing costs; None: all.
+        subject: with the model and the loss.
+        data, members: the examples, by their indices, [n].
+        sample_size: examples in a product, drawn anew for each, so that products are unbiased and their
+            spread shows the error of drawing; None: all.
         generator: of the draws; on the CPU.
     """
 
@@ -50,7 +49,7 @@ class GroupHessian:
         self._sample_size, self._generator = sample_size, generator
 
     def drawn(self) -> GroupHessian:
-        """The Hessian of one draw of examples, the same in every product."""
+        """Returns the Hessian of one draw of examples, the same in every product."""
         return GroupHessian(self._subject, self._data, self._draw())
 
     def _draw(self) -> Tensor:
@@ -60,11 +59,11 @@ class GroupHessian:
         return self._members[order.to(self._members.device)]
 
     def product(self, vector: Tensor) -> Tensor:
-        """H v, [parameters]."""
+        """Returns H v, [parameters]."""
         members = self._draw()
         trained, fixed, direction = self._arguments(vector)
         total = torch.zeros_like(vector)
-        # Tangents double what a chunk holds.
+        # Tangents double the memory of a chunk.
         halves = replace(self._subject, chunk_size=max(1, self._subject.chunk_size // 2))
         with unrolled(self._subject.model):
             for x, y, *_ in halves.chunks(self._data, members):
@@ -79,12 +78,12 @@ class GroupHessian:
         return self._subject.loss(outputs, targets).sum()
 
     def quadratic(self, *vectors: Tensor) -> list[float]:
-        """v' H v of each vector, all over the same examples."""
+        """Returns v' H v of each vector, all over the same examples."""
         fixed = self.drawn()
         return [float(vector.double() @ fixed.product(vector).double()) for vector in vectors]
 
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Trained parameters, everything else, and the vector in the shape of the trained ones, by name."""
+        """Returns trained parameters, everything else, and the vector in the shapes of the former, by name."""
         model = self._subject.model
         trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
         fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
@@ -104,7 +103,7 @@ class TraceEstimate:
     Attributes:
         value: mean of v' H v over Rademacher vectors v.
         standard_error: of that mean.
-        vectors: how many there were.
+        vectors: how many were drawn.
     """
 
     value: float
@@ -120,13 +119,13 @@ def hutchinson_trace(
     relative_error: float = 0.0,
     max_vectors: int = 100,
 ) -> TraceEstimate:
-    """The trace of a matrix by its products with random signs (Hutchinson 1990).
+    """Estimates the trace of a matrix from its products with random signs (Hutchinson 1990).
 
     Args:
-        product: of the matrix; may be unbiased only, then its spread is in the standard error.
-        like: a vector, [parameters]: its length, type and device are taken.
+        product: of the matrix, exact or unbiased; its spread is in the standard error.
+        like: a vector, [parameters], of the length, type and device of those to draw.
         generator: of the signs; on the CPU.
-        relative_error: stop when standard error / |estimate| is no more; at least 30 vectors are drawn.
+        relative_error: stops when standard error / |estimate| is at most this; draws at least 30 vectors.
         max_vectors: the most vectors.
     """
     values: list[float] = []
@@ -150,10 +149,11 @@ class ExtremeEigenvalues:
     """The two ends of a spectrum.
 
     Attributes:
-        smallest, largest: Ritz values: never outside of the spectrum, and at its ends when converged.
-        residual: the larger of the two residual norms; an eigenvalue is no further than that from each of the two. All three are
-            NaN where a product is not finite.
-        products: how many were taken.
+        smallest, largest: Ritz values: within the spectrum, and at its ends when converged.
+        residual: the larger of the two residual norms: each value has an eigenvalue within this distance.
+        products: how many were computed.
+
+    Values and residual are NaN where a product is not finite.
     """
 
     smallest: float
@@ -170,45 +170,49 @@ def extreme_eigenvalues(
     relative_error: float = 1e-3,
     max_products: int = 20,
 ) -> ExtremeEigenvalues:
-    """Smallest and largest eigenvalue of a symmetric matrix by Lanczos iteration with full reorthogonalisation.
+    """Estimates both ends of a symmetric matrix's spectrum by Lanczos iteration with full reorthogonalisation.
 
-    Of the same products, power iteration looks at the last alone; Lanczos takes the best of all, so it is never behind. ARPACK does
-    not return values when stopped at a cap, which a budget of products needs.
+    From the same products, power iteration uses the last alone and Lanczos the best combination of all, so it
+    is never behind. ARPACK returns no values when stopped at a number of products, which a budget needs.
 
     Args:
-        product: of the matrix; the same one each time.
-        like: a vector, [parameters]: its length, type and device are taken.
-        generator: of the start; on the CPU.
-        relative_error: stop when both residuals are at most this, relative to the eigenvalue that is larger in size.
+        product: of the matrix; deterministic.
+        like: a vector, [parameters], of the length, type and device of those to compute.
+        generator: of the first vector; on the CPU.
+        relative_error: stops when both residuals are at most this, relative to the larger absolute
+            eigenvalue.
         max_products: the most products.
     """
     vector = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
     basis = [vector / vector.norm()]
-    diagonal: list[float] = []
-    beside: list[float] = []
+    alphas: list[float] = []
+    betas: list[float] = []
     while True:
         image = product(basis[-1])
-        diagonal.append(float(basis[-1] @ image))
-        for _ in range(2):  # once is not enough in floating point
+        alphas.append(float(basis[-1] @ image))
+        for _ in range(2):  # in floating point, one pass does not make them orthogonal
             for each in basis:
                 image = image - (each @ image) * each
-        length = float(image.norm())
-        if not math.isfinite(length):  # a diverged model has no curvature to speak of
-            return ExtremeEigenvalues(math.nan, math.nan, math.nan, len(diagonal))
-        values, vectors = _tridiagonal(diagonal, beside)
-        ends = vectors[-1, [0, -1]].abs() * length
+        beta = float(image.norm())
+        if not math.isfinite(beta):  # the model diverged
+            return ExtremeEigenvalues(math.nan, math.nan, math.nan, len(alphas))
+        values, vectors = _tridiagonal(alphas, betas)
+        residuals = vectors[-1, [0, -1]].abs() * beta
         size = float(values.abs().max())
-        done = float(ends.max()) <= relative_error * size or length <= torch.finfo(like.dtype).eps * size
-        if done or len(diagonal) >= min(max_products, like.numel()):
-            return ExtremeEigenvalues(float(values[0]), float(values[-1]), float(ends.max()), len(diagonal))
-        beside.append(length)
-        basis.append(image / length)
+        done = float(residuals.max()) <= relative_error * size or beta <= torch.finfo(like.dtype).eps * size
+        if done or len(alphas) >= min(max_products, like.numel()):
+            return ExtremeEigenvalues(
+                float(values[0]), float(values[-1]), float(residuals.max()), len(alphas)
+            )
+        betas.append(beta)
+        basis.append(image / beta)
 
 
-def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:
-    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    if beside:
-        off = torch.tensor(beside, dtype=torch.float64)
-        matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
+def _tridiagonal(alphas: list[float], betas: list[float]) -> tuple[Tensor, Tensor]:
+    """Returns eigenvalues, ascending, and eigenvectors of the matrix with this diagonal and off-diagonal."""
+    matrix = torch.diag(torch.tensor(alphas, dtype=torch.float64))
+    if betas:
+        beside = torch.tensor(betas, dtype=torch.float64)
+        matrix = matrix + torch.diag(beside, 1) + torch.diag(beside, -1)
     values, vectors = torch.linalg.eigh(matrix)
     return values, vectors

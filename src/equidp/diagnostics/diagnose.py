@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -18,24 +18,32 @@ from equidp.diagnostics.clipping_error import best_clipping_bound
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.measure import draw_batches, group_curvature, view_group
-from equidp.diagnostics.rows import Step, batch_figures, group_row, pair_rows
+from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
+from equidp.diagnostics.step import Step
 from equidp.engines import make_engine
 from equidp.engines.preserved import undisturbed
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import Policy, Setting
 
 _PUBLIC = {"group", "other", "examples", "learning_rate"}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where the disparity of one step comes from. It is computed from raw training data: it must not leave the house.
+    """Where the disparity of one step comes from. Computed from raw training data: never release it.
 
     Attributes:
-        sensitive_groups: one row per group; docs/diagnostics.md explains the columns, `_se` marks standard errors.
-        sensitive_pairs: one row per ordered pair of groups: how their excess risks differ, and bounds on that.
+        sensitive_groups: one row per group; docs/diagnostics.md explains the columns, `_se` marks standard
+            errors.
+        sensitive_pairs: one row per ordered pair of groups: how their excess risks differ, and bounds on
+            that.
+
+    Example:
+        >>> import equidp
+        >>> equidp.Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame()).sensitive_groups["group"].tolist()
+        ['a']
     """
 
     sensitive_groups: pd.DataFrame
@@ -50,63 +58,70 @@ def diagnose(
     batch_size: float,
     learning_rate: float,
     noise_multiplier: float,
+    policy_state: NamedTuple | None = None,
     loss: LossFunction | None = None,
     engine: str = "ghost",
     groups: Sequence[str] | None = None,
     effort: Effort | None = None,
     seed: int = 0,
 ) -> Diagnosis:
-    """Says for each group what clipping and noise of the next private step add to its loss, and why (spec section 3.1).
+    """Returns what clipping and noise of the next private step add to each group's loss, and why (spec section 3.1).
 
-    The model is diagnosed in evaluation mode and left as it was. The policy is asked in the state it is in; it learns nothing.
+    The model is diagnosed in evaluation mode and left as it was.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
-        policy: the method, in any state.
+        policy: the method.
         data: the training data.
         batch_size: b, the expected size of a Poisson sample.
         learning_rate: eta, of a plain gradient step.
         noise_multiplier: sigma.
+        policy_state: what the policy has learnt, such as `trainer.policy_state`; None: as before the first
+            step.
         loss: (outputs, targets) -> losses [batch]; default: cross-entropy.
         engine: name of the gradient engine.
         groups: names of those to diagnose; None: all.
-        effort: how much to look at; default: `Effort()`.
+        effort: how much to measure; default: `Effort()`.
         seed: of the samples and vectors that are drawn.
 
     Raises:
-        SettingError, DataError: a policy that does not clip, a group that is unknown or empty, a batch larger than the data.
+        SettingError, DataError: a policy that does not clip, a group that is unknown or empty, a batch larger
+            than the data.
+
+    Example:
+        >>> import torch, equidp
+        >>> groups = torch.arange(20) % 2
+        >>> data = equidp.GroupedDataset(torch.randn(20, 3), groups, groups, ("a", "b"), ("no", "yes"))
+        >>> step = {"batch_size": 10, "learning_rate": 0.1, "noise_multiplier": 1.0}
+        >>> little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)
+        >>> found = equidp.diagnose(torch.nn.Linear(3, 2), equidp.DPSGD(), data, effort=little, **step)
+        >>> found.sensitive_groups["group"].tolist()
+        ['a', 'b']
     """
     loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
     subject = Subject(model, loss, make_engine(engine, model, loss))
     chosen = chosen_groups(data, groups)
-    check_clips(policy)
     if not 1 <= batch_size <= len(data):
         raise SettingError(
             f"batch_size={batch_size}; expected between 1 and {len(data)}, the number of examples."
         )
+    if policy_state is None:
+        policy_state = policy.init(Setting(data.num_groups, float(batch_size), noise_multiplier))
+    step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size)
+    check_clips(step)
     warn_of_kinks(subject, data)
-    step = Step(learning_rate, noise_multiplier, batch_size, float(policy.sensitivity))
-    return diagnose_step(subject, policy, data, step, chosen, effort or Effort(), seed)
+    return diagnose_step(subject, data, step, chosen, effort or Effort(), seed)
 
 
 def diagnose_step(
-    subject: Subject,
-    policy: Policy,
-    data: GroupedDataset,
-    step: Step,
-    chosen: Sequence[int],
-    effort: Effort,
-    seed: int,
+    subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
 ) -> Diagnosis:
-    """`diagnose`, of what was checked before."""
-    policy = copy.deepcopy(policy)
+    """Returns the diagnosis of a step that was checked before; chosen: indices of groups."""
     generator = torch.Generator().manual_seed(seed)
     present = [group for group, size in enumerate(data.group_sizes().tolist()) if size]
     with undisturbed(subject.model):
-        views = {group: view_group(subject, policy, data, group, effort, generator) for group in present}
-        batches = draw_batches(
-            subject, policy, data, batch_size=step.batch_size, count=effort.batches, seed=seed
-        )
+        views = {group: view_group(subject, step, data, group, effort, generator) for group in present}
+        batches = draw_batches(subject, step, data, count=effort.batches, seed=seed)
         data_gradient = subject.zeros()
         for view in views.values():
             data_gradient += view.share * view.gradient
@@ -124,12 +139,15 @@ def diagnose_step(
 
 
 def _marked(table: pd.DataFrame) -> pd.DataFrame:
-    """Figures of raw data say in their names that they are."""
     return table.rename(columns=lambda name: name if name in _PUBLIC else f"sensitive_{name}")
 
 
 def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int]:
-    """Indices of the groups to diagnose, each of which has examples."""
+    """Returns the indices of the groups to diagnose; None: all.
+
+    Raises:
+        SettingError, DataError: a group that is unknown, or has no examples.
+    """
     for name in names or ():
         if name not in data.group_names:
             raise unknown_name("group", name, data.group_names)
@@ -144,39 +162,25 @@ def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int
     return chosen
 
 
-def check_clips(policy: Policy) -> None:
-    """Refuses a policy that privacy costs nobody anything under."""
-    if math.isinf(policy.sensitivity):
+def check_clips(step: Step) -> None:
+    """Refuses a policy that neither clips nor adds noise."""
+    if math.isinf(step.sensitivity):
         raise SettingError(
-            f"{type(policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; choose a private policy."
+            f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; choose a "
+            "private policy."
         )
 
 
 def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
-    """Warns where second derivatives exist almost everywhere only."""
+    """Warns of a model whose second derivatives exist only almost everywhere."""
     with undisturbed(subject.model):
-        inputs, targets, *_ = next(
-            subject.chunks(data, torch.arange(min(4, len(data)), device=data.groups.device))
-        )
+        few = torch.arange(min(4, len(data)), device=data.groups.device)
+        inputs, targets, *_ = next(subject.chunks(data, few))
         found = kinks(subject.model, subject.loss, inputs, targets)
     if found:
         warnings.warn(
-            f"the model is not smooth ({', '.join(found)}): second-order terms of its diagnosis hold almost everywhere, and miss "
-            "the curvature that sits in the kinks. Models with tanh or GELU and average pooling have none.",
-            ApproximationWarning,
-            stacklevel=3,
-        )
-
-
-def warn_of_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Warns where a step is not what the diagnosis describes."""
-    plain = isinstance(optimizer, torch.optim.SGD) and not any(
-        group["momentum"] or group["weight_decay"] for group in optimizer.param_groups
-    )
-    if not plain:
-        warnings.warn(
-            f"{type(optimizer).__name__} moves otherwise than by learning rate times gradient (momentum, weight decay, scaling); "
-            "the diagnosis is of a plain gradient step at the same learning rate.",
+            f"the model is not smooth ({', '.join(found)}): second-order terms of its diagnosis hold almost "
+            "everywhere, and miss the curvature in the kinks. Models with tanh or GELU and average pooling have none.",
             ApproximationWarning,
             stacklevel=3,
         )

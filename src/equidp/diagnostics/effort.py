@@ -17,17 +17,26 @@ from equidp.diagnostics.gradients import Subject
 
 @dataclass(frozen=True)
 class Effort:
-    """What a diagnosis looks at. More of everything makes standard errors smaller, and takes longer.
+    """How much a diagnosis measures. More of everything lowers standard errors and takes longer.
 
     Attributes:
-        batches: Poisson samples that expectations are taken over, >= 2.
-        gradient_examples: examples of each group that its gradient and norms are taken of; None: all, so that they are exact.
-        curvature_examples: examples of a group in a product with its Hessian, drawn anew for each batch and each trace vector, so
-            that standard errors count the drawing too (eigenvalues are those of one draw); None: all.
+        batches: Poisson samples that expectations are estimated from, >= 2.
+        gradient_examples: examples of each group for its gradient and norms; None: all, which is exact.
+        curvature_examples: examples of a group in a product with its Hessian, drawn anew for each batch and
+            each trace vector, so that standard errors count the drawing (eigenvalues are those of one draw);
+            None: all.
         trace_vectors: the most Rademacher vectors for a trace.
-        trace_error: relative standard error at which a trace is good enough.
+        trace_error: relative standard error at which a trace is accepted.
         eigenvalue_products: the most products for the extreme eigenvalues.
-        eigenvalue_error: relative residual at which they are good enough.
+        eigenvalue_error: relative residual at which they are accepted.
+
+    Raises:
+        SettingError: a number outside its range.
+
+    Example:
+        >>> import equidp
+        >>> equidp.Effort(batches=4, gradient_examples=2000).trace_vectors
+        100
     """
 
     batches: int = 8
@@ -55,7 +64,7 @@ class Cost:
     Attributes:
         gradients: per-example gradients.
         products: examples in products with a Hessian.
-        seconds: from trying one chunk of each.
+        seconds: extrapolated from one chunk of each.
     """
 
     gradients: int
@@ -64,15 +73,15 @@ class Cost:
 
     def in_words(self) -> str:
         return (
-            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of one example's Hessian, "
-            f"about {self.seconds:.3g} s here."
+            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of one "
+            f"example's Hessian, about {self.seconds:.3g} s here."
         )
 
 
 def cost_of(
     subject: Subject, data: GroupedDataset, groups: Sequence[int], batch_size: float, effort: Effort
 ) -> Cost:
-    """What `diagnose` would take, before it is asked to; tries one chunk.
+    """Returns the most that `diagnose` would take; times one chunk.
 
     Args:
         subject, data: as for a diagnosis.
@@ -96,7 +105,7 @@ def cost_of(
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    work()  # the first time pays for setting up
+    work()  # includes one-time setup
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

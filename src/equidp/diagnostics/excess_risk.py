@@ -1,8 +1,9 @@
 """Excess risk of a group in one step: what clipping (by direction, by magnitude) and noise add to its loss, to second order.
 
-eta is the step size; g_a and H_a are gradient and Hessian of the group's mean loss; g_B and c_B the batch's gradient before and
-after clipping, r = |c_B| / |g_B|. Terms of Tran et al. 2021 (Proposition 1 of Esipova et al. 2023) and of Esipova et al. 2023
-(Propositions 2, 2* and 3). Positive: the group's loss is higher for it than after the step without privacy.
+eta is the step size; g_a and H_a are gradient and Hessian of the group's mean loss; g_B and c_B the batch's
+gradient before and after clipping, r = |c_B| / |g_B|. Terms of Tran et al. 2021 (Proposition 1 of Esipova et
+al. 2023) and of Esipova et al. 2023 (Propositions 2, 2* and 3). Positive: the group's loss is higher for it
+than after the step without privacy.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ class BatchRisk:
     Attributes:
         direction: R_dir = eta <g_a, r g_B - c_B> + eta^2/2 (c_B' H_a c_B - r^2 g_B' H_a g_B).
         magnitude: R_mag = eta <g_a, g_B - r g_B> + eta^2/2 (r^2 - 1) g_B' H_a g_B.
-        direction_alternative: R_dir* = eta <g_a, g_B - c_B / r> + eta^2/2 (c_B' H_a c_B / r^2 - g_B' H_a g_B).
+        direction_alternative: R_dir* = eta <g_a, g_B - c_B / r> + eta^2/2 (c_B' H_a c_B / r^2 - g_B' H_a
+            g_B).
         magnitude_alternative: R_mag* = eta <g_a, c_B / r - c_B> + eta^2/2 (1 - 1/r^2) c_B' H_a c_B.
-        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>: the same in expectation, another in one batch.
-        nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of the group's loss in a step without privacy.
+        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>: the same in expectation, another in
+            one batch.
+        nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of the group's loss in a step without
+            privacy.
         direction_first_order: eta <g_a, r g_B - c_B> = eta |g_a| |c_B| (cos t_a - cos c_a).
     """
 
@@ -99,7 +103,8 @@ def noise_risk(trace: float, *, learning_rate: float, noise_scale: float) -> flo
     Args:
         trace: tr(H_a).
         learning_rate: eta.
-        noise_scale: of the noise in the gradient that the optimizer sees, sigma S / b. Esipova et al.'s code takes sigma S.
+        noise_scale: of the noise in the gradient that the optimizer sees, sigma S / b. Esipova et al.'s code
+            takes sigma S.
     """
     return learning_rate**2 / 2 * trace * noise_scale**2
 
@@ -129,9 +134,10 @@ def direction_gap_bound(
 class NormCondition:
     """Tran et al.'s condition for clipping to hurt group a more than b, from norms and shares alone.
 
-    It follows from a lower bound on R_clip_a - R_clip_b where the batch is the whole data, there are two groups, losses are convex
-    with eta lambda <= 1, |c_B| <= C, and |g_a| is at least |g_b| and C. Deriving it gives |g_a| (p_a - p_a^2/2) on the left, which
-    `gap_bound` has. The condition is also met, more rarely, by |g_a| p_a^2/2, as it is printed in some places.
+    It follows from a lower bound on R_clip_a - R_clip_b where the batch is the whole data, there are two
+    groups, losses are convex with eta lambda <= 1, |c_B| <= C, and |g_a| is at least |g_b| and C. Deriving it
+    gives |g_a| (p_a - p_a^2/2) on the left, which `gap_bound` has. The condition is also met, more rarely, by
+    |g_a| p_a^2/2, as it is printed in some places.
 
     Attributes:
         gap_bound: lower bound on R_clip_a - R_clip_b.

@@ -1,14 +1,16 @@
-"""Gradients as flat vectors: of batches, before clipping and after, and of whole groups. All are raw: never release them."""
+"""Gradients as flat vectors: of batches before and after clipping, and of whole groups. Raw: never release them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
+from equidp.engines.device import device_of
 from equidp.engines.preserved import flat
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured
@@ -17,7 +19,7 @@ from equidp.kernel.policy import Policy
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is diagnosed: a model at its present parameters, with the loss and the engine that it is trained by.
+    """The model that is diagnosed, at its present parameters, with the loss and the engine it is trained with.
 
     Attributes:
         model: any module whose outputs for one example do not depend on others.
@@ -33,25 +35,28 @@ class Subject:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained, in the order in which flat vectors hold them."""
+        """The trained parameters, in the order of flat vectors."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Inputs, targets, groups and indices of the examples at `members`, a chunk at a time, where the model is."""
-        device = self.parameters[0].device
+        """Yields inputs, targets, groups and indices of the examples at `members`, in chunks, on the model's device."""
+        device = device_of(self.model)
         for which in members.split(self.chunk_size):
             if len(which):
                 columns = (data.inputs[which], data.targets[which], data.groups[which], which)
                 yield tuple(column.to(device) for column in columns)
 
     def zeros(self) -> Tensor:
-        """A flat vector, [parameters]."""
-        return torch.cat([torch.zeros_like(parameter).flatten() for parameter in self.parameters]).detach()
+        """Returns a flat vector of zeros, [parameters]."""
+        return flat([None] * len(self.parameters), self.parameters)
 
     def measured(
         self, data: GroupedDataset, members: Tensor
     ) -> Iterator[tuple[Measured, tuple[Tensor, ...]]]:
-        """Chunks as from `chunks`, measured, without examples whose gradient is not finite (which training leaves out too)."""
+        """Yields the chunks of `chunks`, measured, without examples whose gradient is not finite.
+
+        Training leaves those out too.
+        """
         for chunk in self.chunks(data, members):
             measured = self.engine(chunk[0], chunk[1])
             finite = torch.isfinite(measured.norms)
@@ -63,17 +68,19 @@ class Subject:
             yield measured, chunk
 
     def summed(self, measured: Measured, weights: Tensor) -> Tensor:
-        """sum_i weights[i] * gradient_i of measured examples, [parameters]; `p.grad` is left empty."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        """Returns sum_i weights[i] * gradient_i of measured examples, [parameters]; leaves `p.grad` empty."""
+        self._clear()
         measured.weighted_sum(weights)
         total = flat([parameter.grad for parameter in self.parameters], self.parameters)
-        for parameter in self.parameters:
-            parameter.grad = None
+        self._clear()
         return total
 
+    def _clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def plain_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of one chunk's gradients by one ordinary backward pass, [parameters]."""
+        """Returns the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
         with torch.enable_grad():
             total = self.loss(self.model(inputs), targets).sum()
             return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
@@ -81,7 +88,7 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class BatchGradients:
-    """One Poisson sample's gradients, both divided by the expected batch size b, as training without and with clipping takes them.
+    """Gradients of one Poisson sample without and with clipping, both divided by the expected batch size b.
 
     Attributes:
         mean: g_B = sum_i g_i / b, [parameters].
@@ -110,11 +117,23 @@ class BatchGradients:
 
 
 def batch_gradients(
-    subject: Subject, policy: Policy, data: GroupedDataset, sample: Tensor, *, expected_batch_size: float
+    subject: Subject,
+    policy: Policy,
+    state: Any,
+    data: GroupedDataset,
+    sample: Tensor,
+    *,
+    expected_batch_size: float,
 ) -> BatchGradients:
-    """Gradients of one sample of the data, indices [batch], perhaps none; those that are not finite count for nothing."""
+    """Returns the gradients of one sample of the data; those that are not finite count for nothing.
+
+    Args:
+        subject, policy, state: that gradients and weights come from.
+        sample: indices, [batch]; may be empty.
+        expected_batch_size: b.
+    """
     mean, clipped = subject.zeros(), subject.zeros()
     for measured, (inputs, targets, groups, _) in subject.measured(data, sample):
-        clipped += subject.summed(measured, step_weights(policy, measured.norms.detach(), groups))
+        clipped += subject.summed(measured, step_weights(policy, state, measured.norms.detach(), groups))
         mean += subject.plain_sum(inputs, targets)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

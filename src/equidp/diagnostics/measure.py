@@ -1,4 +1,4 @@
-"""What a diagnosis measures on the model: each group's gradient, norms and curvature, and some batches' gradients."""
+"""What a diagnosis measures: gradients, norms and curvature of each group, and gradients of batches."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from equidp.diagnostics.curvature import (
 )
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
+from equidp.diagnostics.step import Step
 from equidp.errors import DataError
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.noise import SeededRandomness
-from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
 
 
 @dataclass(frozen=True, eq=False)
 class GroupView:
-    """One group at the model's present parameters.
+    """Measurements of one group's gradients.
 
     Attributes:
         name, count, share: of the group in the data.
         usable: indices of its examples, without those whose gradient was found not to be finite.
         gradient: g_a, [parameters].
         loss: mean loss.
-        norms, weights: of the examples seen whose gradient is finite, [seen].
+        norms, weights: of the examples measured whose gradient is finite, [measured].
         share_clipped: share of them whose weight is below that of a vanishing gradient.
-        not_finite: how many were left out for a gradient that is not finite, as the private step leaves them out.
+        not_finite: how many were left out for a gradient that is not finite, as in the private step.
     """
 
     name: str
@@ -53,13 +53,17 @@ class GroupView:
 
 def view_group(
     subject: Subject,
-    policy: Policy,
+    step: Step,
     data: GroupedDataset,
     group: int,
     effort: Effort,
     generator: torch.Generator,
 ) -> GroupView:
-    """One pass over a group's examples, or over those that `effort` allows."""
+    """Measures a group's examples, or as many of them as `effort` allows, in one pass.
+
+    Raises:
+        DataError: none of them has a finite gradient.
+    """
     everyone = torch.nonzero(data.groups == group).flatten()
     members = everyone
     if effort.gradient_examples is not None and effort.gradient_examples < len(everyone):
@@ -73,37 +77,39 @@ def view_group(
             loss += float(subject.loss(subject.model(inputs), targets).double().sum())
         parts.append(norms)
         kept.append(which.to(members.device))
-    seen = sum(len(part) for part in parts)
-    if not seen:
+    if not parts:
         raise DataError(
-            f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and the learning rate."
+            f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
+            "the learning rate."
         )
     norms = torch.cat(parts)
     groups = torch.full_like(norms, group, dtype=torch.int64)
-    weights = step_weights(policy, norms, groups)
+    weights = step_weights(step.policy, step.state, norms, groups)
     left_out = members[~torch.isin(members, torch.cat(kept))]
     return GroupView(
-        data.group_names[group],
-        len(everyone),
-        len(everyone) / len(data),
-        everyone[~torch.isin(everyone, left_out)],
-        total / seen,
-        loss / seen,
-        norms,
-        weights,
-        share_clipped(policy, weights, groups),
-        len(left_out),
+        name=data.group_names[group],
+        count=len(everyone),
+        share=len(everyone) / len(data),
+        usable=everyone[~torch.isin(everyone, left_out)],
+        gradient=total / len(norms),
+        loss=loss / len(norms),
+        norms=norms,
+        weights=weights,
+        share_clipped=share_clipped(step.policy, step.state, weights, groups),
+        not_finite=len(left_out),
     )
 
 
 def draw_batches(
-    subject: Subject, policy: Policy, data: GroupedDataset, *, batch_size: float, count: int, seed: int
+    subject: Subject, step: Step, data: GroupedDataset, *, count: int, seed: int
 ) -> list[BatchGradients]:
-    """Gradients of Poisson samples of the data."""
-    sampler = PoissonSampler(len(data), batch_size / len(data), count, SeededRandomness(seed))
+    """Returns the gradients of `count` Poisson samples of the data."""
+    size, state = step.batch_size, step.state
+    sampler = PoissonSampler(len(data), size / len(data), count, SeededRandomness(seed))
+    samples = (sample.to(data.groups.device) for sample in sampler)
     return [
-        batch_gradients(subject, policy, data, sample.to(data.groups.device), expected_batch_size=batch_size)
-        for sample in sampler
+        batch_gradients(subject, step.policy, state, data, sample, expected_batch_size=size)
+        for sample in samples
     ]
 
 
@@ -113,7 +119,7 @@ class GroupCurvature:
 
     Attributes:
         trace, eigenvalues: of H_a.
-        along: per batch, g_B' H_a g_B and c_B' H_a c_B.
+        along: g_B' H_a g_B and c_B' H_a c_B of each batch.
     """
 
     trace: TraceEstimate
@@ -129,18 +135,19 @@ def group_curvature(
     effort: Effort,
     generator: torch.Generator,
 ) -> GroupCurvature:
-    """Everything that products with a group's Hessian say; members: indices of its examples."""
+    """Measures a group's Hessian by its products with vectors; members: indices of the group's examples."""
     hessian = GroupHessian(subject, data, members, sample_size=effort.curvature_examples, generator=generator)
+    like = subject.zeros()
     trace = hutchinson_trace(
         hessian.product,
-        subject.zeros(),
+        like,
         generator=generator,
         relative_error=effort.trace_error,
         max_vectors=effort.trace_vectors,
     )
     eigenvalues = extreme_eigenvalues(
         hessian.drawn().product,
-        subject.zeros(),
+        like,
         generator=generator,
         relative_error=effort.eigenvalue_error,
         max_products=effort.eigenvalue_products,

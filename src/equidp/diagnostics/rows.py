@@ -1,4 +1,4 @@
-"""The tables of a diagnosis: from what was measured to one row per group, and one per pair of groups."""
+"""The tables of a diagnosis: one row per group, and one per pair of groups, from what was measured."""
 
 from __future__ import annotations
 
@@ -16,36 +16,15 @@ from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_erro
 from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, noise_risk, norm_condition
 from equidp.diagnostics.gradients import BatchGradients
 from equidp.diagnostics.measure import GroupCurvature, GroupView
+from equidp.diagnostics.step import Step
 
 _ROUNDING = 1e-5
-"""An eigenvalue below zero by less than this share of the largest one may be rounding in float32."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """The private step that is diagnosed.
-
-    Attributes:
-        learning_rate: eta, of plain gradient descent.
-        noise_multiplier: sigma.
-        batch_size: b, expected.
-        sensitivity: S, of the policy as it is.
-    """
-
-    learning_rate: float
-    noise_multiplier: float
-    batch_size: float
-    sensitivity: float
-
-    @property
-    def laplace_epsilon(self) -> float:
-        """The epsilon at which Xu et al.'s Laplace noise is as large as this step's Gaussian noise."""
-        return math.inf if self.noise_multiplier == 0 else 1 / self.noise_multiplier
+"""An eigenvalue below zero by less than this share of the largest may be a rounding error of float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupFigures:
-    """One group's part of a diagnosis: what was measured of it, and the terms of each batch (one row per batch)."""
+    """One group's part of a diagnosis: what was measured, and the terms of each batch, one row per batch."""
 
     view: GroupView
     curvature: GroupCurvature
@@ -59,7 +38,7 @@ def batch_figures(
     data_gradient: Tensor,
     step: Step,
 ) -> GroupFigures:
-    """Terms, cosines and lengths of each batch for one group."""
+    """Returns the terms, cosines and lengths of each batch for one group."""
     rows = []
     for gradients, (mean, clipped) in zip(batches, curvature.along, strict=True):
         risk = batch_risk(
@@ -87,13 +66,9 @@ def batch_figures(
 
 
 def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
-    """Means over batches with their standard errors (`_se`), and what needs no batch."""
+    """Returns means over batches with their standard errors (`_se`), and figures that need no batch."""
     view, curvature = figures.view, figures.curvature
-    row: dict[str, Any] = {
-        "group": view.name,
-        "examples": view.count,
-        "learning_rate": step.learning_rate,
-    }
+    row: dict[str, Any] = {"group": view.name, "examples": view.count, "learning_rate": step.learning_rate}
     for name, values in figures.by_batch.items():
         row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
     row |= _noise_row(curvature, step)
@@ -103,12 +78,11 @@ def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
 
 
 def _noise_row(curvature: GroupCurvature, step: Step) -> dict[str, float]:
-    trace, scale = curvature.trace, step.noise_multiplier * step.sensitivity
+    trace, scale, rate = curvature.trace, step.noise_multiplier * step.sensitivity, step.learning_rate
     row = {}
     for name, noise_scale in (("noise", scale / step.batch_size), ("noise_published", scale)):
-        given = {"learning_rate": step.learning_rate, "noise_scale": noise_scale}
-        row[name] = noise_risk(trace.value, **given)
-        row[f"{name}_se"] = noise_risk(trace.standard_error, **given)
+        row[name] = noise_risk(trace.value, learning_rate=rate, noise_scale=noise_scale)
+        row[f"{name}_se"] = noise_risk(trace.standard_error, learning_rate=rate, noise_scale=noise_scale)
     return row
 
 
@@ -125,8 +99,10 @@ def _curvature_row(curvature: GroupCurvature) -> dict[str, float]:
 
 
 def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
-    given = {"epsilon": step.laplace_epsilon, "expected_count": step.batch_size * view.share}
-    error = clipping_error(view.norms, view.weights, sensitivity=step.sensitivity, **given)
+    epsilon, count = step.laplace_epsilon, step.batch_size * view.share
+    error = clipping_error(
+        view.norms, view.weights, sensitivity=step.sensitivity, epsilon=epsilon, expected_count=count
+    )
     return {
         "loss": view.loss,
         "group_gradient_norm": float(view.gradient.norm()),
@@ -138,35 +114,25 @@ def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
         "error_variance": error.variance,
         "error_lower": error.lower,
         "error_upper": error.upper,
-        "best_bound": best_clipping_bound(view.norms, **given),
+        "best_bound": best_clipping_bound(view.norms, epsilon=epsilon, expected_count=count),
     }
 
 
 def pair_rows(groups: Mapping[int, GroupFigures], step: Step) -> list[dict[str, Any]]:
-    """Of each ordered pair: by how much the first loses more by direction, and what two papers' bounds say of it."""
+    """Returns one row per ordered pair: how their excess risks differ, and two papers' bounds on that."""
     return [_pair_row(one, other, step) for one, other in itertools.permutations(groups.values(), 2)]
 
 
 def _pair_row(one: GroupFigures, other: GroupFigures, step: Step) -> dict[str, Any]:
     ends = one.curvature.eigenvalues, other.curvature.eigenvalues
     gap = one.by_batch["direction"] - other.by_batch["direction"]
-    bound = pd.Series(
-        [
-            direction_gap_bound(
-                first,
-                second,
-                largest_eigenvalue=ends[0].largest,
-                other_largest_eigenvalue=ends[1].largest,
-                squared_clipped_norm=length**2,
-                learning_rate=step.learning_rate,
-            )
-            for first, second, length in zip(
-                one.by_batch["direction_first_order"],
-                other.by_batch["direction_first_order"],
-                one.by_batch["clipped_norm"],
-                strict=True,
-            )
-        ]
+    bound = direction_gap_bound(
+        one.by_batch["direction_first_order"],
+        other.by_batch["direction_first_order"],
+        largest_eigenvalue=ends[0].largest,
+        other_largest_eigenvalue=ends[1].largest,
+        squared_clipped_norm=one.by_batch["clipped_norm"] ** 2,
+        learning_rate=step.learning_rate,
     )
     by_norms = norm_condition(
         float(one.view.gradient.norm()),

@@ -16,10 +16,10 @@ _KINKS = (
 
 
 def kinks(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> list[str]:
-    """Names of the operations between parameters and loss that have no second derivative somewhere.
+    """Returns the names of operations between parameters and loss that have no second derivative somewhere.
 
-    Read from the graph that autograd records, so functions are seen as modules are. Second-order figures of such a model hold
-    almost everywhere: the curvature that sits in the kinks is missed.
+    Reads the graph that autograd records, so it sees functions as well as modules. Second-order figures of
+    such a model hold almost everywhere, and miss the curvature in the kinks.
 
     Args:
         model, loss: as in training.

@@ -1,4 +1,4 @@
-"""Watches a run and counts the share of the sensitivity that each example uses in each step (Yu et al. 2023)."""
+"""Counts the share of the sensitivity that each example uses in each step of a run (Yu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ class ExampleAccount(Callback, ABC):
         Args:
             trainer: of the run that this watched.
             delta: of the epsilons; default: the run's.
-            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in the papers, faster and looser.
+            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in the papers, faster and
+                looser.
 
         Raises:
             SettingError: no step was watched.

@@ -14,8 +14,9 @@ from equidp.training.trainer import Trainer
 class IndividualAccountant(ExampleAccount):
     """Counts, in every step, the share of the sensitivity that each training example's gradient could use.
 
-    Works for every policy and leaves training as it is. A norm holds until it is taken again; weights follow the
-    policy's state in every step. An example whose norm was never taken counts as using all of the sensitivity.
+    Works for every policy and leaves training as it is. A norm holds until it is taken again; weights follow
+    the policy's state in every step. An example whose norm was never taken counts as using all of the
+    sensitivity.
 
     Args:
         interval: steps between passes that take the norms of all examples. 1 is exact, unless the model draws
@@ -59,15 +60,15 @@ class IndividualAccountant(ExampleAccount):
 class IndividualClipping(ExampleAccount):
     """Accounts for each example, and limits its gradient to the share accounted for (Yu et al., Algorithm 3).
 
-    Caps an example's weight so that it uses no more of the sensitivity than the share computed from its norm when
-    norms were last taken. Its epsilon is then a guarantee, however rarely norms are taken; in return, gradients
-    that have grown since are shortened. Works with every policy, through `Trainer.limit_shares`.
+    Caps an example's weight so that it uses no more of the sensitivity than the share computed from its norm
+    when norms were last taken. Its epsilon is then a guarantee, however rarely norms are taken; in return,
+    gradients that have grown since are shortened. Works with every policy, through `Trainer.limit_shares`.
 
     Args: as those of `IndividualAccountant`.
 
     Raises:
-        SettingError: as `IndividualAccountant`; at the start of training also for "sampled", which has no norms
-            from before a batch is drawn.
+        SettingError: as `IndividualAccountant`; at the start of training also for "sampled", which has no
+            norms from before a batch is drawn.
 
     Example:
         >>> import equidp

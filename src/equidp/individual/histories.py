@@ -107,10 +107,10 @@ def individual_epsilons(
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.
 
-    Formal guarantee: if no share is understated, the composition of example i's steps, each a Poisson-subsampled
-    Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, is (result[i], delta)-DP for adding
-    or removing i. The shares z follow from the trajectory of the run, so this is output-specific privacy (Yu et
-    al. 2023), no guarantee given in advance.
+    Formal guarantee: if no share is understated, the composition of example i's steps, each a
+    Poisson-subsampled Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, is (result[i],
+    delta)-DP for adding or removing i. The shares z follow from the trajectory of the run, so this is
+    output-specific privacy (Yu et al. 2023), no guarantee given in advance.
     """
     if accountant not in INDIVIDUAL_ACCOUNTANTS:
         raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)

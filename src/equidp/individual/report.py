@@ -25,21 +25,21 @@ _QUANTILE_STEPS = 20
 class IndividualReport:
     """Epsilon of each training example. It depends on private data: only what says `release` may be published.
 
-    An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took. The worst case over all
-    trajectories is the run's epsilon.
+    An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took.
+    The worst case over all trajectories is the run's epsilon.
 
     Attributes:
         sensitive_epsilons: [n].
-        group_epsilons: [K], what a member of each group can have at most, from the bounds that the policy released: not private.
-            Below `largest` only where a policy has a bound for each group, as DPSGD-F.
-        linear_group_epsilons: [K], the papers' reading of the same: `largest` times the mean share of the group's bound. No
-            guarantee; here to be set beside `group_epsilons`.
+        group_epsilons: [K], what a member of each group can have at most, from the bounds that the policy
+            released: not private. Below `largest` only where a policy has a bound for each group, as DPSGD-F.
+        linear_group_epsilons: [K], the papers' reading of the same: `largest` times the mean share of the
+            group's bound. No guarantee; here to be set beside `group_epsilons`.
         groups: [n], indices into `group_names`.
         group_names: one per group.
         largest: epsilon of an example that used all of the sensitivity in every step; none has more.
         delta: at which all of them hold.
-        guaranteed: whether the epsilons are upper bounds: norms were taken in every step, or contributions held to what was
-            accounted for; otherwise they are estimates.
+        guaranteed: whether the epsilons are upper bounds: norms were taken in every step, or contributions
+            held to what was accounted for; otherwise they are estimates.
         ledger: where releases are charged.
         randomness: of the releases' noise.
     """
@@ -109,7 +109,8 @@ class IndividualReport:
     def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
         """Each group's mean epsilon with noise, charged to the ledger; columns group, mean, standard_error.
 
-        One Gaussian mechanism on the sums and the counts of all groups together: an example is in one group, so that all groups
+        One Gaussian mechanism on the sums and the counts of all groups together: an example is in one group,
+            so that all groups
         cost what one would. `standard_error` is that of the noise; it follows from what is released.
         """
         noise = self._charged(epsilon, delta, queries=1)
@@ -129,7 +130,8 @@ class IndividualReport:
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
         """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.
 
-        20 steps in place of Andrew et al.'s 20 of descent: each halves the interval, by the noisy count of values below its middle.
+        20 steps in place of Andrew et al.'s 20 of descent: each halves the interval, by the noisy count of
+        values below its middle.
         """
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
