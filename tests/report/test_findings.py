@@ -86,7 +86,7 @@ def test_no_group_is_named_within_the_errors():
 
 def test_no_cause_is_named_within_the_errors():
     sentences = findings(table({"a": (0.5, 0.48, 0), "b": (0, 0, 0)}, error=0.02))
-    assert sentences[1:] == ["What it comes from most is within the standard errors."]
+    assert sentences[1:] == ["The standard errors do not show which cause is the largest."]
     assert not any("noise" in sentence for sentence in sentences)
 
 

@@ -189,7 +189,7 @@ def guarantee_in_words(run: Run) -> list[str]:
     if spent >= _WEAK:
         meaning = "what the model reveals can depend strongly on a single training example."
     elif spent > _STRONG:
-        meaning = "anything done with the model reveals little about whether any one example was in the data."
+        meaning = "anything done with the model reveals only a limited amount about whether any one example was in the data."
     else:
         meaning = "anything done with the model reveals hardly anything about whether any one example was in the data."
     factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"

@@ -1,4 +1,4 @@
-"""What a diagnosis says in plain words. The rules are in docs/diagnostics.md; what standard errors do not support is not said."""
+"""Findings of a diagnosis in sentences, as far as standard errors support them; docs/diagnostics.md has the rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 CLEAR = 2.0
-"""Standard errors by which a figure must differ from another, or from zero, to be spoken of."""
+"""Standard errors by which a figure must differ from another, or from zero, to be mentioned."""
 
 _CAUSES = {
     "direction": (
@@ -37,7 +37,7 @@ class Figure:
     error: float
 
     def exceeds(self, other: Figure) -> bool:
-        """Clearly; the two are taken as independent."""
+        """Whether it is clearly larger than an independent figure."""
         return self.mean - other.mean > CLEAR * math.hypot(self.error, other.error)
 
 
@@ -45,13 +45,13 @@ _ZERO = Figure(0.0, 0.0)
 
 
 def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
-    """By group: the mean of a column over diagnosed steps and seeds.
+    """The mean of a column over diagnosed steps and seeds, by group.
 
-    The standard error adds up those of the steps; where several seeds differ by more, theirs counts.
+    Its standard error follows from those of the steps, or from the variation between seeds if that is larger.
 
     Args:
-        groups: `Diagnosis.sensitive_groups` of one method, perhaps with a column seed.
-        column: without `sensitive_`.
+        groups: `Diagnosis.sensitive_groups` of one method, with a column seed or without.
+        column: its name without `sensitive_`.
     """
     table = groups if "seed" in groups else groups.assign(seed=0)
     figures = {}
@@ -71,10 +71,10 @@ def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
 
 
 def findings(groups: pd.DataFrame) -> list[str]:
-    """Which group loses most by clipping and noise, from what, since when.
+    """Which group loses most by clipping and noise, since when, and from which cause.
 
     Args:
-        groups: `Diagnosis.sensitive_groups` of one method, perhaps with a column seed.
+        groups: `Diagnosis.sensitive_groups` of one method, with a column seed or without.
     """
     excess = averaged(groups, "excess")
     worst = max(excess, key=lambda name: excess[name].mean)
@@ -94,7 +94,7 @@ def findings(groups: pd.DataFrame) -> list[str]:
 
 
 def _since(groups: pd.DataFrame, worst: str) -> str:
-    """The first diagnosed epoch from which on the group is always the one that loses most."""
+    """The first diagnosed epoch from which the group always loses most."""
     if groups["group"].nunique() == 1:
         return ""
     epochs = groups.groupby("step")["epoch"].mean()
@@ -107,10 +107,10 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
 
 
 def _causes(splits: list[dict[str, Figure]]) -> list[str]:
-    """What one group's excess risk comes from, by both splits of clipping's error; shares are of what raises the loss."""
+    """The causes of one group's excess risk by both splits of clipping's error, as shares of what raises the loss."""
     mains = [_main_cause(parts) for parts in splits]
     if None in mains:
-        return ["What it comes from most is within the standard errors."]
+        return ["The standard errors do not show which cause is the largest."]
     if mains[0] != mains[1]:
         short, full = (_shares([parts], "direction") for parts in splits)
         return [
@@ -132,14 +132,14 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
 
 
 def _main_cause(parts: dict[str, Figure]) -> str | None:
-    """The one that clearly exceeds each other one, and zero."""
+    """The cause that clearly exceeds zero and every other cause."""
     name = max(parts, key=lambda name: parts[name].mean)
     others = [part for other, part in parts.items() if other != name]
     return name if all(parts[name].exceeds(other) for other in [*others, _ZERO]) else None
 
 
 def _shares(splits: list[dict[str, Figure]], name: str) -> str:
-    """Of what the parts that raise the loss add up to: one share, or from the least to the most of the splits."""
+    """A cause's share of the parts that raise the loss; a range if the splits differ."""
     shares = [
         f"{max(parts[name].mean, 0.0) / sum(max(part.mean, 0.0) for part in parts.values()):.0%}"
         for parts in splits

@@ -86,7 +86,10 @@ def _settings(setup: Setup) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {_text(each)}" for name, each in value.items()) or "none"
-    if isinstance(value, tuple):
-        return ", ".join(map(_text, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        parts = {name: _text(each) for name, each in value.items()}
+        nested = any(isinstance(each, Mapping) for each in value.values())
+        return (
+            ", ".join(f"{name} ({text})" if nested else f"{name} {text}" for name, text in parts.items())
+            or "none"
+        )
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
