@@ -199,7 +199,7 @@ def test_results_of_another_shape_are_refused(compute, kind, message):
 
 def test_a_group_beyond_the_states_is_refused():
     policy = DPSGDF()
-    with pytest.raises(PolicyError, match="failed on some group .* as many groups as the data has"):
+    with pytest.raises(PolicyError, match=r"failed on some group .* as many groups as the data has"):
         example_weights(policy, state_of(policy, groups=2), torch.ones(1), torch.tensor([2]))
 
 

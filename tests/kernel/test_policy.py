@@ -179,7 +179,7 @@ class Mixed(NamedTuple):
 )
 def test_a_state_that_is_no_named_tuple_of_tensors_is_refused(state):
     with pytest.raises(
-        PolicyError, match="DPSGD gives the state .*; expected a NamedTuple whose fields are tensors"
+        PolicyError, match=r"DPSGD gives the state .*; expected a NamedTuple whose fields are tensors"
     ):
         check_state(DPSGD(), state)
 

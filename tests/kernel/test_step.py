@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -10,111 +14,31 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Tensor
 
 from equidp.engines import MeasuredBatch
-from equidp.errors import PolicyError, SettingError
-from equidp.kernel import step as mechanism
-from equidp.kernel.bounding import capped_weights, rowwise
+from equidp.errors import BudgetError, PolicyError, SettingError
+from equidp.kernel import step as step_module
 from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.step import PrivateStep
-from equidp.policies import (
-    DPSGD,
-    DPSGDF,
-    PSAC,
-    SGD,
-    Automatic,
-    DPSGDFCode,
-    Global,
-    GlobalAdapt,
-    Naive,
-    Policy,
-    Quantile,
-)
+from equidp.kernel.policy import Policy, Setting, copied
+from equidp.kernel.step import PrivateStep, statistics_noise
+from equidp.policies import DPSGD, DPSGDF, SGD, Naive
 from support.given_gradients import GivenGradients
-
-GROUPS = 3
-DIMENSION = 4
-EXPECTED = 5.0
+from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Keeps, Overwriting, Rogue
 
 
 class NoNoise:
-    """Randomness that is not: what remains is the sum whose sensitivity is at stake, on the finest grid
-    (`make_step`)."""
+    """No randomness: what remains is the sum whose sensitivity is at stake, on the finest grid (`make_step`)."""
 
     def uniform(self, count: int) -> np.ndarray:
         raise AssertionError("the private step draws no uniforms")
 
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         return torch.zeros(count, dtype=torch.float64)
-
-
-class Rogue(Policy):
-    """Breaks every rule: huge rows and weights, both depend on the whole batch, raw norms kept and used as
-    sensitivity."""
-
-    statistics_ratio = 1.0
-
-    def __init__(self) -> None:
-        self.largest = 1.0
-
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        self.largest = norms.max()
-        return 1e6 * norms.unsqueeze(1) * torch.ones(1, 2)
-
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        self.largest = norms.sum()
-        return 1e6 + norms.mean() * torch.ones_like(norms)
-
-    @property
-    def sensitivity(self) -> float:
-        return float(self.largest)
-
-
-class Overwriting(Policy):
-    """Makes norms look small, for whoever reads them next."""
-
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        norms.mul_(1e-9)
-        groups.zero_()
-        return torch.full_like(norms, 1e6)
-
-    @property
-    def sensitivity(self) -> float:
-        return 1.0
-
-
-class Negative(Policy):
-    """Gives NaN and negative weights."""
-
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.where(norms > 1, torch.nan, -1.0)
-
-    @property
-    def sensitivity(self) -> float:
-        return 1.0
-
-
-POLICIES = {
-    "dpsgd": lambda: DPSGD(1.5),
-    "dpsgd-f": lambda: DPSGDF(1.0, GROUPS),
-    "dpsgd-f smooth": lambda: DPSGDF(1.0, GROUPS, smoothing=0.5),
-    "dpsgd-f-code": lambda: DPSGDFCode(1.0, GROUPS),
-    "naive": lambda: Naive(1.0, GROUPS),
-    "global": lambda: Global(1.0, 3.0),
-    "global-adapt": lambda: GlobalAdapt(1.0, initial_bound=3.0),
-    "quantile": lambda: Quantile(1.0),
-    "automatic": lambda: Automatic(1.0),
-    "psac": lambda: PSAC(1.0),
-    "rogue": Rogue,
-    "negative": Negative,
-    "overwriting": Overwriting,
-}
 
 
 def make_step(
@@ -127,13 +51,13 @@ def make_step(
     if sigma is None:
         sigma = 1e-9 if isinstance(randomness, NoNoise) else 1.0
     parameter = torch.nn.Parameter(torch.zeros(DIMENSION))
-    policy.prepare(noise_multiplier=sigma, expected_batch_size=EXPECTED)
     return PrivateStep(
         GivenGradients(parameter),
         policy,
         [parameter],
-        event=StepEvent(0.1, sigma, policy.statistics_noise),
+        event=StepEvent(0.1, sigma, statistics_noise(policy, sigma)),
         expected_batch_size=EXPECTED,
+        num_groups=GROUPS,
         ledger=MemoryLedger() if ledger is None else ledger,
         randomness=randomness,
         physical_batch_size=physical_batch_size,
@@ -144,6 +68,19 @@ def private_gradient(step: PrivateStep, gradients: Tensor, groups: Tensor) -> Te
     step(gradients, torch.zeros(len(gradients)), groups)
     assert step.parameters[0].grad is not None
     return step.parameters[0].grad
+
+
+@contextmanager
+def releases(*, switched: bool = False) -> Iterator[list[Tensor]]:
+    """The noisy sums of statistics that steps release; `switched`: policies get the first of them every time."""
+    seen: list[Tensor] = []
+
+    def watched(*given: Any, **settings: Any) -> Tensor:
+        seen.append(private_sum(*given, **settings))
+        return (seen[0] if switched else seen[-1]).clone()
+
+    with mock.patch.object(step_module, "private_sum", watched):
+        yield seen
 
 
 scales = st.sampled_from([0.0, 1e-30, 1e-8, 0.3, 1.0, 2.0, 40.0, 1e12, 1e30, math.inf, math.nan])
@@ -161,123 +98,205 @@ def as_batch(rows: list[tuple[float, int, int]]) -> tuple[Tensor, Tensor]:
     return stacked, torch.tensor([group for _, group, _ in rows], dtype=torch.int64)
 
 
+def nobody(size: int) -> Tensor:
+    """All in group 0."""
+    return torch.zeros(size, dtype=torch.int64)
+
+
 @pytest.mark.parametrize("name", POLICIES)
+@given(
+    rows=examples,
+    extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)),
+    physical=st.sampled_from([None, 1, 2, 3]),
+)
+def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
+    """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
+
+    The statistics are switched to what the smaller batch released, as in the proof: only then are weights comparable.
+    Two batches in a row: the second has a state that follows from releases, and all that rules tried to keep.
+    """
+    with releases(switched=True):
+        steps = [make_step(POLICIES[name], NoNoise(), physical_batch_size=physical) for _ in range(2)]
+        for _ in range(2):
+            sums, sensitivities = [], []
+            for step, batch in zip(steps, (rows, [*rows, extra]), strict=True):
+                sums.append(private_gradient(step, *as_batch(batch)).double() * EXPECTED)
+                sensitivities.append(step.policy.sensitivity(copied(step.state)))
+            assert sensitivities[0] == sensitivities[1]
+            assert torch.isfinite(sums[0]).all()
+            assert torch.linalg.vector_norm(sums[1] - sums[0]) <= sensitivities[0] * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if policy.statistics_ratio])
 @given(
     rows=examples,
     extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)),
     physical=st.sampled_from([None, 1, 2]),
 )
-def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
-    """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
-
-    The statistics are switched to what the smaller batch released, as in the proof: only then are weights
-    comparable.
-    """
-    released: list[Tensor] = []
-    sums, sensitivities = [], []
-    for batch in (rows, [*rows, extra]):
-        policy = POLICIES[name]()
-        observe = policy.observe
-
-        def observe_first_release(noisy: Tensor, observe=observe) -> None:
-            released.append(noisy)
-            observe(released[0])
-
-        policy.observe = observe_first_release  # type: ignore[method-assign]
-        step = make_step(policy, NoNoise(), physical_batch_size=physical)
-        sums.append(private_gradient(step, *as_batch(batch)).double() * EXPECTED)
-        sensitivities.append(policy.sensitivity)
-    assert sensitivities[0] == sensitivities[1]
-    assert torch.isfinite(sums[0]).all()
-    assert torch.linalg.vector_norm(sums[1] - sums[0]) <= sensitivities[0] * (1 + 1e-4)
-
-
-@given(rows=examples, extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)))
-def test_one_example_moves_the_released_statistics_by_at_most_one(rows, extra):
+def test_one_example_moves_the_released_statistics_by_at_most_one(name, rows, extra, physical):
     """Rows of a policy that breaks the rules are brought to norm 1, and none depends on another example."""
-    sums = []
-    for batch in (rows, [*rows, extra]):
-        policy = Rogue()
-        policy.observe = sums.append  # type: ignore[method-assign]
-        private_gradient(make_step(policy, NoNoise()), *as_batch(batch))
+    with releases() as sums:
+        for batch in (rows, [*rows, extra]):
+            private_gradient(
+                make_step(POLICIES[name], NoNoise(), physical_batch_size=physical), *as_batch(batch)
+            )
     assert torch.linalg.vector_norm(sums[1] - sums[0]) <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("own_parts", [True, False], ids=["parts of vmap", "vmap"])
-@given(rows=st.lists(st.tuples(scales, st.integers(0, GROUPS - 1)), min_size=1, max_size=6))
-def test_rows_are_those_of_each_example_alone(name, own_parts, rows):
-    """Bit for bit, with the parts of torch.vmap that this PyTorch has, and with torch.vmap itself."""
-    policy = POLICIES[name]()
-    policy.prepare(noise_multiplier=1.0, expected_batch_size=EXPECTED)
-    norms = torch.tensor([norm for norm, _ in rows])
-    groups = torch.tensor([group for _, group in rows])
-    rules = [policy.weights] if policy.statistics_ratio is None else [policy.weights, policy.statistics]
-    parts = mechanism.vmap_increment_nesting
-    assert parts is not None
-    for rule in rules:
-        with mock.patch.object(mechanism, "vmap_increment_nesting", parts if own_parts else None):
-            together = rowwise(rule, norms, groups)
-        alone = [rule(norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
-        torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
+def test_what_rules_write_into_the_state_is_thrown_away():
+    """Rogue writes raw norms into it in every rule, in place, and doubles its sensitivity each time it is asked."""
+    step = make_step(Rogue(), NoNoise())
+    for _ in range(2):
+        private_gradient(step, 100 * torch.ones(3, DIMENSION), nobody(3))
+        assert float(step.state.largest) == 1.0
+
+
+@pytest.mark.parametrize("rule", ["statistics", "weight"])
+@pytest.mark.parametrize("where", ["object", "field", "class"])
+@pytest.mark.parametrize("physical", [None, 1])
+def test_a_rule_that_keeps_norms_outside_the_state_ends_the_step(rule, where, physical, monkeypatch):
+    """Before what it kept could be read: by update after statistics, or by weight of the next part or step."""
+    monkeypatch.setattr(Keeps, "kept", None)
+    updated = []
+    monkeypatch.setattr(Keeps, "update", lambda self, state, released: updated.append(released) or state)
+    ledger = MemoryLedger()
+    step = make_step(Keeps(f"{where} in {rule}"), NoNoise(), ledger=ledger, physical_batch_size=physical)
+    with pytest.raises(PolicyError, match="Keeps changed its settings"):
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert step.parameters[0].grad is None
+    assert len(updated) == (rule == "weight")
+    assert ledger.steps == 1
+
+
+@dataclass(frozen=True)
+class InUpdate(Naive):
+    """Keeps a release on its class: the state alone may change."""
+
+    kept: ClassVar[Any] = None
+
+    def update(self, state: Any, released: Tensor) -> Any:
+        type(self).kept = released
+        return state
+
+
+def test_an_update_that_writes_elsewhere_than_to_the_state_ends_the_step(monkeypatch):
+    monkeypatch.setattr(InUpdate, "kept", None)
+    step = make_step(InUpdate(), NoNoise())
+    with pytest.raises(PolicyError, match="InUpdate changed its settings"):
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert step.parameters[0].grad is None
+
+
+@dataclass(frozen=True)
+class KeepsReleases(Naive):
+    """Its state is the tensor that it was given."""
+
+    def update(self, state: Any, released: Tensor) -> Any:
+        return state._replace(theta=released.requires_grad_())
+
+
+def test_the_state_is_the_steps_own():
+    """Neither a tensor that a policy holds on to nor a graph is in it."""
+    step = make_step(KeepsReleases(), SeededRandomness(0))
+    start = step.policy.init(Setting(GROUPS, EXPECTED, 1.0))
+    assert step.state.theta is not start.theta
+    private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert not step.state.theta.requires_grad
+
+
+@pytest.mark.parametrize("state", [None, (torch.ones(1),)])
+def test_a_state_that_is_none_is_refused_at_the_start_and_after_a_release(state, monkeypatch):
+    @dataclass(frozen=True)
+    class Odd(Naive):
+        at: str = ""
+
+        def init(self, setting: Setting) -> Any:
+            return state if self.at == "init" else super().init(setting)
+
+        def update(self, _: Any, released: Tensor) -> Any:
+            return state
+
+    with pytest.raises(PolicyError, match="expected a NamedTuple whose fields are tensors"):
+        make_step(Odd(at="init"), NoNoise())
+    step = make_step(Odd(), NoNoise())
+    with pytest.raises(PolicyError, match="expected a NamedTuple whose fields are tensors"):
+        private_gradient(step, torch.ones(1, DIMENSION), nobody(1))
+    assert step.parameters[0].grad is None
+
+
+def test_settings_are_checked_when_the_step_is_made():
+    @dataclass
+    class Thawed(Policy):
+        largest: float = 0.0
+        weight = sensitivity = Overwriting.weight
+
+    with pytest.raises(PolicyError, match="Thawed is not a frozen dataclass"):
+        make_step(Thawed(), NoNoise())
 
 
 def test_share_limits_that_overwrite_norms_are_not_believed():
     step = make_step(Overwriting(), NoNoise())
     step.share_limits = lambda indices, norms: torch.ones_like(norms.mul_(1e-9))
-    gradient = private_gradient(step, 100 * torch.ones(1, DIMENSION), torch.zeros(1, dtype=torch.int64))
+    gradient = private_gradient(step, 100 * torch.ones(1, DIMENSION), nobody(1))
     assert torch.linalg.vector_norm(gradient * EXPECTED) <= 1 + 1e-5
 
 
-def test_state_from_raw_norms_does_not_reach_the_sensitivity():
-    """What a policy remembers in statistics() or weights() is thrown away with the copy that remembered
-    it."""
-    policy = Rogue()
-    step = make_step(policy, NoNoise())
-    private_gradient(step, 100 * torch.ones(3, DIMENSION), torch.zeros(3, dtype=torch.int64))
-    assert policy.largest == 1.0
+@dataclass(frozen=True)
+class Branching(DPSGD):
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return norm if norm > 0 else norm + 1
 
 
-def test_a_policy_with_python_branches_is_refused_before_noise():
+@dataclass(frozen=True)
+class BranchingRows(Naive):
+    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones(1) if norm > 0 else torch.zeros(1)
+
+
+@pytest.mark.parametrize("policy", [Branching(), BranchingRows()])
+def test_a_policy_with_python_branches_is_refused_before_noise(policy):
     """A rule that cannot be asked example by example is an error that says how to write it."""
-
-    class Branching(DPSGD):
-        def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-            return norms if norms.sum() > 0 else norms + 1
-
-    step = make_step(Branching(1.0), NoNoise())
-    with pytest.raises(PolicyError, match=r"torch\.where instead of if"):
-        private_gradient(step, torch.ones(2, DIMENSION), torch.zeros(2, dtype=torch.int64))
+    step = make_step(policy, NoNoise())
+    with pytest.raises(PolicyError, match=r"torch\.where in place of if"):
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    with pytest.raises(PolicyError, match=r"torch\.where in place of if"):
+        step.rehearse(torch.arange(GROUPS))
 
 
-def test_weights_are_capped_at_sensitivity_over_norm():
-    weights = torch.tensor([5.0, 0.5, -1.0, torch.nan, torch.inf, 1e30])
-    norms = torch.tensor([2.0, 2.0, 2.0, 2.0, 2.0, 0.0])
-    capped = capped_weights(weights, norms, sensitivity=3.0)
-    assert capped[:5].tolist() == [1.5, 0.5, 0.0, 0.0, 0.0]
-    assert float(capped[5]) <= 3.0 / 1e-10 * (1 + 1e-6)
+def test_a_rehearsal_spends_and_changes_nothing():
+    step = make_step(DPSGDF(1.0), NoNoise())
+    before = copied(step.state)
+    step.rehearse(torch.arange(GROUPS))
+    assert step.ledger.steps == 0
+    assert all(torch.equal(*pair) for pair in zip(before[:1], step.state[:1], strict=True))
+    with pytest.raises(PolicyError, match="failed on some group"):
+        step.rehearse(torch.arange(GROUPS + 1))
 
 
 def test_the_gradient_is_divided_by_the_expected_batch_size():
     """Never by the realised one, which is private."""
     for size in (1, 3, 9):
         gradient = private_gradient(
-            make_step(DPSGD(100.0), NoNoise()),
-            torch.ones(size, DIMENSION),
-            torch.zeros(size, dtype=torch.int64),
+            make_step(DPSGD(100.0), NoNoise()), torch.ones(size, DIMENSION), nobody(size)
         )
         torch.testing.assert_close(gradient, torch.full((DIMENSION,), size / EXPECTED))
 
 
-def test_an_example_that_is_not_finite_contributes_nothing():
-    good = torch.randn(4, DIMENSION)
+@pytest.mark.parametrize("name", ["dpsgd", "naive"])
+@pytest.mark.parametrize("physical", [None, 2])
+def test_an_example_that_is_not_finite_contributes_nothing(name, physical):
+    """Neither to the gradient nor to the statistics."""
+    good = torch.randn(4, DIMENSION, generator=torch.Generator().manual_seed(0))
     bad = torch.tensor([[torch.nan] * DIMENSION, [torch.inf, 0, 0, 0], [1e30, 1e30, 1e30, 1e30]])
-    groups = torch.zeros(7, dtype=torch.int64)
-    expected = private_gradient(make_step(DPSGD(1.0), NoNoise()), good, groups[:4])
     mixed = torch.cat([good[:2], bad, good[2:]])
-    torch.testing.assert_close(private_gradient(make_step(DPSGD(1.0), NoNoise()), mixed, groups), expected)
-    only_bad = private_gradient(make_step(DPSGD(1.0), NoNoise()), bad, groups[:3])
-    assert only_bad.tolist() == [0.0] * DIMENSION
+    results = []
+    for batch in (good, mixed, bad):
+        step = make_step(POLICIES[name], NoNoise(), physical_batch_size=physical)
+        with releases() as released:
+            results.append((private_gradient(step, batch, nobody(len(batch))), released))
+    torch.testing.assert_close(*results[:2])
+    assert results[2][0].tolist() == [0.0] * DIMENSION
+    assert all(total.tolist() == [0.0] * GROUPS for total in results[2][1])
 
 
 def test_norms_whose_sum_overflows_are_finite_all_the_same():
@@ -289,16 +308,34 @@ def test_norms_whose_sum_overflows_are_finite_all_the_same():
     step.engine = lambda inputs, targets: MeasuredBatch(
         inputs.abs().amax(dim=1), given(inputs, targets).weighted_sum
     )
-    torch.testing.assert_close(private_gradient(step, gradients, torch.zeros(3, dtype=torch.int64)), expected)
+    torch.testing.assert_close(private_gradient(step, gradients, nobody(3)), expected)
 
 
-@pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "dpsgd-f-code", "naive", "global-adapt", "quantile"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_an_empty_batch_releases_noise_and_is_charged(name):
     ledger = MemoryLedger()
-    step = make_step(POLICIES[name](), SeededRandomness(0), ledger=ledger)
-    gradient = private_gradient(step, torch.empty(0, DIMENSION), torch.empty(0, dtype=torch.int64))
+    step = make_step(POLICIES[name], SeededRandomness(0), ledger=ledger)
+    gradient = private_gradient(step, torch.empty(0, DIMENSION), nobody(0))
     assert (gradient != 0).all()
     assert ledger.steps == 1
+
+
+@dataclass(frozen=True)
+class SetBounds(DPSGDF):
+    """Bounds of 1, 2 and 8, whatever is released."""
+
+    def update(self, state: Any, released: Tensor) -> Any:
+        return state._replace(bounds=torch.tensor([1.0, 2.0, 8.0]))
+
+
+@pytest.mark.parametrize("group", [0, 2])
+def test_the_sensitivity_covers_groups_that_are_not_in_the_batch(group):
+    """Noise is scaled by the largest bound of all groups: by those in the batch, it would tell who is there."""
+    step = make_step(SetBounds(), SeededRandomness(0), sigma=1.0)
+    gradient = private_gradient(step, torch.zeros(2, DIMENSION), torch.full((2,), group))
+    source = SeededRandomness(0)
+    source.normal(2 * GROUPS)  # what the statistics took
+    torch.testing.assert_close(gradient, (on_grid(8.0 * source.normal(DIMENSION), 8.0) / EXPECTED).float())
 
 
 @pytest.mark.parametrize("size", [0, 5])
@@ -306,115 +343,127 @@ def test_an_empty_batch_releases_noise_and_is_charged(name):
 def test_noise_is_normal_with_scale_sigma_times_sensitivity(size, sigma):
     """Kolmogorov-Smirnov against N(0, (sigma S / b)^2); false-alarm rate 1e-4 per case, seed fixed."""
     step = make_step(DPSGD(3.0), SeededRandomness(1), sigma=sigma)
-    step.parameters[0].data = torch.zeros(DIMENSION)
-    gradients, groups = torch.zeros(size, DIMENSION), torch.zeros(size, dtype=torch.int64)
-    draws = torch.cat([private_gradient(step, gradients, groups) for _ in range(2000)]).numpy()
+    gradients, groups = torch.zeros(size, DIMENSION), nobody(size)
+    draws = torch.cat([private_gradient(step, gradients, groups) for _ in range(1000)]).numpy()
     assert stats.kstest(draws, "norm", args=(0, sigma * 3.0 / EXPECTED)).pvalue > 1e-4
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4 / math.sqrt(len(draws))
 
 
-@pytest.mark.parametrize("groups", [[0, 0, 1, 1], []], ids=["four examples", "nobody"])
+@pytest.mark.parametrize("groups", [[0, 0, 1, 1], []], ids=["four examples", "empty sample"])
 def test_statistics_are_the_samples_own_plus_noise_of_their_own_scale(groups):
-    """sigma_s = 10 sigma for Naive. Of an empty sample, noise alone: whoever is made up to shape it would be
-    one example more."""
-    policy = Naive(1.0, GROUPS)
-    released: list[Tensor] = []
-    policy.observe = released.append  # type: ignore[method-assign]
-    step = make_step(policy, SeededRandomness(2), sigma=0.7)
-    private_gradient(step, torch.ones(len(groups), DIMENSION), torch.tensor(groups, dtype=torch.int64))
+    """sigma_s = 10 sigma for Naive. Of an empty sample noise alone: the made-up example that shapes it does not count."""
+    step = make_step(Naive(1.0), SeededRandomness(2), sigma=0.7)
+    with releases() as released:
+        private_gradient(step, torch.ones(len(groups), DIMENSION), torch.tensor(groups, dtype=torch.int64))
     counts = torch.bincount(torch.tensor(groups, dtype=torch.int64), minlength=GROUPS)
-    noisy = counts + 7.0 * SeededRandomness(2).normal(GROUPS)
-    assert torch.equal(released[0], ((noisy / grid(7.0)).round() * grid(7.0)).float())
+    assert torch.equal(released[0], on_grid(counts + 7.0 * SeededRandomness(2).normal(GROUPS), 7.0))
 
 
-@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6))
-def test_each_parameter_gets_noise_of_its_own(sizes):
-    """However draws are cut up among parameters: no number is left bare, and none is used twice."""
-
-    class Counting(NoNoise):
-        drawn = 0
-
-        def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
-            assert count <= 5
-            self.drawn += count
-            return deviation * torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
-
-    step = make_step(DPSGD(1.0), Counting(), sigma=1.0)
-    step.parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
-    with mock.patch("equidp.kernel.noisy_sum._NOISE_BLOCK", 5):
-        step._add_noise(1.0)
-    noise = torch.cat([parameter.grad for parameter in step.parameters]) * EXPECTED
-    assert_allclose(noise.numpy(), np.arange(1, sum(sizes) + 1), rtol=1e-6)
+def test_statistics_of_one_step_go_into_the_weights_of_the_same_step():
+    """As Andrew et al. compose them: the gradient query reads the state after the statistics query of its sample."""
+    step = make_step(Naive(1.0), NoNoise())
+    gradient = private_gradient(step, torch.tensor([[3.0, 0, 0, 0]] * 4), torch.tensor([0, 0, 1, 1]))
+    theta = EXPECTED / GROUPS / torch.tensor([2.0, 2.0, 1.0])
+    torch.testing.assert_close(step.state.theta, theta)
+    torch.testing.assert_close(float(gradient[0]) * EXPECTED, float(4 * theta[0]))
 
 
-def step_with_sum(total: Tensor) -> tuple[PrivateStep, torch.nn.Parameter]:
-    """A step of noise multiplier 0.7 whose engine is done: the sum waits in the gradient for its noise."""
-    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
-    parameter = torch.nn.Parameter(torch.zeros_like(total))
-    step.parameters, parameter.grad = [parameter], total.clone()
-    return step, parameter
+class Sums:
+    """An engine whose weighted sum is what it was given, in as many parameters."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], sums: list[Tensor | None]) -> None:
+        self.parameters, self.sums = parameters, sums
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        return MeasuredBatch(torch.ones(len(inputs)), self._add)
+
+    def _add(self, weights: Tensor) -> None:
+        for parameter, total in zip(self.parameters, self.sums, strict=True):
+            parameter.grad = total
 
 
-def mean_on_grid(sums: Tensor, deviation: float) -> Tensor:
-    return (sums / grid(deviation)).round() * (grid(deviation) / EXPECTED)
+def noisy_means(sums: list[Tensor | None], like: list[Tensor], sigma: float = 0.7) -> list[Tensor]:
+    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=sigma)
+    step.parameters = [torch.nn.Parameter(torch.zeros_like(each)) for each in like]
+    step.engine = Sums(step.parameters, sums)
+    step(torch.ones(1, 1), torch.zeros(1), nobody(1))
+    return [parameter.grad for parameter in step.parameters]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_digits_below_the_noises_grid_are_gone(dtype):
-    """They would tell which sum the noise was added to: of its values a computer reaches some and not others
-    (Mironov, 2012)."""
-    gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-    step, parameter = step_with_sum(gradient)
-    step.expected_batch_size = 4.0  # which loses nothing
-    step._add_noise(1.0)
-    assert (4 * parameter.grad / grid(0.7) % 1 == 0).all()
-    released = private_sum(torch.rand(9, 50), bound=3.0, noise_multiplier=2.0, randomness=SeededRandomness(0))
-    assert (released / grid(6.0) % 1 == 0).all()
+def on_grid(values: Tensor, deviation: float) -> Tensor:
+    return (values / grid(deviation)).round() * grid(deviation)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_noise_is_added_in_float64_before_all_rounding(dtype):
-    gradient = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
-    step, parameter = step_with_sum(gradient)
-    step._add_noise(3.0)
-    noise = SeededRandomness(6).normal(5000)
-    assert torch.equal(parameter.grad, mean_on_grid(gradient.double() + 2.1 * noise, 2.1).to(dtype))
+def test_each_parameter_gets_noise_of_its_own_also_without_a_gradient():
+    """No two share draws, and one that the batch does not reach shows so little."""
+    sizes = [3, 0, 7, 1]
+    like = [torch.zeros(size) for size in sizes]
+    means = noisy_means([None, torch.zeros(0), torch.full((7,), 2.0), None], like)
+    total = torch.cat([torch.zeros(3), torch.full((7,), 2.0), torch.zeros(1)]).double()
+    expected = on_grid(total + 0.7 * SeededRandomness(6).normal(sum(sizes)), 0.7) / EXPECTED
+    torch.testing.assert_close(torch.cat(means), expected.float())
 
 
-@pytest.mark.parametrize("gradient", [torch.ones(4, 6).t(), None], ids=["of a batch", "of nobody"])
+@pytest.mark.parametrize("gradient", [torch.ones(4, 6).t(), None], ids=["of a batch", "of an empty sample"])
 def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
-    step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=0.7)
-    parameter = torch.nn.Parameter(torch.zeros(4, 6).t())
-    step.parameters, parameter.grad = [parameter], gradient
+    mean = noisy_means([gradient], [torch.zeros(4, 6).t()])[0]
     total = 0.0 if gradient is None else 1.0
-    step._add_noise(1.0)
     noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    assert torch.equal(parameter.grad, mean_on_grid(total + 0.7 * noise, 0.7).float())
+    torch.testing.assert_close(mean, (on_grid(total + 0.7 * noise, 0.7) / EXPECTED).float(), rtol=0, atol=0)
 
 
-def test_the_ledger_is_charged_before_noise_is_drawn():
-    """A step that dies while it draws noise is spent."""
+class Failing(NoNoise):
+    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
+        raise OSError("no entropy")
 
-    class Failing(NoNoise):
-        def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
-            raise OSError("no entropy")
 
-    ledger = MemoryLedger()
-    step = make_step(DPSGDF(1.0, GROUPS), Failing(), sigma=1.0, ledger=ledger)
+@pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f"])
+def test_a_step_that_fails_while_it_draws_noise_is_spent_and_shows_no_sum(name):
+    step = make_step(POLICIES[name], Failing(), sigma=1.0)
     with pytest.raises(OSError, match="no entropy"):
-        private_gradient(step, torch.ones(2, DIMENSION), torch.zeros(2, dtype=torch.int64))
-    assert ledger.entries == ((StepEvent(0.1, 1.0, 10.0), 1),)
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert step.ledger.entries == ((StepEvent(0.1, 1.0, 10.0 if name == "dpsgd-f" else None), 1),)
+    assert step.parameters[0].grad is None
+
+
+class Refusing(Ledger):
+    """A ledger that cannot record."""
+
+    entries = ()
+
+    def spend(self, event: StepEvent) -> None:
+        raise BudgetError("cannot record")
+
+    def expect(self, event: StepEvent, steps: int) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+def test_a_ledger_that_cannot_record_ends_the_step_before_the_sample_is_looked_at():
+    step = make_step(POLICIES["dpsgd-f"], Failing(), ledger=Refusing())
+    step.engine = lambda inputs, targets: pytest.fail("the engine saw the sample")
+    step.parameters[0].grad = torch.ones(DIMENSION)
+    with pytest.raises(BudgetError, match="cannot record"):
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert step.parameters[0].grad is None
+
+
+def test_gradients_from_before_are_replaced():
+    step = make_step(DPSGD(1.0), NoNoise())
+    step.parameters[0].grad = torch.full((DIMENSION,), 9.0)
+    assert private_gradient(step, torch.empty(0, DIMENSION), nobody(0)).tolist() == [0.0] * DIMENSION
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(rows=examples, physical=st.integers(1, 7))
 def test_a_batch_in_parts_gives_what_it_gives_whole(name, rows, physical):
-    policies = POLICIES[name](), POLICIES[name]()
-    whole = private_gradient(make_step(policies[0], SeededRandomness(3)), *as_batch(rows))
-    step = make_step(policies[1], SeededRandomness(3), physical_batch_size=physical)
-    torch.testing.assert_close(private_gradient(step, *as_batch(rows)), whole)
-    assert step.ledger.steps == 1
-    assert policies[0].sensitivity == policies[1].sensitivity
+    whole = make_step(POLICIES[name], SeededRandomness(3))
+    parts = make_step(POLICIES[name], SeededRandomness(3), physical_batch_size=physical)
+    torch.testing.assert_close(
+        private_gradient(parts, *as_batch(rows)), private_gradient(whole, *as_batch(rows))
+    )
+    assert parts.ledger.steps == 1
+    torch.testing.assert_close(parts.state, whole.state, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "naive"])
@@ -427,13 +476,32 @@ def test_a_part_that_fails_leaves_no_sum_behind(name):
                 raise RuntimeError("out of memory")
             return super().__call__(inputs, targets)
 
-    step = make_step(POLICIES[name](), SeededRandomness(0), physical_batch_size=2)
+    step = make_step(POLICIES[name], SeededRandomness(0), physical_batch_size=2)
     step.engine = FailsLater(step.parameters[0])
     gradients = torch.cat([torch.ones(2, DIMENSION), torch.full((1, DIMENSION), 7.0)])
     with pytest.raises(RuntimeError, match="out of memory"):
-        private_gradient(step, gradients, torch.zeros(3, dtype=torch.int64))
+        private_gradient(step, gradients, nobody(3))
     assert step.parameters[0].grad is None
     assert step.ledger.steps == 1
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "naive"])
+@pytest.mark.parametrize("physical", [1, 2, 3])
+def test_the_engine_sees_no_more_than_a_physical_batch_and_everybody_once_a_query(name, physical):
+    step = make_step(POLICIES[name], NoNoise(), physical_batch_size=physical)
+    given, seen = GivenGradients(step.parameters[0]), []
+
+    def engine(inputs: Tensor, targets: Tensor) -> Measured:
+        seen.append(inputs[:, 0].tolist())
+        return given(inputs, targets)
+
+    step.engine = engine
+    gradients = torch.arange(1.0, 6.0).reshape(5, 1) * torch.ones(1, DIMENSION)
+    private_gradient(step, gradients, nobody(5))
+    assert max(map(len, seen)) == physical
+    assert sorted(value for part in seen for value in part) == sorted(
+        gradients[:, 0].tolist() * (1 if name == "dpsgd" else 2)
+    )
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
@@ -444,44 +512,71 @@ def test_a_physical_batch_of_no_size_is_refused(size):
 
 def test_plain_sgd_sums_everything_and_is_refused_with_noise():
     gradient = private_gradient(
-        make_step(SGD(), NoNoise(), sigma=0.0),
-        1e6 * torch.ones(2, DIMENSION),
-        torch.zeros(2, dtype=torch.int64),
+        make_step(SGD(), NoNoise(), sigma=0.0), 1e6 * torch.ones(2, DIMENSION), nobody(2)
     )
     torch.testing.assert_close(gradient, torch.full((DIMENSION,), 2e6 / EXPECTED))
     with pytest.raises(PolicyError, match="sensitivity inf"):
-        private_gradient(
-            make_step(SGD(), NoNoise()), torch.ones(1, DIMENSION), torch.zeros(1, dtype=torch.int64)
-        )
+        private_gradient(make_step(SGD(), NoNoise()), torch.ones(1, DIMENSION), nobody(1))
+
+
+@dataclass(frozen=True)
+class Says(DPSGD):
+    """A policy of any sensitivity."""
+
+    value: float = 1.0
+
+    def sensitivity(self, state: Any) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_sensitivity_that_noise_cannot_be_scaled_to_is_refused(value):
+    step = make_step(Says(1.0, value), NoNoise())
+    for ask in (
+        lambda: private_gradient(step, torch.ones(1, DIMENSION), nobody(1)),
+        lambda: step.rehearse(nobody(1)),
+    ):
+        with pytest.raises(PolicyError, match=f"Says has sensitivity {value}; expected a finite number > 0"):
+            ask()
+    assert step.parameters[0].grad is None
 
 
 def test_an_event_that_hides_the_statistics_is_refused():
-    policy = Naive(1.0, GROUPS)
-    policy.prepare(noise_multiplier=1.0, expected_batch_size=EXPECTED)
     parameter = torch.nn.Parameter(torch.zeros(DIMENSION))
-    with pytest.raises(SettingError, match="statistics noise None"):
+    with pytest.raises(SettingError, match="statistics noise None, and the policy uses 10"):
         PrivateStep(
             GivenGradients(parameter),
-            policy,
+            Naive(1.0),
             [parameter],
             event=StepEvent(0.1, 1.0),
             expected_batch_size=EXPECTED,
+            num_groups=GROUPS,
             ledger=MemoryLedger(),
             randomness=NoNoise(),
         )
 
 
-def test_private_sum_bounds_each_row():
-    rows = torch.tensor([[3.0, 4.0], [0.0, 0.5], [torch.nan, 0.0], [torch.inf, 0.0]])
-    total = private_sum(rows, bound=1.0, noise_multiplier=1e-9, randomness=NoNoise())
-    torch.testing.assert_close(total, torch.tensor([0.6, 1.3], dtype=torch.float64))
+def test_frozen_parameters_get_no_gradient():
+    step = make_step(DPSGD(1.0), SeededRandomness(0))
+    frozen = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+    step = PrivateStep(
+        step.engine,
+        step.policy,
+        [frozen, *step.parameters],
+        event=step.event,
+        expected_batch_size=EXPECTED,
+        num_groups=GROUPS,
+        ledger=step.ledger,
+        randomness=step.randomness,
+    )
+    private_gradient(step, torch.ones(1, DIMENSION), nobody(1))
+    assert frozen.grad is None
 
 
 @pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
 @pytest.mark.parametrize("physical", [None, 2])
 def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
-    """Limits go to the example whose index they were asked for, past one whose gradient is not finite; above
-    1 they mean 1."""
+    """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they mean 1."""
     asked = {}
 
     def limits(indices: Tensor, norms: Tensor) -> Tensor:
@@ -492,13 +587,13 @@ def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
 
     gradients = torch.zeros(5, DIMENSION)
     gradients[range(5), [0, 1, 1, 2, 3]] = torch.tensor([40.0, math.nan, 40.0, 40.0, 40.0])
-    step = make_step(POLICIES[policy](), NoNoise(), physical_batch_size=physical)
+    step = make_step(POLICIES[policy], NoNoise(), physical_batch_size=physical)
     step.share_limits = limits
-    step(gradients, torch.zeros(5), torch.zeros(5, dtype=torch.int64), torch.arange(10, 15))
+    step(gradients, torch.zeros(5), nobody(5), torch.arange(10, 15))
     assert set(asked) == {10, 12, 13, 14}
     assert set(asked.values()) == {40.0}
     total = step.parameters[0].grad * EXPECTED
-    whole = step.policy.sensitivity
+    whole = step.policy.sensitivity(step.state)
     torch.testing.assert_close(total, torch.tensor([0.25 * whole, whole, 0.0, 0.0]))
 
 
@@ -506,5 +601,5 @@ def test_share_limits_of_a_wrong_shape_are_refused():
     step = make_step(Overwriting(), NoNoise())
     step.share_limits = lambda indices, norms: torch.ones(1)
     with pytest.raises(PolicyError, match="share limits have shape"):
-        private_gradient(step, torch.ones(3, DIMENSION), torch.zeros(3, dtype=torch.int64))
+        private_gradient(step, torch.ones(3, DIMENSION), nobody(3))
     assert step.parameters[0].grad is None

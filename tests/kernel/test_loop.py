@@ -1,0 +1,237 @@
+"""A Poisson sample is used once and complete, or charged anyway; the optimizer sees private gradients alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equidp.errors import SettingError
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.step import PrivateStep
+from equidp.policies import DPSGD
+from support.given_gradients import GivenGradients
+
+N, RATE, D = 40, 0.25, 3
+EVENT = StepEvent(RATE, 1e-9)
+
+
+class Model(nn.Module):
+    """Parameters that the step's noise covers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(D))
+
+
+def load(samples: Iterable[Tensor]) -> Iterator[Batch]:
+    """Examples whose gradients are known: the i-th has i in its second place."""
+    for sample in samples:
+        inputs = torch.stack([torch.ones(len(sample)), sample.float(), torch.zeros(len(sample))], dim=1)
+        yield Batch(inputs, torch.zeros(len(sample)), torch.zeros(len(sample), dtype=torch.int64), sample)
+
+
+def make_loop(
+    *,
+    steps: int = 5,
+    rate: float = RATE,
+    seed: int = 0,
+    ledger: MemoryLedger | None = None,
+    load: Callable[[Iterable[Tensor]], Iterator[Batch]] = load,
+    extra: tuple[nn.Parameter, ...] = (),
+) -> PrivateLoop:
+    model = Model()
+    event = StepEvent(rate, 1e-9)
+    step = PrivateStep(
+        GivenGradients(model.weight),
+        DPSGD(1e6),
+        list(model.parameters()),
+        event=event,
+        expected_batch_size=rate * N,
+        num_groups=1,
+        ledger=MemoryLedger() if ledger is None else ledger,
+        randomness=SeededRandomness(seed),
+    )
+    optimizer = torch.optim.SGD([*model.parameters(), *extra], lr=1.0)
+    return PrivateLoop(step, model, optimizer, num_examples=N, steps=steps, load=load)
+
+
+def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged_once():
+    """Noise of 1e-3 beside gradients of 1: only the sum over the sample, over b, can have moved the weight so."""
+    loop = make_loop()
+    for taken, batch in enumerate(loop.batches(), 1):
+        before = loop.model.weight.detach().clone()
+        loop.take(batch)
+        moved = before - loop.model.weight.detach()
+        torch.testing.assert_close(moved, batch.inputs.sum(dim=0) / (RATE * N), rtol=0, atol=0.01)
+        assert loop.steps_done == taken
+    assert loop.private_step.ledger.entries == ((EVENT, 5),)
+    assert list(loop.batches()) == []
+
+
+def test_samples_are_drawn_at_the_rate_that_the_event_charges():
+    """Each example on its own: mean and variance of the sizes within 5 standard errors, false alarm below 1e-5."""
+    sizes = torch.tensor([float(len(batch.indices)) for batch in make_loop(steps=2000).batches()])
+    variance = N * RATE * (1 - RATE)
+    assert len(sizes) == 2000
+    assert abs(sizes.mean() - N * RATE) < 5 * (variance / 2000) ** 0.5
+    assert abs(sizes.var() - variance) < 5 * variance * (2 / 2000) ** 0.5
+
+
+def test_an_empty_sample_is_a_step_like_any_other():
+    loop = make_loop(steps=40, rate=0.02)
+    sizes = []
+    for batch in loop.batches():
+        sizes.append(len(batch.indices))
+        loop.take(batch)
+    assert 0 in sizes
+    assert loop.steps_done == 40
+
+
+@pytest.mark.parametrize("error", [OSError("cannot be read"), SystemExit(3), MemoryError()], ids=repr)
+def test_a_sample_that_fails_to_load_is_charged(error):
+    """The failure tells that some example was drawn; uncharged, it could be drawn again until it succeeds."""
+
+    def fails(samples: Iterable[Tensor]) -> Iterator[Batch]:
+        for at, batch in enumerate(load(samples)):
+            if at == 1:
+                raise error
+            yield batch
+
+    loop = make_loop(load=fails)
+    batches = loop.batches()
+    loop.take(next(batches))
+    with pytest.raises(type(error)):
+        next(batches)
+    assert loop.steps_done == 2
+
+
+def test_an_interrupt_while_loading_is_not_charged():
+    """It comes from outside and says nothing of the sample."""
+
+    def interrupted(samples: Iterable[Tensor]) -> Iterator[Batch]:
+        raise KeyboardInterrupt
+        yield
+
+    loop = make_loop(load=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(loop.batches())
+    assert loop.steps_done == 0
+
+
+def test_a_sample_that_finds_no_room_on_the_device_is_charged(monkeypatch):
+    """Whether it does tells how large it is."""
+    loop = make_loop()
+    batch = next(loop.batches())
+
+    def full(_: Batch) -> Batch:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(loop, "on_device", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        loop.take(batch)
+    assert loop.steps_done == 1
+
+
+def test_a_step_takes_the_last_sample_once():
+    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too little."""
+    loop = make_loop()
+    batches = loop.batches()
+    first, second = next(batches), next(batches)
+    own = Batch(*(part[:1] for part in next(load([torch.arange(len(second.indices))]))))
+    subset = Batch(*(part[1:] for part in second))
+    for batch in (own, first, subset, second._replace(indices=second.indices.flip(0))):
+        with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
+            loop.take(batch)
+    assert loop.steps_done == 0
+    loop.take(second)
+    with pytest.raises(SettingError, match="was used already"):
+        loop.take(second)
+    assert loop.steps_done == 1
+
+
+@pytest.mark.parametrize("part", ["inputs", "targets", "groups"])
+@pytest.mark.parametrize("change", [lambda part: part.repeat_interleave(2, dim=0), lambda part: part[1:]])
+def test_parts_of_another_length_are_refused(part, change):
+    loop = make_loop()
+    batch = next(loop.batches())
+    with pytest.raises(SettingError, match="of another number of examples than was drawn"):
+        loop.take(batch._replace(**{part: change(getattr(batch, part))}))
+    assert loop.steps_done == 0
+
+
+def test_inputs_may_be_changed_example_by_example():
+    """As augmentation and devices do."""
+    loop = make_loop()
+    batch = next(loop.batches())
+    loop.take(Batch(-batch.inputs, *(part.clone() for part in batch[1:])))
+    torch.testing.assert_close(
+        loop.model.weight.detach(), batch.inputs.sum(0) / (RATE * N), rtol=0, atol=0.01
+    )
+
+
+def test_a_step_that_fails_uses_its_sample_up():
+    loop = make_loop()
+    batch = next(loop.batches())
+
+    def broken(inputs: Tensor, targets: Tensor) -> None:
+        raise RuntimeError("no memory")
+
+    loop.private_step.engine = broken
+    for message in ("no memory", "was used already"):
+        with pytest.raises((RuntimeError, SettingError), match=message):
+            loop.take(batch)
+    assert loop.steps_done == 1
+    assert loop.model.weight.tolist() == [0.0] * D
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.weight.requires_grad_(False), "frozen or unfrozen"),
+        (lambda model: model.register_parameter("late", nn.Parameter(torch.zeros(2))), "added, removed or replaced"),
+        (lambda model: model.register_parameter("weight", None), "added, removed or replaced"),
+        (lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(D))), "added, removed or replaced"),
+    ],
+    ids=["frozen", "added", "removed", "replaced"],
+)  # fmt: skip
+def test_a_model_that_the_noise_does_not_cover_is_refused_before_it_costs(change, message):
+    loop = make_loop()
+    batch = next(loop.batches())
+    change(loop.model)
+    with pytest.raises(SettingError, match=message):
+        loop.take(batch)
+    assert loop.steps_done == 0
+
+
+def test_gradients_that_the_noise_does_not_cover_are_dropped():
+    """The optimizer may hold a layer that was frozen after a try, or another model."""
+    other = nn.Parameter(torch.zeros(2))
+    loop = make_loop(extra=(other,))
+    batch = next(loop.batches())
+    other.grad = torch.ones(2)
+    loop.take(batch)
+    assert other.tolist() == [0.0, 0.0]
+    assert other.grad is None
+
+
+def test_a_loop_goes_on_with_the_steps_that_the_ledger_leaves():
+    """Steps of other kinds in the ledger are not taken for its own."""
+    other = StepEvent(0.5, 2.0)
+    ledger = MemoryLedger(((EVENT, 2), (other, 7)))
+    loop = make_loop(ledger=ledger)
+    assert loop.steps_done == 2
+    assert len(list(loop.batches())) == 3
+    assert not loop.begun
+
+
+def test_the_ledger_is_told_how_many_steps_are_to_come(monkeypatch):
+    expected = []
+    loop = make_loop()
+    monkeypatch.setattr(loop.private_step.ledger, "expect", lambda *announced: expected.append(announced))
+    next(loop.batches())
+    assert expected == [(EVENT, 5)]

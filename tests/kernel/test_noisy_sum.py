@@ -1,0 +1,117 @@
+"""Noisy sums: rows are bounded, noise has its scale, is added in float64 and leaves no digits below its grid."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from equidp.errors import SettingError
+from equidp.kernel import noisy_sum
+from equidp.kernel.noise import SeededRandomness, grid
+from equidp.kernel.noisy_sum import add_noise, noisy, private_sum
+
+inf, nan = math.inf, math.nan
+ROWS = torch.tensor([[3.0, 4.0], [0.0, 0.5], [nan, 0.0], [inf, 0.0], [0.0, 0.0]])
+BOUNDED = torch.tensor([0.6, 1.3], dtype=torch.float64)
+
+
+def on_grid(values: Tensor, deviation: float) -> Tensor:
+    return (values / grid(deviation)).round() * grid(deviation)
+
+
+class CountUp:
+    """Draws 1, 2, 3, ... in place of noise: what is drawn where can be read off."""
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.drawn, self.most = 0, most
+
+    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
+        assert count <= self.most
+        self.drawn += count
+        return deviation * torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bound", [1.0, 3.0])
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "rows", [torch.empty(0, 3), torch.full((4, 3), nan), torch.zeros(2, 3)], ids=["none", "NaN", "zero"]
+)
+def test_without_rows_that_count_the_sum_is_noise_of_scale_sigma_times_bound(rows, bound, sigma):
+    """Kolmogorov-Smirnov against N(0, (sigma bound)^2); false-alarm rate 1e-4 per case, seed fixed."""
+    source = SeededRandomness(1)
+    draws = torch.cat(
+        [private_sum(rows, bound=bound, noise_multiplier=sigma, randomness=source) for _ in range(700)]
+    ).numpy()
+    assert stats.kstest(draws, "norm", args=(0, sigma * bound)).pvalue > 1e-4
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4 / math.sqrt(len(draws))
+
+
+def test_noise_is_added_to_the_sum_of_the_bounded_rows():
+    released = private_sum(ROWS, bound=1.0, noise_multiplier=2.0, randomness=SeededRandomness(4))
+    noise = SeededRandomness(4).normal(2)
+    torch.testing.assert_close(released, on_grid(BOUNDED + 2.0 * noise, 2.0), rtol=0, atol=grid(2.0))
+
+
+def test_without_noise_the_sum_of_the_bounded_rows_is_exact_and_nothing_is_drawn():
+    source = CountUp()
+    released = private_sum(ROWS, bound=1.0, noise_multiplier=0.0, randomness=source)
+    torch.testing.assert_close(released, BOUNDED)
+    assert source.drawn == 0
+
+
+@given(
+    rows=st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), max_size=5),
+    extra=st.tuples(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300)),
+    bound=st.sampled_from([0.5, 1.0, 20.0]),
+)
+def test_one_row_moves_the_sum_before_noise_by_at_most_the_bound(rows, extra, bound):
+    sums = [
+        private_sum(
+            torch.tensor(given, dtype=torch.float64).reshape(-1, 2), bound=bound, noise_multiplier=0.0, randomness=CountUp()
+        )
+        for given in (rows, [*rows, extra])
+    ]  # fmt: skip
+    assert torch.linalg.vector_norm(sums[1] - sums[0]) <= bound * (1 + 1e-9)
+
+
+def test_digits_below_the_noises_grid_are_gone():
+    """They would tell which sum the noise was added to: of its values a computer reaches some only (Mironov, 2012)."""
+    released = private_sum(torch.rand(9, 50), bound=3.0, noise_multiplier=2.0, randomness=SeededRandomness(0))
+    assert (released / grid(6.0) % 1 == 0).all()
+    mean = noisy([torch.rand(50), torch.rand(7)], 0.7, SeededRandomness(0), divisor=4.0)
+    assert (4 * mean / grid(0.7) % 1 == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_noise_is_added_in_float64_before_all_rounding(dtype):
+    total = torch.randn(5000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    means = [total.clone()]
+    add_noise(means, 2.1, SeededRandomness(6), divisor=5.0)
+    expected = on_grid(total.double() + 2.1 * SeededRandomness(6).normal(5000), 2.1) / 5.0
+    assert means[0].dtype == dtype
+    torch.testing.assert_close(
+        means[0], expected.to(dtype), rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=grid(2.1)
+    )
+
+
+@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_each_number_gets_noise_of_its_own(sizes):
+    """However draws are cut up among tensors: no number is left bare, and no draw is used twice."""
+    totals = [torch.zeros(size) for size in sizes]
+    with mock.patch.object(noisy_sum, "_NOISE_BLOCK", 5):
+        add_noise(totals, 1.0, CountUp(most=5), divisor=2.0)
+    noise = 2.0 * torch.cat(totals)
+    torch.testing.assert_close(noise, torch.arange(1.0, sum(sizes) + 1))
+
+
+def test_noise_too_small_for_a_grid_is_refused():
+    with pytest.raises(SettingError, match="expected at least"):
+        private_sum(torch.ones(1, 2), bound=1.0, noise_multiplier=1e-200, randomness=SeededRandomness(0))
