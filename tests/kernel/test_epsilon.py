@@ -57,7 +57,8 @@ def test_the_classic_conversion_gives_what_xu_et_al_print(setting, printed):
 
 
 def test_two_queries_on_one_sample_are_not_two_samples():
-    """q 0.01, T 6000, multipliers 2.0 and 1.0: 6.37 jointly (Renyi); with a sample each 5.48: too low."""
+    """q 0.01, T 6000, multipliers 2.0 and 1.0: jointly 6.37 (Renyi); as if each had its own sample, 5.48,
+    which is too low."""
     joint = epsilon(((StepEvent(0.01, 1.0, 2.0), 6000),), 1e-5, "rdp")
     apart = epsilon(((StepEvent(0.01, 1.0), 6000), (StepEvent(0.01, 2.0), 6000)), 1e-5, "rdp")
     assert joint == pytest.approx(6.37, abs=0.01)
@@ -209,7 +210,8 @@ def test_the_meter_counts_what_was_spent_before():
     ("steps", "distance", "delta"), [(1000, 3.0, 1e-12), (100_000, 1.0, 1e-12), (10**6, 3.0, 1e-9)]
 )
 def test_epsilon_at_the_smallest_deltas_is_not_below_the_gaussian_mechanisms_own(steps, distance, delta):
-    """Balle and Wang 2018, Theorem 8, where rounding in dp_accounting's transforms is as large as delta."""
+    """Balle and Wang 2018, Theorem 8: where dp_accounting loses in its transforms as much as there is of
+    delta."""
     found = epsilon(((StepEvent(1.0, steps**0.5 / distance, None), steps),), delta)
     tail = stats.norm.cdf(distance / 2 - found / distance)
     exact = tail - np.exp(found + stats.norm.logcdf(-distance / 2 - found / distance))

@@ -1,4 +1,5 @@
-"""The ledger on disk never counts less than was spent: after a kill, a full disk or an edit."""
+"""The ledger on disk never says less than was spent: not after a kill, a full disk, an edit, or beside a
+second process."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def spend(path, steps, *, expected=0, event=STEP, close=True) -> None:
         ledger.spend(event)
     if close:
         ledger.close()
-    else:
+    else:  # as a kill leaves it
         ledger.abandon()
 
 
@@ -59,7 +60,8 @@ def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, ste
 
 @given(kinds=st.lists(st.sampled_from([STEP, OTHER]), min_size=1, max_size=40), expected=st.integers(0, 40))
 def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected):
-    """A release between steps is not paid from their block; after a kill neither kind is undercounted."""
+    """A release between training steps is not paid from their block; after a kill neither kind counts less
+    than was spent."""
     path = tmp_path_factory.mktemp("kinds") / "ledger"
     ledger = LedgerFile(path)
     ledger.expect(STEP, expected)
@@ -85,7 +87,7 @@ def test_settling_twice_writes_nothing_twice(tmp_path):
 
 @pytest.mark.parametrize("unspent", [-1, 4])
 def test_more_given_back_than_was_paid_is_refused(tmp_path, unspent):
-    """A line that only someone who computes checksums can write."""
+    """Nobody can write such a line but with the right checksums."""
     path = tmp_path / "ledger"
     records = [
         {"equidp_ledger": 1},
@@ -346,7 +348,7 @@ def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_count
 
 
 def test_nothing_is_spent_from_a_block_that_may_have_been_given_back(tmp_path, monkeypatch):
-    """The line that gives the rest back may be on disk, though syncing it failed."""
+    """The line that gives the rest back is on disk, as far as anyone knows, though syncing it failed."""
     path = tmp_path / "ledger"
     ledger = LedgerFile(path)
     ledger.expect(STEP, 100)

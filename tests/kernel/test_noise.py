@@ -36,7 +36,8 @@ def test_distributions(source):
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_standard_deviation_is_one(source):
-    """Within 5 standard errors, 0.8%: noise too small understates epsilon. False alarms below 1e-6."""
+    """Within 5 standard errors, 0.8%: noise that is a little small is epsilon a little understated. False
+    alarms below 1e-6."""
     draws = source().normal(200_000)
     assert abs(float(draws.std()) - 1) < 5 / (2 * len(draws)) ** 0.5
     assert abs(float(draws.mean())) < 5 / len(draws) ** 0.5
@@ -53,7 +54,7 @@ def test_draws_never_repeat(source, size):
     assert len(set(uniform.tolist())) == 2 * size
 
 
-def test_no_draws_are_an_empty_array():
+def test_no_noise_for_nobody():
     for source in SOURCES.values():
         assert source().normal(0).shape == (0,)
         assert source().uniform(0).shape == (0,)
@@ -73,7 +74,8 @@ def test_the_extreme_words_stay_inside_the_open_interval(word):
 
 @given(words=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_a_normal_draw_is_the_quantile_of_its_word(words):
-    """Equals scipy's normal quantile far into both tails: of 53 bits of each word, in the tails of all 64."""
+    """Far into both tails, beside scipy's inverse of the normal distribution: 53 bits of each word, in the
+    tails all 64."""
 
     class Given(Randomness):
         def words(self, count):
@@ -89,7 +91,8 @@ def test_a_normal_draw_is_the_quantile_of_its_word(words):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_neighbouring_words_far_out_are_no_further_apart_than_a_grid_point_is_wide(sign):
-    """A gap wider than the grid would reveal which sum it was: none up to 8 standard deviations."""
+    """A gap wider than the grid is an outcome that one sum can have and another cannot: none up to 8 standard
+    deviations."""
     end = 2**63 - 1 if sign > 0 else -(2**63)
     words = [end - sign * (2**power + step) for power in range(11, 53) for step in (0, 1)]
 

@@ -15,7 +15,7 @@ from equidp.kernel.sampling import PoissonSampler
 
 
 def indicators(n: int, q: float, steps: int, randomness: object) -> np.ndarray:
-    """[steps, n]: which example is in which sample."""
+    """[steps, n]: who is in which sample."""
     taken = np.zeros((steps, n), dtype=bool)
     for step, sample in enumerate(PoissonSampler(n, q, steps, randomness)):
         taken[step, sample.numpy()] = True
@@ -25,7 +25,8 @@ def indicators(n: int, q: float, steps: int, randomness: object) -> np.ndarray:
 @pytest.mark.parametrize("randomness", [SeededRandomness(0), SystemRandomness()], ids=["seeded", "system"])
 @pytest.mark.parametrize("q", [0.01, 0.3, 0.9])
 def test_sizes_are_binomial(randomness, q):
-    """Mean and variance within 5 standard errors (false alarm below 1e-5 each): no fixed-size batches."""
+    """Mean and variance within 5 standard errors (false alarm below 1e-5 each): Poisson sampling, not
+    fixed-size batches."""
     n, steps = 200, 4000
     sizes = indicators(n, q, steps, randomness).sum(axis=1)
     variance = n * q * (1 - q)
@@ -34,7 +35,8 @@ def test_sizes_are_binomial(randomness, q):
 
 
 def test_every_example_has_the_same_rate():
-    """Chi-square over examples, also across steps and blocks; false-alarm rate 1e-4, seed fixed."""
+    """Chi-square over examples, also across the borders of steps and blocks; false-alarm rate 1e-4, seed
+    fixed."""
     n, q, steps = 50, 0.07, 5000
     counts = indicators(n, q, steps, SeededRandomness(3)).sum(axis=0)
     statistic = ((counts - steps * q) ** 2 / (steps * q * (1 - q))).sum()
@@ -42,7 +44,8 @@ def test_every_example_has_the_same_rate():
 
 
 def test_draws_that_run_out_are_followed_by_more_where_they_ended():
-    """Coins that all fall heads need more draws than expected: no example is left out, not even the first."""
+    """Coins that all fall heads need more draws than were expected: nobody is left out, the first example
+    included."""
 
     class AllHeads:
         def uniform(self, count: int) -> np.ndarray:
@@ -52,7 +55,8 @@ def test_draws_that_run_out_are_followed_by_more_where_they_ended():
 
 
 def test_examples_and_steps_are_independent():
-    """Correlations of examples, within a step and a step later, stay at noise level; seed fixed."""
+    """Correlations between examples in a step, and of an example with itself a step later, stay at noise
+    level; seed fixed."""
     taken = indicators(40, 0.2, 20000, SeededRandomness(4)).astype(float)
     centred = (taken - 0.2) / np.sqrt(0.16)
     limit = 5.5 / np.sqrt(len(taken))
