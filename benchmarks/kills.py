@@ -38,7 +38,8 @@ def main() -> None:
     )
     print("by moment: " + ", ".join(f"{kind} {count}" for kind, count in tally.kills.items()))
     print(
-        f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; torn last lines: {tally.torn}"
+        f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; torn last lines: "
+        f"{tally.torn}"
     )
     print(f"unreadable checkpoints: {tally.unreadable}")
     print(f"steps that drew noise: {tally.drawn:,}; steps counted: {tally.counted:,}")

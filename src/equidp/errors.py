@@ -13,11 +13,11 @@ class EquidpError(Exception):
 
 
 class SettingError(EquidpError, ValueError):
-    """An argument is outside what it may be, alone or together with others."""
+    """An argument is invalid, alone or in combination with others."""
 
 
 class DataError(EquidpError, ValueError):
-    """The data cannot be used as given: a missing file or column, one class only, an empty group, NaN."""
+    """The data cannot be used: a missing file or column, one class only, an empty group, NaN."""
 
 
 class ModelError(EquidpError, ValueError):
@@ -25,11 +25,11 @@ class ModelError(EquidpError, ValueError):
 
 
 class PolicyError(EquidpError):
-    """A policy broke the contract of `equidp.kernel.policy.Policy` in a way that training cannot go on with."""
+    """A policy broke the contract of `equidp.kernel.policy.Policy`, and training cannot continue."""
 
 
 class BudgetError(EquidpError):
-    """A step would spend more privacy than was allowed, or what was spent can no longer be recorded."""
+    """A step would spend more privacy than is allowed, or cannot be recorded."""
 
 
 class CheckpointError(EquidpError):
@@ -37,7 +37,7 @@ class CheckpointError(EquidpError):
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """A signal ended training at the end of a step; the run was saved and can go on.
+    """A signal ended training after a complete step; the run was saved and can be resumed.
 
     Attributes:
         signal: its number.
@@ -49,17 +49,17 @@ class TrainingStopped(KeyboardInterrupt):
 
 
 class PrivacyWarning(UserWarning):
-    """Training goes on, but the guarantee is weaker than a reader might assume."""
+    """The guarantee is weaker than a reader might assume; training continues."""
 
 
 class DataWarning(UserWarning):
-    """Data can be used as given, but part of it tells the model nothing."""
+    """Part of the data tells the model nothing; the rest is used."""
 
 
 class ApproximationWarning(UserWarning):
-    """A figure is less exact than its name says."""
+    """A figure is less exact than its name suggests."""
 
 
 def shape_in_words(values: Tensor, first: str) -> str:
-    """A shape for an error message, which does not tell how many examples were drawn: `[batch, 3]`."""
+    """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

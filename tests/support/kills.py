@@ -1,9 +1,10 @@
 """Kills training at counted events, over and over, and checks what is left each time.
 
-A process kills itself by SIGKILL at its k-th write, sync, checkpoint or draw of noise, so that nothing depends on how
-fast the machine is. After each kill:
+A process kills itself by SIGKILL at its k-th write, sync, checkpoint or draw of noise, so that nothing
+depends on how fast the machine is. After each kill:
 
-- the ledger is whole and counts at least the steps whose noise was drawn (each leaves a byte in a file beforehand);
+- the ledger is whole and counts at least the steps whose noise was drawn (each leaves a byte in a file
+  beforehand);
 - the last checkpoint is whole;
 
 and every run completes, with no more steps than planned but for blocks that were paid for ahead.
@@ -40,8 +41,9 @@ METHODS = ("dpsgd-f", "dpsgd", "global-adapt")
 class Moment(NamedTuple):
     """When a process kills itself: at the `count`-th event of a kind.
 
-    Kinds: "torn line" (half of a line of the ledger is written), "line" (written, not yet synced), "synced line",
-    "noise" (a step is about to draw it), "unnamed checkpoint" (written, under a temporary name), "checkpoint".
+    Kinds: "torn line" (half of a line of the ledger is written), "line" (written, not yet synced), "synced
+    line", "noise" (a step is about to draw it), "unnamed checkpoint" (written, under a temporary name),
+    "checkpoint".
     """
 
     kind: str
@@ -79,7 +81,8 @@ class Tally:
 def kill_over_and_over(
     rounds: int, folder: Path, *, seed: int = 0, kills: int = 6, epochs: float = 40.0
 ) -> Tally:
-    """Trains three methods on scikit-learn's digits, one run after the other; kills each a few times, then lets it end.
+    """Trains three methods on scikit-learn's digits, one run after the other; kills each a few times, then
+    lets it end.
 
     Args:
         rounds: number of runs.

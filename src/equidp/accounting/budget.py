@@ -24,19 +24,19 @@ Entries = tuple[tuple[StepEvent, int], ...]
 class PrivacyBudget:
     """A limit on what all runs on one dataset may spend together; their steps are accounted for together.
 
-    Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before it
-    spends anything.
+    Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before
+    it spends anything.
 
     Args:
         path: a ledger file that outlives the process, used by one process at a time; None: kept in memory.
-        epsilon, delta: the most that all runs together may spend. A file remembers them: leave them out for a file
-            that exists; they cannot be changed.
+        epsilon, delta: the most that all runs together may spend. A file remembers them: leave them out for a
+            file that exists; they cannot be changed.
         accountant: a name from `ACCOUNTANTS`.
         run: a name for what this process does; for readers of the file.
 
     Raises:
-        SettingError: a number outside its range, an unknown accountant, or a new budget without epsilon or delta.
-        BudgetError: the file has another budget, is damaged, in use, or cannot be written.
+        SettingError: a number outside its range, an unknown accountant, or a new budget without epsilon or
+        delta. BudgetError: the file has another budget, is damaged, in use, or cannot be written.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> budget = PrivacyBudget(epsilon=3.0, delta=1e-5, accountant="rdp")
@@ -65,7 +65,8 @@ class PrivacyBudget:
         new = path is None or not _has_a_line(path)
         if new and (epsilon is None or delta is None):
             raise SettingError(
-                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon and "
+                f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
+                "and "
                 "--budget-delta)."
             )
         self.path = path
@@ -91,7 +92,8 @@ class PrivacyBudget:
             if kept[name] != value:
                 self.close()
                 raise BudgetError(
-                    f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not {value}. A "
+                    f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not "
+                    f"{value}. A "
                     f"budget does not change: leave {name} out."
                 )
         return dict(kept)
@@ -109,7 +111,8 @@ class PrivacyBudget:
         """Returns a sentence: steps and epsilon spent, and epsilon left."""
         steps = sum(count for _, count in self.entries)
         return (
-            f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta {self.delta:g}; "
+            f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta "
+            f"{self.delta:g}; "
             f"about {max(0.0, self.epsilon - self.spent()):.4g} is left."
         )
 
@@ -143,12 +146,13 @@ class PrivacyBudget:
         raise BudgetError(
             f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
             f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
-            f"{self._surely_fit(event, steps, self._all_planned()):,} of its steps would fit. Plan for a smaller epsilon or "
+            f"{self._surely_fit(event, steps, self._all_planned()):,} of its steps would fit. Plan for a "
+            "smaller epsilon or "
             "fewer steps; nothing was spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
-        """Returns a ledger that charges each step to the budget before it records it in a run's ledger `own`."""
+        """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`."""
         return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
@@ -177,7 +181,8 @@ class PrivacyBudget:
 
     def __getstate__(self) -> None:
         raise BudgetError(
-            "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one process "
+            "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one "
+            "process "
             "(n_jobs=1)."
         )
 
@@ -193,7 +198,8 @@ class PrivacyBudget:
         return _last(lambda count: self._fits(event, count, planned, cheap), 0, steps + 1)
 
     def catch_up(self, spent: Entries) -> None:
-        """Charges steps that a run's own ledger counts and the budget does not, as after restoring an old copy of it.
+        """Charges steps that a run's own ledger counts and the budget does not, as after restoring an old
+        copy of it.
 
         Raises:
             BudgetError: it does not fit.
@@ -231,7 +237,8 @@ class PrivacyBudget:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise BudgetError(
-                "this budget belongs to the process that made it: each copy would spend it whole. Train in one "
+                "this budget belongs to the process that made it: each copy would spend it whole. Train in "
+                "one "
                 "process (n_jobs=1)."
             )
 
@@ -245,7 +252,8 @@ class PrivacyBudget:
 class ChargedLedger(Ledger):
     """A run's ledger whose steps are charged to a budget first.
 
-    Guarantee: the budget counts every step that this ledger counts; a step that does not fit counts in neither.
+    Guarantee: the budget counts every step that this ledger counts; a step that does not fit counts in
+    neither.
     """
 
     def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:

@@ -1,9 +1,11 @@
-"""Calibrations and epsilons, remembered on disk: they take seconds, and a comparison asks for the same ones each time.
+"""Calibrations and epsilons, remembered on disk: they take seconds, and a comparison asks for the same ones
+each time.
 
     with remembered("equidp-runs"):
         calibrate_noise(...)  # read from the folder if any process worked it out before
 
-Results are kept by joblib. The key is the function's name, all its arguments, and the code that they follow from.
+Results are kept by joblib. The key is the function's name, all its arguments, and the code that they follow
+from.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _STORE: ContextVar[Any] = ContextVar("store", default=None)
 def remembered(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Makes `calibrate_noise` and `epsilon` of this package keep their results in a folder, for this thread.
 
-    Several processes may share the folder. A folder that cannot be written or read is as good as none, and a damaged
-    entry is worked out again. Entries are pickles: name a folder that only you can write to.
+    Several processes may share the folder. A folder that cannot be written or read is as good as none, and a
+    damaged entry is worked out again. Entries are pickles: name a folder that only you can write to.
 
     >>> import tempfile
     >>> from equidp.accounting import calibrate_noise
@@ -98,7 +100,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
 
 
 def _sealed(key: str, value: float) -> str:
-    """The value's exact text and a checksum over key and value: too little noise must not come from a bad disk."""
+    """Returns the value's exact text with a checksum: a damaged disk must not lead to too little noise."""
     text = float(value).hex()
     return f"{text} {hashlib.sha256(f'{key} {text}'.encode()).hexdigest()}"
 

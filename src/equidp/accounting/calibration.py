@@ -31,7 +31,8 @@ def calibrate_noise(
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target epsilon.
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target
+    epsilon.
 
     Args:
         target_epsilon: > 0.
@@ -43,10 +44,12 @@ def calibrate_noise(
         spent: what was spent before on the same data, and counts towards the target.
 
     Returns:
-        sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`; never too little noise.
+        sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`; never too little
+        noise.
 
     Raises:
-        SettingError: a number outside its range, an unknown accountant, or no noise up to 10^6 reaches the target.
+        SettingError: a number outside its range, an unknown accountant, or no noise up to 10^6 reaches the
+        target.
 
     >>> round(calibrate_noise(3.0, delta=1e-5, sample_rate=0.02, steps=1000, accountant="rdp"), 2)
     1.22
@@ -66,7 +69,8 @@ def calibrate_noise(
             low, high = high, high * factor
             if high > 1e6:
                 raise SettingError(
-                    f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise one "
+                    f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise "
+                    "one "
                     "of the two."
                 )
         while epsilon(run(low), delta) <= target_epsilon:
@@ -90,7 +94,7 @@ def calibrate_noise(
 
 @final
 class _Accountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]  # it has no types
-    """One of `ACCOUNTANTS`, as dp_accounting's calibration takes it. Epsilon is capped so that it is finite."""
+    """One of `ACCOUNTANTS` for dp_accounting's calibration, with epsilon capped to be finite."""
 
     def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
         super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)

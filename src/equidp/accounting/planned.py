@@ -81,7 +81,8 @@ def account(
         epochs, steps: one of the two.
         noise_multiplier, target_epsilon: one of the two.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        method: a name from `METHODS`, which decides whether statistics are paid for, at its default sigma_s / sigma.
+        method: a name from `METHODS`, which decides whether statistics are paid for, at its default sigma_s /
+            sigma.
         accountant: the one that `target_epsilon` is meant for.
 
     Raises:
@@ -98,7 +99,8 @@ def account(
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
     if (noise_multiplier is None) == (target_epsilon is None):
         raise SettingError(
-            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one of the two."
+            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
+            "of the two."
         )
     rate, steps = checked_schedule(num_examples, batch_size, epochs=epochs, steps=steps)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)

@@ -21,7 +21,8 @@ class Schedule(NamedTuple):
     steps: int
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether step `step`, counted from 1, ends an epoch: n examples more drawn in expectation, or the last step.
+        """Whether step `step`, counted from 1, ends an epoch: n examples more drawn in expectation, or the
+        last step.
 
         >>> [step for step in range(1, 8) if Schedule(sample_rate=0.4, steps=7).ends_epoch(step)]
         [3, 5, 7]
@@ -41,7 +42,8 @@ def checked_schedule(
     """Returns sample rate q = b / n and number of steps, T = floor(epochs n / b) where epochs are given.
 
     Raises:
-        SettingError: a batch that is larger than the data, both or none of epochs and steps, or no step at all.
+        SettingError: a batch that is larger than the data, both or none of epochs and steps, or no step at
+        all.
 
     >>> checked_schedule(1000, 50, epochs=2)
     Schedule(sample_rate=0.05, steps=40)
@@ -49,7 +51,8 @@ def checked_schedule(
     check_whole(1, batch_size=batch_size)
     if batch_size > num_examples:
         raise SettingError(
-            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller batch "
+            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller "
+            "batch "
             "size."
         )
     if (epochs is None) == (steps is None):

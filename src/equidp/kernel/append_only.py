@@ -36,7 +36,16 @@ class AppendOnlyFile:
         self.path = path
         self.broken, self._size, self._process, self._file = "", 0, os.getpid(), -1
         self._lock = FileLock(f"{path.resolve()}.lock", thread_local=False, fallback_to_soft=False)
-        self._file = _opened(path, os.O_APPEND)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
+            sync_folder(path.parent)
+        except OSError as error:
+            self.close()
+            raise BudgetError(
+                f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a "
+                "place that can "
+                "be written."
+            ) from error
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
@@ -94,11 +103,12 @@ class AppendOnlyFile:
     def write_beside(self, path: Path, content: bytes, *, sync: bool = False) -> None:
         """Overwrites the beginning of another file, which is made if there is none."""
         try:
-            file = _opened(path) if sync else os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666)
             try:
                 os.write(file, content)
                 if sync:
                     os.fsync(file)
+                    sync_folder(path.parent)
             finally:
                 os.close(file)
         except OSError as error:
@@ -133,15 +143,3 @@ class AppendOnlyFile:
             f"the ledger {os.fspath(self.path)!r} cannot be written ({error.strerror}), so training stops "
             "before it spends more. Make room or make it writable, then go on from the last checkpoint."
         )
-
-
-def _opened(path: Path, flags: int = 0) -> int:
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY | flags, 0o666)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise BudgetError(
-            f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a place "
-            "that can be written."
-        ) from error
-    return file

@@ -28,7 +28,8 @@ _COARSE = 1e-3
 """For figures during a run: ten times cheaper, still an upper bound, about 0.1% above."""
 
 _SURE_DELTA, _ROUNDING = 1e-10, 1e-15
-"""dp_accounting's Fourier transforms lose about `_ROUNDING` a step: below `_SURE_DELTA`, or where the loss is no small
+"""dp_accounting's Fourier transforms lose about `_ROUNDING` a step: below `_SURE_DELTA`, or where the loss is
+no small
 part of delta, PLD says too little, and Renyi's bound is used."""
 
 
@@ -71,7 +72,7 @@ def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns orders, and the Renyi divergence of one step at each (infinite where the series does not converge)."""
+    """Returns orders, and the Renyi divergence of one step at each (infinite where its series diverges)."""
     accountant = _renyi(run_event([(event, 1)]))
     return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
 
@@ -83,16 +84,18 @@ ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {
 }
 """Name -> (event, delta) -> epsilon.
 
-pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic: Renyi with
-the older and looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021) print it.
+pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic:
+Renyi with the older and looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021)
+print it.
 """
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     """Returns the smallest epsilon that the accountant can prove for all the entries together.
 
-    Guarantee: the composed mechanism is (epsilon, delta)-differentially private for datasets that differ in one
-    example, added or removed, provided that each entry's steps used independent Poisson samples and noise.
+    Guarantee: the composed mechanism is (epsilon, delta)-differentially private for datasets that differ in
+    one example, added or removed, provided that each entry's steps used independent Poisson samples and
+    noise.
 
     | case | epsilon |
     | --- | --- |
@@ -109,7 +112,8 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     Raises:
         SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
 
-    >>> round(epsilon([(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)], delta=1e-5, accountant="rdp"), 3)
+    >>> step = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
+    >>> round(epsilon([(step, 100)], delta=1e-5, accountant="rdp"), 3)
     1.843
     """
     return _with_accountant(tuple(entries), checked_delta(delta), checked_accountant(accountant))
@@ -138,7 +142,8 @@ def check_delta(delta: float, num_examples: int) -> None:
     """Warns of a delta of 1 / n or more, which publishing one example in the clear would satisfy."""
     if checked_delta(delta) >= 1 / num_examples:
         warnings.warn(
-            f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes one "
+            f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes "
+            "one "
             "example whole counts as private. Choose a smaller delta.",
             PrivacyWarning,
             stacklevel=3,
@@ -149,10 +154,11 @@ def check_delta(delta: float, num_examples: int) -> None:
 class EpsilonMeter:
     """Epsilon so far at every step of a run of equal steps, cheap enough to show at each step.
 
-    Epsilon is computed at about 25 numbers of steps, as they are reached; a number in between gets that of the next.
+    Epsilon is computed at about 25 numbers of steps, as they are reached; a number in between gets that of
+    the next.
 
-    Guarantee: an upper bound at every step, 0 before the first (unless something was spent before), and at the last
-    step what `epsilon` returns.
+    Guarantee: an upper bound at every step, 0 before the first (unless something was spent before), and at
+    the last step what `epsilon` returns.
 
     Args:
         event: one step.

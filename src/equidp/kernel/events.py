@@ -17,8 +17,8 @@ def effective_noise_multiplier(noise_multiplier: float, statistics_noise: float 
     """Returns sigma_eff = (sigma^-2 + sigma_s^-2)^(-1/2), of a gradient and a statistics query on one sample.
 
     Guarantee: both queries together are one Gaussian mechanism of this noise multiplier (Andrew et al. 2021,
-    Theorem 1), subsampled once. Accounting for two mechanisms with a sample each, as published code does, can be
-    far too low.
+    Theorem 1), subsampled once. Accounting for two mechanisms with a sample each, as published code does, can
+    be far too low.
 
     | case | value |
     | --- | --- |
@@ -43,7 +43,7 @@ def run_event(entries: Entries) -> dp_accounting.DpEvent:
     | no step | NoOpDpEvent |
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
     | the same kind in several entries | counted together, so their order does not matter |
-    | whole-number multipliers | turned into floats: dp_accounting 0.6.0 misreads whole numbers in composed events |
+    | whole-number multipliers | made floats: dp_accounting 0.6.0 misreads others in composed events |
     """
     counts: Counter[tuple[float, float]] = Counter()
     for event, steps in entries:

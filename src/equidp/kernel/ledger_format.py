@@ -1,8 +1,9 @@
-"""The text of a ledger: lines of JSON, each with a checksum that chains it to the line before, and a seal beside the file.
+"""The text of a ledger: lines of JSON, each with a checksum chained to the line before, and a seal beside the
+file.
 
-The first line says what the file is. Then `run` begins what one process wrote, `spend` pays for a block of equal steps, and
-`unspent` says how many steps of the block before were not spent. The seal holds the number of lines and the last checksum, so that
-lines missing at the end are noticed.
+The first line says what the file is. Then `run` begins what one process wrote, `spend` pays for a block of
+equal steps, and `unspent` says how many steps of the block before were not spent. The seal holds the number
+of lines and the last checksum, so that lines missing at the end are noticed.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _CHECK = 32  # hex digits of a checksum
 
 @dataclass(frozen=True)
 class Spent:
-    """A block of equal steps as a ledger tells it.
+    """A block of equal steps in a ledger.
 
     Attributes:
-        process: which of those that wrote, from 1 on.
-        run: what it called itself.
+        process: number of the process that wrote it, from 1 on.
+        run: the name that process gave.
         event: one step.
-        steps: how many count as spent.
+        steps: number that counts as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
-        time: when it was written, by the clock of the machine, for readers alone.
+        time: of writing, by the machine's clock; for readers only.
     """
 
     process: int
@@ -46,10 +47,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class LedgerContent:
-    """What a ledger file says.
+    """The content of a ledger file.
 
     Attributes:
-        facts: what it was made with, such as a budget.
+        facts: plain values it was made with, such as a budget.
         blocks: in the order they were written.
         checks: checksum of each line.
         torn: bytes after the last whole line.
@@ -70,13 +71,15 @@ class LedgerContent:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
-    """Reads a ledger that another process may be writing; changes nothing.
+    """Returns the content of a ledger that another process may be writing; changes nothing.
+
+    Guarantee: every step counts whose `spend` had returned when the call began.
 
     Raises:
         BudgetError: no ledger, or one that is damaged or was edited.
     """
     try:
-        # The seal first: a line written in between is one that the seal need not know.
+        # The seal first: it may miss a line written in between, never know one that was not read.
         seal = seal_path(path).read_text() if seal_path(path).exists() else ""
         content = Path(path).read_bytes()
     except OSError as error:
@@ -103,7 +106,7 @@ def _checksum(before: str, text: str) -> str:
 
 
 def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> None:
-    """Raises where lines are missing that the seal knows of; lines that it does not know yet are fine."""
+    """Raises a BudgetError if lines are missing that the seal knows of; newer lines are fine."""
     try:
         lines, check = seal.split() or ("0", "")
         whole = read.checks[int(lines) - 1] == check if int(lines) else not read.blocks
@@ -111,13 +114,14 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
         whole = False
     if not whole:
         raise BudgetError(
-            f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: lines are missing at "
-            "the end, or one of the two files was replaced. Bring back both as equidp wrote them."
+            f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: "
+            "lines are "
+            "missing at the end, or one of the two files was replaced. Bring back both as equidp wrote them."
         )
 
 
 def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
-    """Every whole line, checked."""
+    """Returns what all whole lines say, or raises a BudgetError where one does not match its checksum."""
     *lines, torn = content.split(b"\n")
     records: list[dict[str, Any]] = []
     checks: list[str] = []
@@ -125,8 +129,10 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
         text, _, check = line.decode(errors="replace").rpartition(" ")
         if _checksum(checks[-1] if checks else "", text) != check:
             raise BudgetError(
-                f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or damaged, or is no ledger, and "
-                "what was spent cannot be told from it. Bring back the file as equidp wrote it."
+                f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or "
+                "damaged, or is "
+                "no ledger, and what was spent cannot be told from it. Bring back the file as equidp wrote "
+                "it."
             )
         checks.append(check)
         records.append(json.loads(text))
@@ -140,7 +146,6 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
 
 
 def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spent, ...]]:
-    """Facts and blocks that the records tell of."""
     if not records:
         return {}, ()
     if records[0]["equidp_ledger"] != FORMAT:
@@ -157,7 +162,7 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
                 raise ValueError(f"{record['unspent']} of {last.steps} steps unspent")
             blocks.append(replace(last, steps=last.steps - record["unspent"], settled=True))
         else:
-            # A process begins a block once it used up the one before.
+            # A process begins a block only after it used up the one before.
             if len(blocks) > first and "torn" not in record:
                 blocks[-1] = replace(blocks[-1], settled=True)
             event = StepEvent(**record["spend"])

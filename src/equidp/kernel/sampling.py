@@ -1,4 +1,4 @@
-"""Poisson sampling: the only sampling whose amplification by subsampling the accounting may claim."""
+"""Poisson sampling: the only sampling whose amplification the accounting may claim."""
 
 from __future__ import annotations
 
@@ -9,38 +9,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equidp.errors import SettingError
+from equidp._validate import check_number, check_whole
 from equidp.kernel.noise import Randomness
 
 _BLOCK = 64  # steps whose samples are drawn together; bounds memory at about _BLOCK expected batches
 
 
 class PoissonSampler:
-    """In each step every example joins the sample independently with probability `sample_rate`.
+    """Yields samples that every example joins independently with probability `sample_rate`, anew in each
+    step.
 
-    Steps and examples form one long sequence of independent coin flips, step after step. The gaps between heads are geometric,
-    so drawing gaps costs the size of the sample where flipping every coin would cost the size of the dataset.
+    Guarantee: memberships are independent across examples and steps, up to the precision of 52-bit uniform
+    draws. Steps and examples form one sequence of coin flips; the gaps between heads are geometric, and
+    drawing gaps costs the size of the sample instead of that of the dataset.
+
+    | case | sample |
+    | --- | --- |
+    | rate 1 | every example |
+    | nobody drawn | empty, and still a step to pay for |
+    | a second pass over this object | new samples |
+    | steps 0 | none |
 
     Args:
-        num_examples: n.
+        num_examples: n >= 1.
         sample_rate: q in (0, 1].
-        steps: how many samples one pass over this object gives.
+        steps: T >= 0, the number of samples of one pass.
         randomness: where the draws come from.
 
     Yields:
-        Sorted indices of the sample, [batch] int64. The size varies, may be 0, and is itself private.
+        Sorted indices of the sample, [batch] int64. The size is itself private.
+
+    Raises:
+        SettingError: a number outside its range.
     """
 
     def __init__(self, num_examples: int, sample_rate: float, steps: int, randomness: Randomness) -> None:
-        if num_examples < 1:
-            raise SettingError(f"num_examples={num_examples}; expected at least one example to sample from.")
-        if not 0 < sample_rate <= 1:
-            raise SettingError(f"sample_rate={sample_rate}; expected a probability in (0, 1].")
-        if steps < 0:
-            raise SettingError(f"steps={steps}; expected 0 or more.")
-        self.num_examples = num_examples
-        self.sample_rate = sample_rate
-        self.steps = steps
+        check_whole(1, " to sample from", num_examples=num_examples)
+        check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
+        check_whole(0, steps=steps)
+        self.num_examples, self.sample_rate, self.steps = num_examples, sample_rate, steps
         self._randomness = randomness
 
     def __len__(self) -> int:
@@ -57,7 +64,7 @@ class PoissonSampler:
         yield from torch.tensor_split(torch.from_numpy(index), torch.from_numpy(np.cumsum(sizes)[:-1]))
 
     def _heads(self, flips: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Positions of the heads among `flips` coins of probability q, ascending."""
+        """Returns the positions of heads among `flips` coins of probability q, ascending."""
         if self.sample_rate == 1:
             return np.arange(flips, dtype=np.int64)
         found = []
