@@ -22,7 +22,7 @@ from equidp.kernel.noisy_sum import private_sum
 Spent = tuple[tuple[StepEvent, int], ...]
 """(event, count) pairs, as a ledger holds them."""
 _EDGES = 1e-3 * 1.2 ** np.arange(1, 77)
-"""Upper ends of the cells that count norms: 20% wide, from 0.001 to 1,000; one more cell holds longer norms."""
+"""Upper ends of the cells that count norms: 20% wide, from 0.001 to 1,000; one more counts longer norms."""
 _TRUSTED = 3.0  # standard deviations of their noise below which counts are set to 0
 _CHUNK = 1024
 
@@ -84,8 +84,8 @@ def private_profile(
 ) -> NormProfile:
     """Returns the profile of private data, by one Gaussian mechanism of (epsilon, delta).
 
-    An example's row is the one-hot cell of its norm and its one-hot group, scaled to norm 1 together. The noisy sum
-    of all rows is all that is read of the data.
+    An example's row is the one-hot cell of its norm and its one-hot group, scaled to norm 1 together. The
+    noisy sum of all rows is all that is read of the data.
 
     Args:
         data: the training data. Its size and the number of groups are public.
