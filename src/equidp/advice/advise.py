@@ -141,8 +141,8 @@ def advise(
     spent = () if profile is None else profile.spent
     if spent and epsilon_of(spent, delta) >= epsilon:
         raise SettingError(
-            f"the profile cost epsilon {epsilon_of(spent, delta):.3g} of {epsilon:g}; nothing is left to train "
-            "with. Give it less, or raise epsilon."
+            f"the profile cost epsilon {epsilon_of(spent, delta):.3g} of {epsilon:g}; nothing is left to "
+            "train with. Give it less, or raise epsilon."
         )
     schedule, reasons = _schedule(num_examples, epsilon, delta, spent)
     ratio = schedule.noise_ratio(num_parameters)
@@ -194,8 +194,8 @@ def _schedule(n: int, epsilon: float, delta: float, spent: Spent) -> tuple[_Sche
     chosen = next(option for option in options if option.noise_ratio(1) <= _RULES.noise_slack * least)
     above = chosen.noise_ratio(1) / least - 1
     return chosen, [
-        f"Batch size {chosen.batch_size}: the smallest power of two whose noise, averaged over all steps, is at "
-        f"most {_RULES.noise_slack - 1:.0%} above the least that any has (here {above:.0%}).",
+        f"Batch size {chosen.batch_size}: the smallest power of two whose noise, averaged over all steps, is "
+        f"at most {_RULES.noise_slack - 1:.0%} above the least that any has (here {above:.0%}).",
         f"Epochs {chosen.epochs:g}: {_RULES.least_epochs:g}, or what {_RULES.enough_steps} steps take, but "
         f"{_RULES.most_epochs:g} at most.",
     ]
@@ -205,8 +205,8 @@ def _clipping_bound(profile: NormProfile, ratio: float) -> tuple[float, str]:
     level = min(_RULES.most_quantile, max(_RULES.least_quantile, 1 - ratio))
     bound = float(f"{profile.quantile(level):.3g}")
     return bound, (
-        f"Clipping bound {bound:.3g}: the {level:.0%} quantile of the norms at the start. A lower bound cuts off "
-        "more of the gradient than it saves in noise, which is "
+        f"Clipping bound {bound:.3g}: the {level:.0%} quantile of the norms at the start. A lower bound cuts "
+        "off more of the gradient than it saves in noise, which is "
         f"{ratio:.2g} of the bound when averaged over all steps."
     )
 
@@ -221,21 +221,21 @@ def _with_profile(
     averaged = math.sqrt((1 - _RULES.smoothing) / (1 + _RULES.smoothing))
     noise = float(followed.statistics_ratio or 0) * schedule.noise_multiplier * averaged
     counts = (
-        f"the smallest group has about {expected:.3g} examples in a batch, beside noise of {noise:.3g} on its "
-        "smoothed count"
+        f"the smallest group has about {expected:.3g} examples in a batch, beside noise of {noise:.3g} on "
+        "its smoothed count"
     )
     if expected >= _RULES.count_to_noise * noise:
         why = f"{counts}, so its bound can follow its gradients."
         return _Choice("dpsgd-f-code", {"smoothing": _RULES.smoothing}, why)
     if ratio <= _RULES.quiet:
         why = (
-            f"{counts}, too little for a bound of its own, and noise is low enough to scale all gradients alike, "
-            "so that long ones of rare groups keep their direction."
+            f"{counts}, too little for a bound of its own, and noise is low enough to scale all gradients "
+            "alike, so that long ones of rare groups keep their direction."
         )
         return _Choice("global-adapt", {"initial_bound": bound}, why)
     why = (
-        f"{counts}, and noise is {ratio:.2g} of the bound: methods that even out would add more than they take "
-        "away. Rare groups will pay; more of their data, or a larger epsilon, would help."
+        f"{counts}, and noise is {ratio:.2g} of the bound: methods that even out would add more than they "
+        "take away. Rare groups will pay; more of their data, or a larger epsilon, would help."
     )
     return _Choice("dpsgd", {}, why)
 
@@ -253,8 +253,8 @@ def _learning_rate(schedule: _Schedule, ratio: float, bound: float) -> tuple[flo
     walk = ratio * bound * schedule.steps  # how far noise alone moves the weights at learning rate 1
     rate = float(f"{min(_RULES.learning_rate, _RULES.wandering / walk):.2g}")
     return rate, (
-        f"Learning rate {rate:g}: {_RULES.learning_rate:g}, or less where noise alone would move the weights by "
-        f"more than {_RULES.wandering:g} in all (here {rate * walk:.2g})."
+        f"Learning rate {rate:g}: {_RULES.learning_rate:g}, or less where noise alone would move the weights "
+        f"by more than {_RULES.wandering:g} in all (here {rate * walk:.2g})."
     )
 
 

@@ -15,7 +15,7 @@ from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, dataset_norms, make_engine
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
 
@@ -91,7 +91,7 @@ def private_profile(
         data: the training data. Its size and the number of groups are public.
         model: with fresh weights; cross-entropy loss.
         epsilon, delta: what it may cost.
-        ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(Ledger())`.
+        ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(MemoryLedger())`.
         randomness: of the noise; None: the operating system's.
 
     Raises:
@@ -107,7 +107,7 @@ def private_profile(
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
     norms, groups = _counted(data, model)
-    (Ledger() if ledger is None else ledger).spend(event)
+    (MemoryLedger() if ledger is None else ledger).spend(event)
     released = math.sqrt(2) * private_sum(
         torch.cat([norms, groups], dim=1) / math.sqrt(2),
         bound=1.0,

@@ -1,4 +1,4 @@
-"""Where the disparity comes from: what clipping and noise do to each group's loss. Reads raw training data."""
+"""Where the disparity comes from: what clipping and noise do to each group's loss, from raw data."""
 
 from equidp.diagnostics.callback import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.diagnose import Diagnosis, diagnose

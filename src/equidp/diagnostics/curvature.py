@@ -24,7 +24,7 @@ _FEWEST_VECTORS = 30
 
 
 class GroupHessian:
-    """The Hessian of the mean loss over some examples, by its products (forward over reverse differentiation).
+    """The Hessian of the mean loss over some examples, by products (forward over reverse differentiation).
 
     A product takes about the memory of a gradient of `subject.chunk_size` examples, and of a few vectors.
 

@@ -164,8 +164,8 @@ class ExampleAccount(Callback, ABC):
         if missed and not self._missed_at_worst:
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw "
-                f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from the start, or say "
-                "missed_at_worst=True for an upper bound."
+                f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
+                "the start, or say missed_at_worst=True for an upper bound."
             )
 
     def _count_missed(self, missed: int) -> None:

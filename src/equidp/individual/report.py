@@ -44,11 +44,11 @@ class IndividualReport:
         randomness: of the releases' noise.
 
     Example:
-        >>> from equidp.kernel.ledger import Ledger
+        >>> from equidp.kernel.ledger import MemoryLedger
         >>> from equidp.kernel.noise import SeededRandomness
         >>> private, bounds = np.array([0.5, 1.5]), np.array([2.0, 2.0])
         >>> report = IndividualReport(private, bounds, bounds, np.array([0, 1]), ("a", "b"), largest=2.0,
-        ...                           delta=1e-5, guaranteed=True, ledger=Ledger(),
+        ...                           delta=1e-5, guaranteed=True, ledger=MemoryLedger(),
         randomness=SeededRandomness(0))
         >>> report.sensitive_worst_to_best()
         3.0
@@ -71,13 +71,13 @@ class IndividualReport:
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
         return (
-            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in "
-            "this training run, counted along the models that it passed through. Whatever had come out of it, "
-            f"everyone is guaranteed {self.largest:.4g}."
+            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} "
+            "in this training run, counted along the models that it passed through. Whatever had come out of "
+            f"it, everyone is guaranteed {self.largest:.4g}."
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
-        """Returns count, mean, quantiles and largest of each group and of all, and means over the lowest one."""
+        """Returns count, mean, quantiles and largest of each group and of all, and mean over the lowest."""
         rows = []
         for name, chosen in [
             *((name, self.groups == group) for group, name in enumerate(self.group_names)),
@@ -96,7 +96,7 @@ class IndividualReport:
         return float(means.max() / means.min())
 
     def sensitive_loss_correlation(self, losses: Tensor) -> float:
-        """Returns the Pearson correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
+        """Returns the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
 
         Args:
             losses: of the training examples, [n].
@@ -112,7 +112,7 @@ class IndividualReport:
         return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
 
     def release_mean(self, epsilon: float, delta: float) -> float:
-        """Returns the mean epsilon with noise, charged to the ledger: one Gaussian mechanism at (epsilon, delta)."""
+        """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
         noise = self._charged(epsilon, delta, queries=1)
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
@@ -159,7 +159,7 @@ class IndividualReport:
         return (low + high) / 2
 
     def _charged(self, epsilon: float, delta: float, *, queries: int) -> float:
-        """Returns the noise multiplier of counts that together cost (epsilon, delta); charges before any is drawn."""
+        """Returns the noise multiplier of counts that cost (epsilon, delta) together, and charges them."""
         noise = calibrate_noise(epsilon, delta, 1.0, queries)
         for _ in range(queries):
             self.ledger.spend(StepEvent(1.0, noise))
