@@ -1,5 +1,4 @@
-"""Advice: within epsilon together with what it cost, by the rules that docs/advise.md states, and ready to
-train with."""
+"""Advice stays within epsilon together with its own cost, follows docs/advise.md, and can be trained with."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from equidp.advice.norm_profile import _EDGES, NormProfile
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.policies.methods import METHODS
+from equidp.kernel.step import statistics_noise
 
 
 def profile(
@@ -30,9 +29,10 @@ def profile(
 def total(advice, num_examples: int) -> float:
     """Epsilon of advice and training, from the plan that one would train with."""
     plan = advice.plan("logistic")
-    policy = METHODS[advice.method].make(plan, 2)
-    policy.prepare(noise_multiplier=plan.noise_multiplier, expected_batch_size=plan.batch_size)
-    event = StepEvent(plan.batch_size / num_examples, plan.noise_multiplier, policy.statistics_noise)
+    noise = plan.noise_multiplier
+    event = StepEvent(
+        plan.batch_size / num_examples, noise, statistics_noise(plan.policy(advice.method), noise)
+    )
     return epsilon((*advice.spent, (event, advice.steps)), advice.delta)
 
 

@@ -1,4 +1,4 @@
-"""Every figure of a diagnosis equals a dense computation; nonsense is refused; the model is left as it was."""
+"""Figures of a diagnosis equal a dense computation; nonsense is refused; the model stays as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accountant sees what the private step did to each example, for every policy; releases are noisy and charged."""
+"""The accountant sees what the step did to each example, for every policy; releases are noisy and charged."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_no_example_has_a_larger_epsilon_than_the_run(name):
 
 
 def test_each_step_counts_under_the_state_it_was_taken_with():
-    """The bound shrinks to a thousandth: shares of the first state, or of the one before, would be far too small."""
+    """The bound shrinks to a thousandth: shares of an earlier state would be far too small."""
     trainer, accountant = watched(Shrinking())
     run = trainer.fit()
     epsilons = accountant.report(trainer, accountant="rdp").sensitive_epsilons

@@ -1,4 +1,4 @@
-"""Gradient norms before training: of public data, or of private data with noise, charged."""
+"""Gradient norms before training: exact ones of public data, or noisy and charged ones of private data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
@@ -20,26 +19,27 @@ from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
 
+Spent = tuple[tuple[StepEvent, int], ...]
+"""(event, count) pairs, as a ledger holds them."""
 _EDGES = 1e-3 * 1.2 ** np.arange(1, 77)
-"""Upper ends of the cells that norms are counted in: 20% wide, from 0.001 to 1,000; the last cell holds what is longer."""
-_TRUSTED = 3.0
-"""Counts below so many standard deviations of their noise are taken for none."""
+"""Upper ends of the cells that count norms: 20% wide, from 0.001 to 1,000; one more counts longer norms."""
+_TRUSTED = 3.0  # standard deviations of their noise below which counts are set to 0
 _CHUNK = 1024
 
 
 @dataclass(frozen=True)
 class NormProfile:
-    """How long gradients are, and how large groups are.
+    """Lengths of gradients and sizes of groups.
 
     Attributes:
-        counts: of gradient norms in cells that are 20% wide, [77]; what noise alone could be is set to 0.
+        counts: of gradient norms in cells that are 20% wide, [77]; counts that could be noise alone are 0.
         group_shares: of the examples, [K], in [0, 1].
-        spent: what it cost; nothing for public data.
+        spent: what it cost; empty for public data.
     """
 
     counts: tuple[float, ...]
     group_shares: tuple[float, ...]
-    spent: tuple[tuple[StepEvent, int], ...] = ()
+    spent: Spent = ()
 
     @property
     def is_usable(self) -> bool:
@@ -47,7 +47,11 @@ class NormProfile:
         return sum(self.counts) > 0
 
     def quantile(self, level: float) -> float:
-        """A norm that about this share of the gradients does not exceed: the upper end of a cell."""
+        """Returns a norm that about this share of the gradients does not exceed: the upper end of a cell.
+
+        Raises:
+            SettingError: a level outside (0, 1), or a profile that is noise alone.
+        """
         check_number("(0, 1)", level=level)
         if not self.is_usable:
             raise SettingError(
@@ -59,10 +63,10 @@ class NormProfile:
 
 
 def public_profile(data: GroupedDataset, model: nn.Module) -> NormProfile:
-    """The profile of a public dataset, which costs nothing.
+    """Returns the profile of a public dataset, which costs nothing.
 
     Args:
-        data: like the private data: same columns, classes and scale.
+        data: similar to the private data: same columns, classes and scale.
         model: with fresh weights; cross-entropy loss.
     """
     norms, groups = _counted(data, model)
@@ -78,20 +82,28 @@ def private_profile(
     ledger: Ledger | None = None,
     randomness: Randomness | None = None,
 ) -> NormProfile:
-    """The profile of private data, with noise: one Gaussian mechanism.
+    """Returns the profile of private data, by one Gaussian mechanism of (epsilon, delta).
 
-    An example's row is its norm's cell and its group, each one-hot, scaled to norm 1 together; the noisy sum of all rows is all
-    that is read of the data.
+    An example's row is the one-hot cell of its norm and its one-hot group, scaled to norm 1 together. The
+    noisy sum of all rows is all that is read of the data.
 
     Args:
         data: the training data. Its size and the number of groups are public.
         model: with fresh weights; cross-entropy loss.
         epsilon, delta: what it may cost.
-        ledger: is charged before the noise is drawn; such as `PrivacyBudget.ledger(MemoryLedger())`.
+        ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(MemoryLedger())`.
         randomness: of the noise; None: the operating system's.
 
     Raises:
         SettingError, ModelError, BudgetError: before anything is spent.
+
+    Example:
+        >>> import equidp
+        >>> groups = torch.arange(300) % 2
+        >>> data = equidp.GroupedDataset(torch.randn(300, 5), groups, groups, ("a", "b"), ("no", "yes"))
+        >>> profile = private_profile(data, nn.Linear(5, 2), epsilon=1.0, delta=1e-5)
+        >>> len(profile.counts), len(profile.group_shares)
+        (77, 2)
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
     norms, groups = _counted(data, model)
@@ -109,10 +121,10 @@ def private_profile(
 
 
 def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
-    """Cell of each norm, [n, cells], and group of each example, [n, K], one-hot."""
+    """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
     loss = nn.CrossEntropyLoss(reduction="none")
     engine = make_engine("ghost", model, loss)
-    # An example's row must not depend on others, as it would through BatchNorm.
+    # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     check_model(model, loss, data.inputs[:4], data.targets[:4])
     check_engine(engine, model, loss, data.inputs[:4], data.targets[:4])
     norms = dataset_norms(engine, data.inputs, data.targets, chunk_size=_CHUNK).double().cpu()
@@ -121,5 +133,4 @@ def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _plain(numbers: Tensor) -> tuple[float, ...]:
-    values: npt.NDArray[np.float64] = numbers.double().numpy()
-    return tuple(float(value) for value in values)
+    return tuple(numbers.double().tolist())

@@ -1,4 +1,4 @@
-"""Where the disparity comes from: what clipping and noise do to each group's loss, step by step. It reads raw training data."""
+"""Where the disparity comes from: what clipping and noise do to each group's loss, from raw data."""
 
 from equidp.diagnostics.callback import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.diagnose import Diagnosis, diagnose

@@ -59,7 +59,7 @@ def _say(text: str) -> None:
 
 
 class Diagnostics(Callback):
-    """Diagnoses the next step of a run before training and after each `every` steps; leaves training as it is.
+    """Diagnoses the next step before training and after each `every` steps; leaves training as it is.
 
     Reads the raw training data: its tables are called `sensitive_`, and must never be released.
 
@@ -116,7 +116,7 @@ class Diagnostics(Callback):
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """All diagnoses so far: the tables of `diagnose`, with the columns step and epoch before the others."""
+        """All so far: the tables of `diagnose`, with the columns step and epoch before the others."""
         return Diagnosis(pd.DataFrame(self._groups), pd.DataFrame(self._pairs))
 
     def cost(self, trainer: Trainer) -> Cost:
@@ -137,8 +137,8 @@ class Diagnostics(Callback):
         check_clips(_step(trainer))
         if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
             raise SettingError(
-                "diagnostics weigh gradients as the policy does, and do not know the limits of IndividualClipping; "
-                "diagnose a run without it."
+                "diagnostics weigh gradients as the policy does, and do not know the limits of "
+                "IndividualClipping; diagnose a run without it."
             )
         chosen_groups(data, self.plan.groups)
         warn_of_kinks(_subject(trainer), data)
@@ -178,8 +178,8 @@ def _step(trainer: Trainer) -> Step:
     rates = {float(group["lr"]) for group in trainer.optimizer.param_groups}
     if len(rates) > 1:
         raise SettingError(
-            f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give all "
-            "parameters the same."
+            f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give "
+            "all parameters the same."
         )
     size = trainer.expected_batch_size
     return Step(trainer.policy, trainer.policy_state, rates.pop(), trainer.noise_multiplier, size)
@@ -191,8 +191,8 @@ def _warn_of_optimizer(optimizer: torch.optim.Optimizer) -> None:
     )
     if not plain:
         warnings.warn(
-            f"{type(optimizer).__name__} does not move by learning rate times gradient (momentum, weight decay, "
-            "scaling); the diagnosis is of a plain gradient step at the same learning rate.",
+            f"{type(optimizer).__name__} does not move by learning rate times gradient (momentum, weight "
+            "decay, scaling); the diagnosis is of a plain gradient step at the same learning rate.",
             ApproximationWarning,
             stacklevel=3,
         )

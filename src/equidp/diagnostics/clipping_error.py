@@ -1,4 +1,4 @@
-"""Bias and variance of a group's private gradient, and the clipping bound that balances them (Xu et al. 2021, section 4.2).
+"""Bias and variance of a group's private gradient, and the bound that balances them (Xu et al. 2021, 4.2).
 
 Their noise is Laplace of scale C / epsilon in one step, whose mean absolute value is its scale. Gaussian
 noise of scale sigma C takes its place at epsilon = 1 / sigma.

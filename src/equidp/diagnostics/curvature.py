@@ -1,4 +1,4 @@
-"""Quadratic forms, traces and extreme eigenvalues of Hessians, from products with vectors; no Hessian is built."""
+"""Quadratic forms, traces and extreme eigenvalues of Hessians, from products with vectors alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEWEST_VECTORS = 30
 
 
 class GroupHessian:
-    """The Hessian of the mean loss over some examples, by products with vectors (forward over reverse differentiation).
+    """The Hessian of the mean loss over some examples, by products (forward over reverse differentiation).
 
     A product takes about the memory of a gradient of `subject.chunk_size` examples, and of a few vectors.
 
@@ -83,7 +83,7 @@ class GroupHessian:
         return [float(vector.double() @ fixed.product(vector).double()) for vector in vectors]
 
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Returns trained parameters, everything else, and the vector in the shapes of the former, by name."""
+        """Returns trained parameters, all else, and the vector in the shapes of the former, by name."""
         model = self._subject.model
         trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
         fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
@@ -170,7 +170,7 @@ def extreme_eigenvalues(
     relative_error: float = 1e-3,
     max_products: int = 20,
 ) -> ExtremeEigenvalues:
-    """Estimates both ends of a symmetric matrix's spectrum by Lanczos iteration with full reorthogonalisation.
+    """Estimates the extreme eigenvalues of a symmetric matrix by Lanczos, with full reorthogonalisation.
 
     From the same products, power iteration uses the last alone and Lanczos the best combination of all, so it
     is never behind. ARPACK returns no values when stopped at a number of products, which a budget needs.

@@ -42,7 +42,7 @@ class Diagnosis:
 
     Example:
         >>> import equidp
-        >>> equidp.Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame()).sensitive_groups["group"].tolist()
+        >>> list(equidp.Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame()).sensitive_groups["group"])
         ['a']
     """
 
@@ -65,7 +65,7 @@ def diagnose(
     effort: Effort | None = None,
     seed: int = 0,
 ) -> Diagnosis:
-    """Returns what clipping and noise of the next private step add to each group's loss, and why (spec section 3.1).
+    """Returns what clipping and noise of the next step add to each group's loss, and why (spec section 3.1).
 
     The model is diagnosed in evaluation mode and left as it was.
 
@@ -166,8 +166,8 @@ def check_clips(step: Step) -> None:
     """Refuses a policy that neither clips nor adds noise."""
     if math.isinf(step.sensitivity):
         raise SettingError(
-            f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; choose a "
-            "private policy."
+            f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; "
+            "choose a private policy."
         )
 
 
@@ -180,7 +180,8 @@ def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
     if found:
         warnings.warn(
             f"the model is not smooth ({', '.join(found)}): second-order terms of its diagnosis hold almost "
-            "everywhere, and miss the curvature in the kinks. Models with tanh or GELU and average pooling have none.",
+            "everywhere, and miss the curvature in the kinks. Models with tanh or GELU and average pooling "
+            "have none.",
             ApproximationWarning,
             stacklevel=3,
         )

@@ -73,8 +73,8 @@ class Cost:
 
     def in_words(self) -> str:
         return (
-            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of one "
-            f"example's Hessian, about {self.seconds:.3g} s here."
+            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of "
+            f"one example's Hessian, about {self.seconds:.3g} s here."
         )
 
 

@@ -1,4 +1,4 @@
-"""Excess risk of a group in one step: what clipping (by direction, by magnitude) and noise add to its loss, to second order.
+"""Excess risk of a group in one step: what clipping and noise add to its loss, to second order.
 
 eta is the step size; g_a and H_a are gradient and Hessian of the group's mean loss; g_B and c_B the batch's
 gradient before and after clipping, r = |c_B| / |g_B|. Terms of Tran et al. 2021 (Proposition 1 of Esipova et
@@ -118,7 +118,9 @@ def direction_gap_bound(
     squared_clipped_norm: float,
     learning_rate: float,
 ) -> float:
-    """Lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3); holds batch by batch where both losses are convex.
+    """Returns a lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3).
+
+    It holds in every batch where both losses are convex. Takes numbers, or a pandas Series of batches.
 
     Args:
         first_order, other_first_order: of groups a and b, see `BatchRisk.direction_first_order`.

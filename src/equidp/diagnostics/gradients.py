@@ -1,4 +1,4 @@
-"""Gradients as flat vectors: of batches before and after clipping, and of whole groups. Raw: never release them."""
+"""Gradients as flat vectors: of batches before and after clipping. They are raw: never release them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from equidp.kernel.policy import Policy
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The model that is diagnosed, at its present parameters, with the loss and the engine it is trained with.
+    """The model to diagnose, at its present parameters, with the loss and the engine it is trained with.
 
     Attributes:
         model: any module whose outputs for one example do not depend on others.
@@ -39,7 +39,7 @@ class Subject:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yields inputs, targets, groups and indices of the examples at `members`, in chunks, on the model's device."""
+        """Yields inputs, targets, groups and indices of examples, in chunks, on the model's device."""
         device = device_of(self.model)
         for which in members.split(self.chunk_size):
             if len(which):

@@ -126,7 +126,7 @@ def pair_rows(groups: Mapping[int, GroupFigures], step: Step) -> list[dict[str, 
 def _pair_row(one: GroupFigures, other: GroupFigures, step: Step) -> dict[str, Any]:
     ends = one.curvature.eigenvalues, other.curvature.eigenvalues
     gap = one.by_batch["direction"] - other.by_batch["direction"]
-    bound = direction_gap_bound(
+    bound: Any = direction_gap_bound(  # of each batch
         one.by_batch["direction_first_order"],
         other.by_batch["direction_first_order"],
         largest_eigenvalue=ends[0].largest,

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from equidp.kernel.engine import LossFunction
 
 _KINKS = (
-    "Relu", "LeakyRelu", "PreluKernel", "Rrelu", "Hardtanh", "Threshold", "MaxPool", "AdaptiveMaxPool", "FractionalMaxPool",
-    "Hardswish", "Hardsigmoid", "Hardshrink", "Softshrink", "Abs", "Clamp", "Maximum", "Minimum", "Amax", "Amin", "Max", "Min",
+    "Relu", "LeakyRelu", "PreluKernel", "Rrelu", "Hardtanh", "Threshold", "MaxPool", "AdaptiveMaxPool",
+    "FractionalMaxPool", "Hardswish", "Hardsigmoid", "Hardshrink", "Softshrink", "Abs", "Clamp", "Maximum",
+    "Minimum", "Amax", "Amin", "Max", "Min",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class ExampleAccount(Callback, ABC):
-    """Accounts for each training example of a run; subclasses say whether they only watch, or also limit gradients.
+    """Accounts for each training example of a run; subclasses only watch, or also limit gradients.
 
     Args: as those of `IndividualAccountant`.
     """
@@ -61,7 +61,7 @@ class ExampleAccount(Callback, ABC):
 
     @abstractmethod
     def _begin(self, trainer: Trainer) -> bool:
-        """Prepares for a run's steps; returns whether what is counted bounds what is used, or only estimates it."""
+        """Prepares for a run's steps; returns whether the counted shares bound the used ones."""
 
     @abstractmethod
     def _check_step(self, trainer: Trainer) -> None:
@@ -71,7 +71,8 @@ class ExampleAccount(Callback, ABC):
         data = in_memory(trainer, "individual accounting needs")
         if trainer.noise_multiplier == 0:
             raise SettingError(
-                "individual accounting of a run without noise: every epsilon is infinite. Choose a private policy."
+                "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
+                "policy."
             )
         self._check_data(data)
         self._check_missed(trainer.steps_done - self._steps, trainer)
@@ -162,9 +163,9 @@ class ExampleAccount(Callback, ABC):
     def _check_missed(self, missed: int, trainer: Trainer) -> None:
         if missed and not self._missed_at_worst:
             raise SettingError(
-                f"{trainer.steps_done} steps were taken, and this accountant saw {trainer.steps_done - missed}; "
-                "it cannot account for others. Give it to the Trainer from the start, or say "
-                "missed_at_worst=True for an upper bound."
+                f"{trainer.steps_done} steps were taken, and this accountant saw "
+                f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
+                "the start, or say missed_at_worst=True for an upper bound."
             )
 
     def _count_missed(self, missed: int) -> None:

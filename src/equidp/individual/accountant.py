@@ -1,4 +1,4 @@
-"""Individual accounting, and individual clipping, which turns its estimates into guarantees (Yu et al. 2023)."""
+"""Individual accounting, and individual clipping, which makes its epsilons guarantees (Yu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class IndividualClipping(ExampleAccount):
     def _begin(self, trainer: Trainer) -> bool:
         if self._interval == "sampled":
             raise SettingError(
-                'interval="sampled"; individual clipping needs norms from before a batch is drawn: give steps, or '
-                "per_epoch."
+                'interval="sampled"; individual clipping needs norms from before a batch is drawn: give '
+                "steps, or per_epoch."
             )
         self._trainer = trainer
         trainer.limit_shares(self._limits)

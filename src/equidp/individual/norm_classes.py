@@ -58,7 +58,7 @@ class EachAlone:
 
 
 class ByNorm:
-    """Makes a class of examples of one group with nearly equal norms, so that a step costs the same for any n.
+    """Puts examples of one group with nearly equal norms in a class, so that a step's cost is free of n.
 
     Norms are rounded up to 9 significant bits. An example that joins a class gets the steps of that class
     from then on: those before are subtracted from its history in advance, modulo 2^32 like the table's

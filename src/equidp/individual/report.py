@@ -1,4 +1,4 @@
-"""What privacy each example and each group got, and what of it may be released."""
+"""The privacy that each example and each group got, and noisy releases of it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,35 @@ _QUANTILE_STEPS = 20
 
 @dataclass(frozen=True)
 class IndividualReport:
-    """Epsilon of each training example. It depends on private data: only what says `release` may be published.
+    """Epsilon of each training example. Private: publish only what a `release_` method returns.
 
     An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took.
     The worst case over all trajectories is the run's epsilon.
 
     Attributes:
         sensitive_epsilons: [n].
-        group_epsilons: [K], what a member of each group can have at most, from the bounds that the policy
-            released: not private. Below `largest` only where a policy has a bound for each group, as DPSGD-F.
-        linear_group_epsilons: [K], the papers' reading of the same: `largest` times the mean share of the
-            group's bound. No guarantee; here to be set beside `group_epsilons`.
+        group_epsilons: [K], the most a member of each group can have, by the bounds that the policy released:
+            not private. Below `largest` only where a policy has a bound for each group, such as DPSGD-F.
+        linear_group_epsilons: [K], the papers' reading of these bounds, no guarantee: `largest` times the
+            mean share of the group's bound.
         groups: [n], indices into `group_names`.
         group_names: one per group.
         largest: epsilon of an example that used all of the sensitivity in every step; none has more.
-        delta: at which all of them hold.
-        guaranteed: whether the epsilons are upper bounds: norms were taken in every step, or contributions
-            held to what was accounted for; otherwise they are estimates.
+        delta: of all epsilons.
+        guaranteed: whether epsilons are upper bounds, from norms taken in every step or from individual
+            clipping; otherwise they are estimates.
         ledger: where releases are charged.
         randomness: of the releases' noise.
+
+    Example:
+        >>> from equidp.kernel.ledger import MemoryLedger
+        >>> from equidp.kernel.noise import SeededRandomness
+        >>> private, bounds = np.array([0.5, 1.5]), np.array([2.0, 2.0])
+        >>> report = IndividualReport(private, bounds, bounds, np.array([0, 1]), ("a", "b"), largest=2.0,
+        ...                           delta=1e-5, guaranteed=True, ledger=MemoryLedger(),
+        randomness=SeededRandomness(0))
+        >>> report.sensitive_worst_to_best()
+        3.0
     """
 
     sensitive_epsilons: npt.NDArray[np.float64]
@@ -56,18 +66,18 @@ class IndividualReport:
     randomness: Randomness
 
     def for_owner(self, index: int) -> str:
-        """What may be told to the person whose example this is, and to nobody else."""
+        """Returns a text for the person whose example this is, and for no one else."""
         if not 0 <= index < len(self.sensitive_epsilons):
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
         return (
-            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} in this training run, "
-            "counted along the models that it passed through. Whatever had come out of it, everyone is guaranteed "
-            f"{self.largest:.4g}."
+            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} "
+            "in this training run, counted along the models that it passed through. Whatever had come out of "
+            f"it, everyone is guaranteed {self.largest:.4g}."
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
-        """Count, mean, quantiles and largest epsilon of each group, and of all; and each mean over the lowest group's."""
+        """Returns count, mean, quantiles and largest of each group and of all, and mean over the lowest."""
         rows = []
         for name, chosen in [
             *((name, self.groups == group) for group, name in enumerate(self.group_names)),
@@ -81,18 +91,20 @@ class IndividualReport:
         return table.assign(over_lowest=table["mean"] / lowest)
 
     def sensitive_worst_to_best(self) -> float:
-        """Mean epsilon of the group with the highest over that of the group with the lowest."""
+        """Returns the highest mean epsilon of a group over the lowest."""
         means = self.sensitive_by_group().set_index("group")["mean"].drop(ALL)
         return float(means.max() / means.min())
 
     def sensitive_loss_correlation(self, losses: Tensor) -> float:
-        """Pearson correlation of epsilon with the log of each training example's final loss, [n] (Yu et al., Figure 5).
+        """Returns the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
 
-        NaN where either is the same for all.
+        Args:
+            losses: of the training examples, [n].
         """
         if losses.shape != self.sensitive_epsilons.shape:
             raise DataError(
-                f"losses have shape {tuple(losses.shape)}; expected one per training example, {self.sensitive_epsilons.shape}."
+                f"losses have shape {tuple(losses.shape)}; expected one per training example, "
+                f"{self.sensitive_epsilons.shape}."
             )
         logs = losses.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
         if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:
@@ -100,18 +112,18 @@ class IndividualReport:
         return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
 
     def release_mean(self, epsilon: float, delta: float) -> float:
-        """The mean epsilon with noise, charged to the ledger: a Gaussian mechanism on the sum of values in [0, `largest`]."""
+        """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
         noise = self._charged(epsilon, delta, queries=1)
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
 
     def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
-        """Each group's mean epsilon with noise, charged to the ledger; columns group, mean, standard_error.
+        """Returns each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
 
-        One Gaussian mechanism on the sums and the counts of all groups together: an example is in one group,
-            so that all groups
-        cost what one would. `standard_error` is that of the noise; it follows from what is released.
+        One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
+            groups
+        cost what one would. `standard_error` is that of the noise, from released values.
         """
         noise = self._charged(epsilon, delta, queries=1)
         count, largest = len(self.group_names), self.largest
@@ -124,14 +136,13 @@ class IndividualReport:
         sizes = np.maximum(released[count:], 1.0)
         means = (released[:count] / sizes).clip(0.0, 1.0)
         errors = noise * 2**0.5 * np.sqrt(1 + means**2) / sizes
-        means = np.minimum(largest * means, self.group_epsilons)  # which is known without the data
+        means = np.minimum(largest * means, self.group_epsilons)  # a bound that is public
         return pd.DataFrame({"group": self.group_names, "mean": means, "standard_error": largest * errors})
 
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
-        """Quantiles of epsilon with noise, each at (epsilon, delta), by bisection on noisy counts. Charged to the ledger.
+        """Returns quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
 
-        20 steps in place of Andrew et al.'s 20 of descent: each halves the interval, by the noisy count of
-        values below its middle.
+        Bisects by noisy counts of values below the middle, in 20 steps as in Andrew et al.'s descent.
         """
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
@@ -148,7 +159,7 @@ class IndividualReport:
         return (low + high) / 2
 
     def _charged(self, epsilon: float, delta: float, *, queries: int) -> float:
-        """Noise multiplier of so many counts that together cost (epsilon, delta), charged before any is drawn."""
+        """Returns the noise multiplier of counts that cost (epsilon, delta) together, and charges them."""
         noise = calibrate_noise(epsilon, delta, 1.0, queries)
         for _ in range(queries):
             self.ledger.spend(StepEvent(1.0, noise))

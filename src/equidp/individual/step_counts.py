@@ -143,7 +143,7 @@ def current_shares(
     groups: npt.NDArray[np.int64],
     device: torch.device | str = "cpu",
 ) -> Floats:
-    """Returns the share of the sensitivity, z = weight * norm / S, of each example, [n]; NaN where its norm is.
+    """Returns each example's share of the sensitivity, weight * norm / S, [n]; NaN where its norm is.
 
     Args:
         policy, state: that weights and sensitivity come from.
