@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError, dataclass, fields
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError
+from equidp.kernel.policy import NoState, Policy, Setting
 from equidp.policies import (
     DPSGD,
     DPSGDF,
+    METHODS,
     PSAC,
     SGD,
     Automatic,
@@ -19,137 +23,233 @@ from equidp.policies import (
     Global,
     GlobalAdapt,
     Naive,
-    Policy,
     Quantile,
     check_policy,
 )
+from support.policies import state_of
 
 K = 3
 ALL = [
-    lambda: DPSGD(0.7),
-    lambda: DPSGDF(0.7, K),
-    lambda: DPSGDF(0.7, K, smoothing=0.9),
-    lambda: DPSGDFCode(0.7, K),
-    lambda: DPSGDFCode(0.7, K, smoothing=0.9),
-    lambda: Naive(0.7, K),
-    lambda: Global(0.7, 20.0),
-    lambda: GlobalAdapt(0.7),
-    lambda: GlobalAdapt(0.7, tolerance=0.7),
-    lambda: Quantile(0.7),
-    lambda: Automatic(0.7),
-    lambda: PSAC(0.7),
+    DPSGD(0.7),
+    DPSGDF(0.7),
+    DPSGDF(0.7, smoothing=0.9),
+    DPSGDFCode(0.7),
+    DPSGDFCode(0.7, smoothing=0.9),
+    Naive(0.7),
+    Global(0.7, 20.0),
+    GlobalAdapt(0.7),
+    GlobalAdapt(0.7, tolerance=0.7),
+    Quantile(0.7),
+    Automatic(0.7),
+    PSAC(0.7),
 ]
 
 
-def prepared(policy: Policy, b: float = 100.0) -> Policy:
-    policy.prepare(noise_multiplier=1.0, expected_batch_size=b)
-    return policy
+def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | None = None) -> Tensor:
+    """Of each example, [batch]."""
+    groups = [0] * len(norms) if groups is None else groups
+    return torch.stack(
+        [
+            policy.weight(state, torch.tensor(norm), torch.tensor(group))
+            for norm, group in zip(norms, groups, strict=True)
+        ]
+    )
 
 
-@pytest.mark.parametrize("make", ALL, ids=lambda make: type(make()).__name__)
-def test_keeps_the_contract(make):
-    check_policy(make(), K)
-    check_policy(make())
+@pytest.mark.parametrize("policy", ALL, ids=repr)
+def test_keeps_the_contract(policy):
+    check_policy(policy, K)
+    check_policy(policy)
 
 
 def test_plain_sgd_keeps_the_contract_without_noise():
     check_policy(SGD(), K, noise_multiplier=0.0)
-    assert SGD().sensitivity == math.inf
+    assert SGD().sensitivity(NoState()) == math.inf
+    assert [name for name, method in METHODS.items() if not method.policy.private] == ["sgd"]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_are_frozen(name):
+    policy = METHODS[name].policy()
+    for each in fields(policy):
+        with pytest.raises(FrozenInstanceError):
+            setattr(policy, each.name, 2.0)
+
+
+def test_a_policy_says_how_many_groups_it_tells_apart_by_its_state_alone():
+    """What it learns in one training is in that training's state: the same object serves any number of them."""
+    policy = DPSGDF(1.0)
+    assert [len(state_of(policy, groups=groups).bounds) for groups in (2, 5)] == [2, 5]
+    update = policy.update(state_of(policy, groups=2), torch.tensor([70.0, 10.0, 10.0, 30.0]))
+    assert not torch.equal(update.bounds, state_of(policy, groups=2).bounds)
+    assert policy == DPSGDF(1.0)
+
+
+class _State(NamedTuple):
+    bound: Tensor
+
+
+@dataclass(frozen=True)
 class _Broken(DPSGD):
-    statistics_ratio = 10.0
-    state_names = ("clipping_bound",)
+    """DP-SGD whose bound follows from releases; what is below breaks one promise each."""
 
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.ones(len(norms), 1)
+    statistics_ratio: float = 10.0
+
+    def init(self, setting: Setting) -> Any:
+        return _State(torch.tensor(self.clipping_bound))
+
+    def statistics(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones(1)
+
+    def update(self, state: _State, released: Tensor) -> Any:
+        return _State(1 + released[0].abs().clamp(max=1.0))
+
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return (state.bound / norm).clamp(max=1.0)
+
+    def sensitivity(self, state: _State) -> float:
+        return float(state.bound)
 
 
 class LongRows(_Broken):
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.ones(len(norms), 2)
+    def statistics(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones(2)
 
 
 class HeavyWeights(_Broken):
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return 1.01 * super().weights(norms, groups)
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return 1.01 * super().weight(state, norm, group)
 
 
-class LooksAtOthers(_Broken):
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return super().weights(norms, groups) * norms.min() / norms.max()
+class NegativeWeights(_Broken):
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return -super().weight(state, norm, group)
 
 
-class RowsLookAtOthers(_Broken):
-    def statistics(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return (norms / norms.sum()).unsqueeze(1)
+class WritesToState(_Broken):
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        state.bound.mul_(0.5)
+        return super().weight(state, norm, group)
 
 
-class Remembers(_Broken):
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        weights = super().weights(norms, groups)
-        self.clipping_bound = float(norms.median())
-        return weights
+class RowsWriteToState(_Broken):
+    def statistics(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        state.bound.mul_(0.5)
+        return torch.ones(1)
 
 
-class ForgetsState(_Broken):
-    state_names = ()
+class WritesToClass(_Broken):
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        type(self).kept = 1.0
+        return super().weight(state, norm, group)
 
-    def observe(self, released: Tensor) -> None:
-        self.clipping_bound = 0.5 * self.clipping_bound + abs(float(released[0]))
+
+class WritesToObject(_Broken):
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        object.__setattr__(self, "kept", 1.0)
+        return super().weight(state, norm, group)
+
+
+CALLS: list[None] = []
+
+
+class Counts(_Broken):
+    """Keeps count of its calls where the kernel cannot look."""
+
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        CALLS.append(None)
+        return super().weight(state, norm, group) / len(CALLS)
+
+
+class Draws(_Broken):
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return super().weight(state, norm, group) * torch.rand(())
+
+
+class UpdatesAnew(_Broken):
+    def update(self, state: _State, released: Tensor) -> Any:
+        return _State(1 + torch.rand(()))
+
+
+class LeavesState(_Broken):
+    def update(self, state: _State, released: Tensor) -> Any:
+        return 1.0
 
 
 class Unbounded(_Broken):
-    @property
-    def sensitivity(self) -> float:
+    def sensitivity(self, state: _State) -> float:
         return math.nan
 
 
 class NamesAnotherBound(_Broken):
     """Says that the first group is held to half of what weights allow it."""
 
-    def released_state(self) -> dict[str, Tensor | float]:
-        return {"clipping_bound": self.clipping_bound * torch.tensor([0.5, 1.0, 1.0])}
+    def released(self, state: _State) -> dict[str, Tensor]:
+        return {"clipping_bound": state.bound * torch.tensor([0.5, 1.0, 1.0])}
 
 
 class BatchSensitivity(DPSGDF):
     """The published leak: noise scaled by the groups in the batch, here by all groups but the last."""
 
-    @property
-    def sensitivity(self) -> float:
-        return float(self.bounds[:-1].max())
+    def sensitivity(self, state: Any) -> float:
+        return float(state.bounds[:-1].max())
+
+
+class TwoGroups(DPSGDF):
+    """Made for two groups, whatever the data has."""
+
+    def init(self, setting: Setting) -> Any:
+        return super().init(setting._replace(num_groups=2))
 
 
 class Masks(DPSGD):
-    """What the mechanism cannot apply to one example at a time."""
+    """What the kernel cannot apply to one example at a time."""
 
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        weights = torch.ones_like(norms)
-        weights[norms > 1] = 1 / norms[norms > 1]
-        return weights
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        weight = torch.ones_like(norm)
+        weight[norm > 1] = 1 / norm[norm > 1]
+        return weight
 
 
 class LeavesTorch(DPSGD):
-    def weights(self, norms: Tensor, groups: Tensor) -> Tensor:
-        return torch.from_numpy(1 / norms.numpy().clip(1.0))
+    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.from_numpy(1 / norm.numpy().clip(1.0))
+
+
+class Fails(_Broken):
+    def update(self, state: _State, released: Tensor) -> Any:
+        return state.no_such_field
+
+
+@dataclass
+class Thawed(Policy):
+    clipping_bound: float = 1.0
+    weight = sensitivity = DPSGD.weight
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (Masks(1.0), "cannot be applied to one example at a time"),
-        (LeavesTorch(1.0), "cannot be applied to one example at a time"),
-        (DPSGDF(1.0, K - 1), "failed in trial 0 with IndexError"),
-        (DPSGD, "is no policy; expected an object"),
-        (LongRows(1.0), "row of norm"),
-        (HeavyWeights(1.0), "above its sensitivity"),
-        (LooksAtOthers(1.0), "changes with the other examples"),
-        (RowsLookAtOthers(1.0), "changes with the other examples"),
-        (Remembers(1.0), "changes its state"),
-        (ForgetsState(1.0), "goes on differently"),
-        (Unbounded(1.0), "sensitivity nan"),
-        (BatchSensitivity(1.0, K), "above its sensitivity"),
-        (NamesAnotherBound(1.0), "group 0 has clipping_bound 0.5, and lets a contribution be"),
+        (Masks(), "cannot be applied to one example at a time"),
+        (LeavesTorch(), "cannot be applied to one example at a time"),
+        (TwoGroups(), "failed on some group"),
+        (DPSGD, "expected a policy, such as"),
+        (Thawed(), "is not a frozen dataclass"),
+        (LongRows(), "row of norm"),
+        (HeavyWeights(), "above its sensitivity"),
+        (NegativeWeights(), "expected one finite weight >= 0 per example"),
+        (WritesToState(), "changes its state"),
+        (RowsWriteToState(), "changes its state"),
+        (WritesToClass(), "changed its settings"),
+        (WritesToObject(), "changed its settings"),
+        (Draws(), "cannot be applied to one example at a time .*random operation"),
+        (Counts(), "must follow from the example alone"),
+        (UpdatesAnew(), "gives another state for the same state and release"),
+        (LeavesState(), "expected a NamedTuple whose fields are tensors"),
+        (Unbounded(), "sensitivity nan"),
+        (BatchSensitivity(), "above its sensitivity"),
+        (NamesAnotherBound(), "group 0 has clipping_bound .*, and lets a contribution be"),
+        (Fails(), "Fails failed with AttributeError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Policy) else "",
 )
@@ -158,98 +258,112 @@ def test_each_broken_promise_is_named(policy, message):
         check_policy(policy, K)
 
 
+def test_the_policy_that_the_others_break_is_whole():
+    check_policy(_Broken(), K)
+
+
 def test_dpsgd_f_as_printed():
     """C^k = C0 (1 + (m^k / b^k) / (m / b)) by hand: m = (10, 30), b = (80, 40)."""
-    policy = prepared(DPSGDF(2.0, 2), b=100.0)
-    policy.observe(torch.tensor([70.0, 10.0, 10.0, 30.0]))
-    torch.testing.assert_close(policy.bounds, 2 * (1 + torch.tensor([10 / 80, 30 / 40]) / (40 / 100)))
-    assert policy.sensitivity == pytest.approx(2 * (1 + 0.75 / 0.4))
+    policy = DPSGDF(2.0)
+    state = policy.update(state_of(policy, groups=2, b=100.0), torch.tensor([70.0, 10.0, 10.0, 30.0]))
+    torch.testing.assert_close(state.bounds, 2 * (1 + torch.tensor([10 / 80, 30 / 40]) / (40 / 100)))
+    assert policy.sensitivity(state) == pytest.approx(2 * (1 + 0.75 / 0.4))
+    assert torch.equal(policy.released(state)["clipping_bound"], state.bounds)
 
 
 def test_dpsgd_f_as_run():
     """C^k = C0 (1 + rho_k / mean rho) with floored counts, rho = 1 for a group without a count."""
-    policy = prepared(DPSGDFCode(1.0, 3))
-    policy.observe(torch.tensor([70.9, 10.2, -3.0, 10.1, 30.0, 0.4]))
+    policy = DPSGDFCode(1.0)
+    state = policy.update(state_of(policy, b=100.0), torch.tensor([70.9, 10.2, -3.0, 10.1, 30.0, 0.4]))
     rho = torch.tensor([10 / 80, 30 / 40, 1.0])
-    torch.testing.assert_close(policy.bounds, 1 + rho / rho.mean())
+    torch.testing.assert_close(state.bounds, 1 + rho / rho.mean())
 
 
-def test_dpsgd_f_survives_absurd_counts():
-    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated
-    cap."""
-    for variant in (DPSGDF, DPSGDFCode):
-        policy = prepared(variant(1.0, 2, max_ratio=5.0))
-        for counts in (
-            [-9.0, -9.0, -9.0, -9.0],
-            [1e9, -1.0, 0.0, 1e9],
-            [0.0, 0.0, 0.0, 0.0],
-            [5.0, 5.0, 0.2, 0.0],
-        ):
-            policy.observe(torch.tensor(counts))
-            assert torch.isfinite(policy.bounds).all()
-            assert (policy.bounds >= 1.0).all()
-            assert (policy.bounds <= 6.0).all()
+@pytest.mark.parametrize("policy", [DPSGDF(1.0, max_ratio=5.0), DPSGDFCode(1.0, max_ratio=5.0)], ids=repr)
+def test_dpsgd_f_survives_absurd_counts(policy):
+    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated cap."""
+    state = state_of(policy, groups=2, b=100.0)
+    for counts in (
+        [-9.0, -9.0, -9.0, -9.0],
+        [1e9, -1.0, 0.0, 1e9],
+        [0.0, 0.0, 0.0, 0.0],
+        [5.0, 5.0, 0.2, 0.0],
+    ):
+        state = policy.update(state, torch.tensor(counts))
+        assert torch.isfinite(state.bounds).all()
+        assert (state.bounds >= 1.0).all()
+        assert (state.bounds <= 6.0).all()
 
 
 def test_smoothing_averages_released_counts():
-    policy = prepared(DPSGDF(1.0, 1, smoothing=0.75))
-    policy.observe(torch.tensor([40.0, 8.0]))
-    policy.observe(torch.tensor([80.0, 0.0]))
-    torch.testing.assert_close(policy.counts.flatten(), torch.tensor([50.0, 6.0]))
+    policy = DPSGDF(1.0, smoothing=0.75)
+    state = policy.update(state_of(policy, groups=1, b=100.0), torch.tensor([40.0, 8.0]))
+    torch.testing.assert_close(state.counts.flatten(), torch.tensor([40.0, 8.0]))
+    state = policy.update(state, torch.tensor([80.0, 0.0]))
+    torch.testing.assert_close(state.counts.flatten(), torch.tensor([50.0, 6.0]))
+
+
+def test_dpsgd_f_counts_norms_up_to_and_above_the_base_bound():
+    policy = DPSGDF(2.0)
+    state = state_of(policy)
+    rows = [policy.statistics(state, torch.tensor(norm), torch.tensor(1)).tolist() for norm in (2.0, 2.1)]
+    assert rows == [[0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0]]
 
 
 def test_sensitivity_covers_groups_that_are_not_in_the_batch():
-    policy = prepared(DPSGDF(1.0, 3))
-    policy.observe(torch.tensor([50.0, 45.0, 0.0, 5.0, 0.0, 5.0]))
-    absent = int(policy.bounds.argmax())
+    policy = DPSGDF(1.0)
+    state = policy.update(state_of(policy, b=100.0), torch.tensor([50.0, 45.0, 0.0, 5.0, 0.0, 5.0]))
+    absent = int(state.bounds.argmax())
     assert absent == 2
-    weight = policy.weights(torch.tensor([100.0]), torch.tensor([absent]))
-    assert float(weight) * 100 == pytest.approx(policy.sensitivity)
+    assert float(weights(policy, state, [100.0], [absent])) * 100 == pytest.approx(policy.sensitivity(state))
 
 
 def test_naive_theta():
     """theta^k = (b / K) / b^k; counts below min_count are raised to it."""
-    policy = prepared(Naive(2.0, 2), b=100.0)
-    policy.observe(torch.tensor([80.0, -3.0]))
-    torch.testing.assert_close(policy.theta, torch.tensor([50 / 80, 50.0]))
-    assert policy.sensitivity == pytest.approx(100.0)
-    torch.testing.assert_close(
-        policy.weights(torch.tensor([1.0, 4.0]), torch.tensor([0, 0])), torch.tensor([0.625, 0.3125])
-    )
+    policy = Naive(2.0)
+    state = policy.update(state_of(policy, groups=2, b=100.0), torch.tensor([80.0, -3.0]))
+    torch.testing.assert_close(state.theta, torch.tensor([50 / 80, 50.0]))
+    assert policy.sensitivity(state) == pytest.approx(100.0)
+    torch.testing.assert_close(weights(policy, state, [1.0, 4.0]), torch.tensor([0.625, 0.3125]))
+    assert list(policy.released(state)) == ["clipping_bound", "theta"]
 
 
 def test_global_drops_and_global_adapt_clips_what_is_too_long():
-    norms, groups = torch.tensor([10.0, 40.0]), torch.tensor([0, 0])
-    torch.testing.assert_close(Global(1.0, 20.0).weights(norms, groups), torch.tensor([0.05, 0.0]))
-    torch.testing.assert_close(
-        GlobalAdapt(1.0, initial_bound=20.0).weights(norms, groups), torch.tensor([0.05, 0.025])
-    )
+    torch.testing.assert_close(weights(Global(1.0, 20.0), NoState(), [10.0, 40.0]), torch.tensor([0.05, 0.0]))
+    policy = GlobalAdapt(1.0, initial_bound=20.0)
+    torch.testing.assert_close(weights(policy, state_of(policy), [10.0, 40.0]), torch.tensor([0.05, 0.025]))
+    assert policy.released(state_of(policy))["Z"] == 20.0
+    assert Global(1.0, 20.0).released(NoState())["Z"] == 20.0
 
 
 def test_global_adapt_follows_the_expected_batch_size():
     """Z <- max(C, Z exp(-eta + d / b)), with the expected batch size b."""
-    policy = prepared(GlobalAdapt(1.0, initial_bound=10.0, learning_rate=0.1), b=50.0)
-    policy.observe(torch.tensor([20.0]))
-    assert policy.bound == pytest.approx(10 * math.exp(-0.1 + 0.4))
+    policy = GlobalAdapt(1.0, initial_bound=10.0, bound_learning_rate=0.1)
+    state = policy.update(state_of(policy, b=50.0), torch.tensor([20.0]))
+    assert float(state.bound) == pytest.approx(10 * math.exp(-0.1 + 0.4))
     for _ in range(100):
-        policy.observe(torch.tensor([0.0]))
-    assert policy.bound == 1.0
+        state = policy.update(state, torch.tensor([0.0]))
+    assert float(state.bound) == 1.0
+    assert policy.sensitivity(state) == 1.0
 
 
 def test_quantile_finds_the_target_quantile():
     """With exact counts the bound settles at the median of the norms."""
-    policy = prepared(Quantile(10.0, learning_rate=0.2), b=1000.0)
-    norms = torch.linspace(0.0, 2.0, 1001)[1:]
+    policy = Quantile(10.0, bound_learning_rate=0.2)
+    state, norms = state_of(policy, b=1000.0), torch.linspace(0.0, 2.0, 1001)[1:]
     for _ in range(300):
-        policy.observe(policy.statistics(norms, torch.zeros(1000, dtype=torch.int64)).sum(dim=0))
-    assert policy.clipping_bound == pytest.approx(1.0, abs=0.02)
+        state = policy.update(
+            state, torch.func.vmap(policy.statistics, (None, 0, None))(state, norms, None).sum(dim=0)
+        )
+    assert policy.sensitivity(state) == pytest.approx(1.0, abs=0.02)
 
 
 def test_automatic_and_psac_formulas():
-    norms, groups = torch.tensor([0.0, 2.0]), torch.tensor([0, 0])
-    torch.testing.assert_close(Automatic(3.0, stability=0.5).weights(norms, groups), torch.tensor([6.0, 1.2]))
     torch.testing.assert_close(
-        PSAC(3.0, stability=0.5).weights(norms, groups), torch.tensor([3.0, 3 / (2 + 0.5 / 2.5)])
+        weights(Automatic(3.0, stability=0.5), NoState(), [0.0, 2.0]), torch.tensor([6.0, 1.2])
+    )
+    torch.testing.assert_close(
+        weights(PSAC(3.0, stability=0.5), NoState(), [0.0, 2.0]), torch.tensor([3.0, 3 / (2 + 0.5 / 2.5)])
     )
 
 
@@ -258,19 +372,19 @@ def test_automatic_and_psac_formulas():
     [
         (lambda: DPSGD(0.0), "clipping_bound=0"),
         (lambda: DPSGD(math.nan), "clipping_bound=nan"),
-        (lambda: DPSGDF(1.0, 0), "num_groups=0"),
-        (lambda: DPSGDF(1.0, 2, smoothing=1.0), "smoothing=1"),
+        (lambda: DPSGD("1"), "clipping_bound='1'"),
+        (lambda: DPSGDF(1.0, smoothing=1.0), "smoothing=1"),
+        (lambda: DPSGDF(1.0, statistics_ratio=0.0), "statistics_ratio=0"),
+        (lambda: DPSGDF(1.0, max_ratio=math.inf), "max_ratio=inf"),
+        (lambda: Naive(1.0, min_count=0.0), "min_count=0"),
         (lambda: Global(5.0, 1.0), "strict_bound=1"),
         (lambda: GlobalAdapt(5.0, initial_bound=1.0), "initial_bound=1"),
+        (lambda: GlobalAdapt(1.0, tolerance=-1.0), "tolerance=-1"),
         (lambda: Quantile(1.0, target_quantile=0.0), "target_quantile=0"),
-        (lambda: Naive(1.0, 2).observe(torch.ones(2)), "prepare"),
+        (lambda: Automatic(1.0, stability=0.0), "stability=0"),
+        (lambda: PSAC(1.0, stability=0.0), "stability=0"),
     ],
 )
 def test_bad_settings_are_named(make, message):
     with pytest.raises(SettingError, match=message):
         make()
-
-
-def test_a_state_of_another_policy_is_refused():
-    with pytest.raises(SettingError, match="the saved state has"):
-        DPSGDF(1.0, 2).load_state_dict(Naive(1.0, 2).state_dict())

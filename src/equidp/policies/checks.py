@@ -13,7 +13,15 @@ from torch import Tensor
 
 from equidp.errors import EquidpError, PolicyError
 from equidp.kernel.bounding import example_rows, example_weights
-from equidp.kernel.policy import Policy, Setting, check_settings, check_state, copied
+from equidp.kernel.policy import (
+    Policy,
+    Setting,
+    attributes,
+    check_settings,
+    check_state,
+    check_unchanged,
+    copied,
+)
 
 _TRIALS = 50
 _BATCH = 12
@@ -23,8 +31,8 @@ _SLACK = 1 + 1e-5  # float32 rounding
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
     """Tries a policy on random and extreme norms, groups and releases.
 
-    Checked: settings are frozen and plain, the state is a NamedTuple of tensors; both rules can be applied to one
-    example at a time; rows and weights are bounded for every group, present or not, and by each group's own bound
+    Checked: settings are frozen and plain, and stay as they are; the state is a NamedTuple of tensors; both rules can
+    be applied to one example at a time; rows and weights are bounded for every group, present or not, and by each group's own bound
     where `released` names one; the rules change neither the state nor what they return the next time.
 
     Args:
@@ -40,6 +48,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         >>> equidp.check_policy(equidp.DPSGDF(clipping_bound=1.0), num_groups=3)
     """
     check_settings(policy)
+    before = attributes(policy)
     generator = torch.Generator().manual_seed(0)
     name = type(policy).__name__
     try:
@@ -49,6 +58,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
             norms, groups = _batch(generator, num_groups)
             _check_rules(policy, state, norms, groups)
             state = _updated(policy, state, norms[:1], groups[:1], generator)
+            check_unchanged(policy, before)
     except PolicyError:
         raise
     except (
