@@ -40,9 +40,6 @@ def check_model(
         ModelError: BatchNorm, or anything else through which examples of a batch affect each other; buffers
             or parameters that running the model changes; no trainable parameter, or one in less than single
             precision; a loss that is not one number per example, or fails for the last class.
-
-    >>> loss = nn.CrossEntropyLoss(reduction="none")
-    >>> check_model(nn.Linear(2, 3), loss, torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
     """
     _check_parameters(model)
     for name, module in model.named_modules():
@@ -174,11 +171,6 @@ def check_engine(
 
     Raises:
         ModelError: they differ, or the engine cannot be used with this model.
-
-    >>> from equidp.engines import make_engine
-    >>> model, loss = nn.Linear(2, 3), nn.CrossEntropyLoss(reduction="none")
-    >>> engine = make_engine("ghost", model, loss)
-    >>> check_engine(engine, model, loss, torch.ones(4, 2), torch.tensor([0, 1, 2, 0]))
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with _tried(model), torch.enable_grad():

@@ -54,15 +54,6 @@ class GhostEngine:
     Args:
         model: any module whose outputs for one example do not depend on others.
         loss: (outputs, targets) -> losses [batch].
-
-    >>> model = nn.Linear(2, 2)
-    >>> engine = GhostEngine(model, nn.CrossEntropyLoss(reduction="none"))
-    >>> measured = engine(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
-    >>> measured.norms.shape
-    torch.Size([3])
-    >>> measured.weighted_sum(torch.ones(3))
-    >>> model.bias.grad.shape
-    torch.Size([2])
     """
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
@@ -98,14 +89,10 @@ class GhostEngine:
 
 
 def _squared_norms(contributions: list[Contribution], batch: int, device: torch.device) -> Tensor:
-    parts = [
-        _one_per_example(each.squares, each.module, batch)
-        for each in contributions
-        if each.squares is not None
-    ]
-    parts += [
-        squared_lengths({"": gradient}) for gradient in _shared_gradients(contributions, batch).values()
-    ]
+    known = [(each.squares, each.module) for each in contributions]
+    parts = [_one_per_example(rows, module, batch) for rows, module in known if rows is not None]
+    shared = _shared_gradients(contributions, batch).values()
+    parts += [squared_lengths({"": gradient}) for gradient in shared]
     return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
 
 

@@ -24,12 +24,7 @@ _SAME, _SAME_AUTOCAST = 1e-3, 0.05
 
 @final
 class FallbackCall(Call):
-    """One call of any module that computes each example's output from that example's inputs.
-
-    Args:
-        module, parameters: as for `Call`.
-        again: how the module is run again.
-    """
+    """One call of any module that computes each example's output from that example's inputs."""
 
     def __init__(self, module: nn.Module, parameters: Parameters, again: RerunGradients) -> None:
         super().__init__(module, parameters)

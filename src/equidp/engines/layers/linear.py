@@ -1,4 +1,4 @@
-"""Products with a weight matrix. One row's gradient is an outer product, so its norm is cheap (Goodfellow 2015)."""
+"""Products with a weight matrix: a row's gradient is an outer product with a cheap norm (Goodfellow 2015)."""
 
 from __future__ import annotations
 
