@@ -269,7 +269,7 @@ class Flipped(nn.Module):
         return self.layer(values.flip(0)).flip(0)
 
 
-def test_weights_that_go_to_other_examples_are_found_out_where_all_norms_are_alike():
+def test_weights_that_go_to_other_examples_are_found_out_where_all_norms_are_equal():
     model, inputs = Flipped(), torch.eye(4)
     with pytest.raises(ModelError, match="examples may change places"):
         check_engine(

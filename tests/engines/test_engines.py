@@ -160,8 +160,7 @@ def test_a_bad_example_spoils_its_own_norm_only(engine):
 @pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0])
 @pytest.mark.parametrize("layer", ["linear", "embedding"])
 def test_norms_are_not_understated_where_terms_cancel(layer, size):
-    """Output gradients that nearly cancel over positions: a norm of 0 in float32 must not hide a gradient
-    that is there."""
+    """Output gradients nearly cancel over positions: a norm of 0 in float32 must not hide what is left."""
 
     class Difference(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
@@ -176,8 +175,7 @@ def test_norms_are_not_understated_where_terms_cancel(layer, size):
     else:
         model, inputs = nn.Sequential(nn.Embedding(3, 64), Difference()), torch.zeros(8, 2, dtype=torch.int64)
         row_norms = torch.ones(8)
-    # One output gradient is 1e4 everywhere, the other -1e4 (1 + size / 1000): what is left of 64 of them is
-    # their difference.
+    # One output gradient is 1e4 everywhere, the other -1e4 (1 + size / 1000): 64 differences are left.
     true = 1e4 * size * 1e-3 * 8 * row_norms
     norms = make_engine("ghost", model, lambda outputs, targets: outputs)(inputs, torch.zeros(8)).norms
     assert (norms >= 0.99 * true).all()
@@ -253,7 +251,7 @@ class First(nn.Module):
 )
 @pytest.mark.parametrize("name", INDEPENDENCE)
 def test_measured_batches_do_not_disturb_each_other(make, name):
-    """Another batch measured, and summed, between a batch's norms and its sum: p.grad is the same to the digit."""
+    """Measuring and summing another batch between norms and sum leaves p.grad equal to the digit."""
     model, shape = INDEPENDENCE[name]()
     engine = make(model, loss)
     batches = [(torch.randn(size, *shape), torch.arange(size) % 2) for size in (5, 7)]
@@ -450,7 +448,7 @@ def test_norms_and_sums_are_float32_under_autocast(engine, model, inputs):
 
 
 def test_sums_under_autocast_have_the_norms_that_were_measured():
-    """A bound on norms is worth nothing if the sum is of other vectors."""
+    """A bound on norms is worthless if the sum is of other vectors."""
     model = MODELS["lenet"]((1, 16, 16), 4)
     inputs, targets = torch.randn(3, 1, 16, 16), torch.tensor([0, 1, 2])
     engine = make_engine("ghost", model, loss)
@@ -495,8 +493,8 @@ def test_outputs_at_several_positions_may_be_changed_in_place(change):
     assert_exact(Changed().double(), drawn(5, 6, 3))
 
 
-def test_a_module_that_does_not_run_alike_twice_adds_no_more_than_its_norms():
-    """Random numbers of Python's own differ between the run for norms and the run for the sum."""
+def test_a_module_that_runs_differently_twice_adds_no_more_than_its_norms():
+    """Python's own random numbers differ between the run for norms and the run for the sum."""
 
     class Fickle(nn.Module):
         def __init__(self) -> None:
@@ -539,7 +537,7 @@ def test_a_module_that_is_run_again_drops_out_what_it_did():
     torch.manual_seed(3)
     measured = engine(inputs, targets)
     norms = measured.norms
-    torch.rand(7)  # whatever is drawn in between
+    torch.rand(7)  # drawn in between
     weights = torch.linspace(0.3, 2.0, 9, dtype=torch.float64)
     measured.weighted_sum(weights)
     total = torch.cat([parameter.grad.flatten() for parameter in parameters])
@@ -584,7 +582,7 @@ def test_a_little_dropout_in_another_order_is_found_out_too(seed):
 
 
 def test_examples_that_cannot_be_drawn_again_contribute_nothing_and_stop_nothing():
-    """A run that ends because of one example tells of it."""
+    """A run that ended because of one example would reveal it."""
     model, inputs = OwnAndDropout(), torch.randn(5, 6)
     inputs[2] = 3e38
     engine = make_engine("ghost", model, lambda outputs, targets: outputs.sum(dim=1))
@@ -608,7 +606,7 @@ def test_what_follows_may_change_a_random_modules_outputs_in_place():
     check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
 
 
-def test_chunks_that_do_not_run_alike_twice_add_no_more_than_their_norms():
+def test_chunks_that_run_differently_twice_add_no_more_than_their_norms():
     """The functional engine computes long batches again; Python's own random numbers are others then."""
     draws = iter([0.1] * 3 + [50.0, float("nan"), 50.0])
 

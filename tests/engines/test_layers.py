@@ -89,8 +89,7 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
 def test_convolutions_in_single_precision(
     dimensions, channels, kernel, stride, dilation, padding, mode, transposed
 ):
-    """Where every example is a group of one convolution: the CPU's library does that in single precision
-    alone."""
+    """Every example is a group of one convolution, which the CPU's library does in single precision alone."""
     groups, inputs, outputs = channels
     if transposed:
         layers = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -209,7 +208,7 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
 
 
 def test_what_only_norms_need_is_freed():
-    """A convolution whose examples' gradients are small keeps those, and neither its input nor its output's gradient."""
+    """A convolution with small per-example gradients keeps those, not its input and output gradient."""
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 3, 3), SumOfSquares())
     engine = make_engine("ghost", model, loss)
     inputs = torch.randn(4, 2, 12, 12)
@@ -319,8 +318,7 @@ RECURRENT = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
 
 
 class Reader(nn.Module):
-    """A recurrent layer, read by its outputs, its last states or both; sequences come first, second, or
-    packed by length."""
+    """A recurrent layer, read by outputs, last states or both; batch first, second, or packed by length."""
 
     def __init__(self, layer: nn.Module, *, read: str, packed: bool = False, started: bool = False) -> None:
         super().__init__()
@@ -611,8 +609,7 @@ class Scale(nn.Module):
     ids=["lstm", "transformer", "fallback"],
 )
 def test_a_step_leaves_nothing_for_the_garbage_collector(model):
-    """Tensors in a cycle of references pile up over steps until a collection, hundreds of megabytes of
-    them."""
+    """Tensors in a reference cycle pile up over steps until a collection: hundreds of megabytes."""
     engine = make_engine("ghost", model, loss)
 
     def step() -> None:

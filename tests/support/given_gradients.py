@@ -11,7 +11,7 @@ from equidp.engines import MeasuredBatch
 
 
 class GivenGradients:
-    """An engine whose per-example gradients are its inputs, [batch, d]: what the private step does with them is plain to see."""
+    """Per-example gradients are the inputs, [batch, d], to see what the private step does with them."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.parameter = parameter

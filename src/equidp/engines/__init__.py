@@ -1,4 +1,4 @@
-"""Gradient engines, by name: per-example norms and weighted sums of gradients."""
+"""Engines, by name: per-example norms and weighted sums of gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,21 @@ ENGINES: dict[str, Callable[[nn.Module, LossFunction], MeasuringEngine]] = {
 
 
 def make_engine(name: str, model: nn.Module, loss: LossFunction) -> MeasuringEngine:
-    """The engine of that name for a model and a per-example loss."""
+    """Returns the engine of that name for a model and a per-example loss.
+
+    Raises:
+        SettingError: an unknown name.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 2)
+    >>> engine = make_engine("ghost", model, nn.CrossEntropyLoss(reduction="none"))
+    >>> measured = engine(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> measured.norms.shape
+    torch.Size([3])
+    >>> measured.weighted_sum(torch.ones(3))
+    >>> model.bias.grad.shape
+    torch.Size([2])
+    """
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
     return ENGINES[name](model, loss)

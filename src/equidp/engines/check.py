@@ -18,7 +18,7 @@ from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
 
 _TOLERANCE = 0.02
-"""Largest difference of a norm that passes, relative to the largest norm; wrong gradients differ by far more."""
+"""How far norms may be apart, relative to the largest; wrong gradients are apart by far more."""
 _AUTOCAST_TOLERANCE = 0.2
 """The same under autocast, where rounding alone makes twenty layers differ by several percent."""
 _SEEDS = 10
@@ -37,19 +37,17 @@ def check_model(
         class_names: one per class, where targets are classes.
 
     Raises:
-        ModelError: BatchNorm, or anything else through which examples of a batch affect each other; buffers or parameters that
-            running the model changes; no trainable parameter, or one in less than single precision; a loss that is not one number
-            per example, or fails for the last class.
-
-    >>> loss = nn.CrossEntropyLoss(reduction="none")
-    >>> check_model(nn.Linear(2, 3), loss, torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
+        ModelError: BatchNorm, or anything else through which examples of a batch affect each other; buffers
+            or parameters that running the model changes; no trainable parameter, or one in less than single
+            precision; a loss that is not one number per example, or fails for the last class.
     """
     _check_parameters(model)
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise ModelError(
-                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no example's influence "
-                "is bounded then. Use GroupNorm or LayerNorm, or let equidp.make_compatible(model) replace it."
+                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
+                "example's influence is bounded then. Use GroupNorm or LayerNorm, or let "
+                "equidp.make_compatible(model) replace it."
             )
     if len(inputs) == 1:
         inputs, targets = inputs.repeat_interleave(2, dim=0), targets.repeat_interleave(2, dim=0)
@@ -76,18 +74,20 @@ def _check_parameters(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ModelError(
-                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before making the optimizer."
+                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before "
+                "making the optimizer."
             )
         if parameter.is_meta:
             raise ModelError(
-                f"parameter {name} is on the meta device and holds no values; give it some (model.to_empty(device='cpu'), then "
-                "initialise or load)."
+                f"parameter {name} is on the meta device and holds no values; give it some "
+                "(model.to_empty(device='cpu'), then initialise or load)."
             )
     for name, parameter in trained.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ModelError(
-                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected torch.float32. "
-                "Keep parameters in float32 and train under torch.autocast(..., dtype=torch.bfloat16)."
+                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected "
+                "torch.float32. Keep parameters in float32 and train under torch.autocast(..., "
+                "dtype=torch.bfloat16)."
             )
 
 
@@ -111,25 +111,27 @@ def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
         losses = loss(outputs, targets)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ModelError(
-            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)}: {error}"
+            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)}: "
+            f"{error}"
         ) from error
     if losses.shape != (len(outputs),):
         raise ModelError(
-            f"the loss has shape {list(losses.shape)} for {len(outputs)} examples; expected one number per example, "
-            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+            f"the loss has shape {list(losses.shape)} for {len(outputs)} examples; expected one number per "
+            f"example, [{len(outputs)}]. Pass one that does not average, such as "
+            "CrossEntropyLoss(reduction='none')."
         )
 
 
 def _check_last_class(
     loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
 ) -> None:
-    """Tries the loss on the last class, which these examples may lack: a rare one would end training in the middle."""
+    """Tries the loss on the last class, which may be rare: it would end training in the middle."""
     try:
         loss(outputs, torch.full_like(targets, len(class_names) - 1))
     except (RuntimeError, IndexError, ValueError) as error:
         raise ModelError(
-            f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} ({error}). The "
-            f"model's outputs are {shape_in_words(outputs, 'batch')}; give it one per class."
+            f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
+            f"({error}). The model's outputs are {shape_in_words(outputs, 'batch')}; give it one per class."
         ) from error
 
 
@@ -147,8 +149,9 @@ def _check_mixing(model: nn.Module, inputs: Tensor) -> None:
             again = _forward(model, others, seed)
             if not torch.allclose(again[kept], outputs[kept], rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise ModelError(
-                    "the model's output for one example changes with the other examples in the batch, so no example's influence "
-                    "is bounded. Look for statistics over the batch, or attention over the batch axis (batch_first=True?)."
+                    "the model's output for one example changes with the other examples in the batch, so no "
+                    "example's influence is bounded. Look for statistics over the batch, or attention over "
+                    "the batch axis (batch_first=True?)."
                 )
 
 
@@ -157,7 +160,8 @@ def check_engine(
 ) -> None:
     """Refuses an engine whose norms or sum differ from those of one backward pass per example.
 
-    A model that draws random numbers (dropout) is compared in evaluation mode: two passes could not be compared otherwise.
+    A model that draws random numbers (dropout) is compared in evaluation mode: two passes could not be
+    compared otherwise.
 
     Args:
         engine: of this model and loss.
@@ -167,11 +171,6 @@ def check_engine(
 
     Raises:
         ModelError: they differ, or the engine cannot be used with this model.
-
-    >>> from equidp.engines import make_engine
-    >>> model, loss = nn.Linear(2, 3), nn.CrossEntropyLoss(reduction="none")
-    >>> engine = make_engine("ghost", model, loss)
-    >>> check_engine(engine, model, loss, torch.ones(4, 2), torch.tensor([0, 1, 2, 0]))
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with _tried(model), torch.enable_grad():
@@ -187,8 +186,9 @@ def check_engine(
         finite = torch.stack([torch.isfinite(gradient).all() for gradient in single])
         if not finite.any():
             raise ModelError(
-                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: nothing would be "
-                "learned, and epsilon spent. Look for missing or huge values in inputs and targets, and at the loss."
+                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: "
+                "nothing would be learned, and epsilon spent. Look for missing or huge values in inputs and "
+                "targets, and at the loss."
             )
         rows = torch.stack([gradient for gradient, each in zip(single, finite, strict=True) if each])
         inputs, targets = inputs[finite], targets[finite]
@@ -205,10 +205,10 @@ def check_engine(
     same_sum = torch.linalg.vector_norm(total - true_sum) <= _TOLERANCE * size * len(inputs)
     if not (same_norms and same_sum):
         raise ModelError(
-            f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one backward pass each. "
-            "A parameter may be used outside of the layer that owns it (such as F.linear(x, self.words.weight); call the layer), "
-            "or examples may change places on their way (sorted by length: enforce_sorted=False does without). Or use "
-            "engine='functional'."
+            f"{type(engine).__name__}'s gradients of {len(inputs)} examples differ from those of one "
+            "backward pass each. A parameter may be used outside of the layer that owns it (such as "
+            "F.linear(x, self.words.weight); call the layer), or examples may change places on their way "
+            "(sorted by length: enforce_sorted=False does without). Or use engine='functional'."
         )
 
 
@@ -217,8 +217,8 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tens
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
         raise ModelError(
-            "a module that torch.func runs again for one example at a time draws random numbers (dropout) in an order of its "
-            "own. Use engine='functional', or that module without."
+            "a module that torch.func runs again for one example at a time draws random numbers (dropout) "
+            "in an order of its own. Use engine='functional', or that module without."
         )
 
 
@@ -237,7 +237,7 @@ def _engines_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
     with suppress(RuntimeError, ValueError, TypeError, IndexError):
-        # Until it has seen two sizes, an engine may take a table with as many rows as there are examples for the batch.
+        # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
         engine(inputs[1:], targets[1:])
         engine(inputs, targets)
     measured = engine(inputs, targets)
@@ -249,7 +249,7 @@ def _engines_gradients(
 
 @contextmanager
 def _tried(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Training mode without gradients inside; the model, buffers and parameters included, is as before afterwards.
+    """Runs the model in training mode without gradients; restores all of it at the end.
 
     Yields copies of the buffers. Refuses a model that wrote to its parameters.
     """
@@ -271,8 +271,8 @@ def _tried(model: nn.Module) -> Iterator[dict[str, Tensor]]:
                 parameter.data.copy_(parameters[name])
     if rewritten:
         raise ModelError(
-            f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. Initialise it without "
-            "data, and let nothing but the optimizer change it."
+            f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. "
+            "Initialise it without data, and let nothing but the optimizer change it."
         )
 
 

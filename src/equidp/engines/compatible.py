@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """Returns a copy of the model with GroupNorm in place of BatchNorm, and one sentence per change.
 
-    GroupNorm starts from the BatchNorm's scale and shift. Running statistics have no counterpart: train a trained model again.
+    GroupNorm starts from the BatchNorm's scale and shift. Running statistics have no counterpart: train a
+    trained model again.
 
     >>> model, changes = make_compatible(nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)))
     >>> changes

@@ -23,8 +23,9 @@ _CHUNK_NUMBERS = 2**26
 class FunctionalEngine:
     """Measures batches by `vmap(grad)`, in chunks that bound memory; see `kernel.engine.Engine`.
 
-    A batch of one chunk keeps its gradients for the weighted sum. A longer one computes them again, chunk by chunk and with the same
-    random numbers (dropout), and scales down those that come out longer than their norm.
+    A batch of one chunk keeps its gradients for the weighted sum. A longer one computes them again, chunk by
+    chunk and with the same random numbers (dropout), and scales down those that come out longer than their
+    norm.
 
     Args:
         model: any module whose outputs for one example do not depend on others.

@@ -1,8 +1,9 @@
 """The fast engine: per-example norms and weighted sums from one forward and one backward pass.
 
-A layer's parameters affect the loss only through its output, so its input and the gradient of its output suffice for per-example
-norms and weighted sums, without a stored gradient per example (Goodfellow 2015; ghost clipping, Li et al. 2022; book-keeping, Bu et
-al. 2023). The backward pass computes output gradients alone: no parameter's gradient is formed before the weights are known.
+A layer's parameters affect the loss only through its output, so its input and the gradient of its output
+suffice for per-example norms and weighted sums, without a stored gradient per example (Goodfellow 2015; ghost
+clipping, Li et al. 2022; book-keeping, Bu et al. 2023). The backward pass computes output gradients alone: no
+parameter's gradient is formed before the weights are known.
 """
 
 from __future__ import annotations
@@ -44,23 +45,15 @@ _PRECISION: dict[str, tuple[Any, ...]] = (
 class GhostEngine:
     """Measures batches by layer rules; see the module's docstring and `kernel.engine.Engine`.
 
-    Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are run from single products
-    (`equidp.engines.layers.decomposed`); any other module that owns trainable parameters is run a second time by torch.func, alone.
-    Parameters that several calls share (tied weights, a layer used twice) get their cross terms from per-example gradients.
-    The modules' forwards are replaced during a call only.
+    Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are
+    run from single products (`equidp.engines.layers.decomposed`); any other module that owns trainable
+    parameters is run a second time by torch.func, alone. Parameters that several calls share (tied weights, a
+    layer used twice) get their cross terms from per-example gradients. The modules' forwards are replaced
+    during a call only.
 
     Args:
         model: any module whose outputs for one example do not depend on others.
         loss: (outputs, targets) -> losses [batch].
-
-    >>> model = nn.Linear(2, 2)
-    >>> engine = GhostEngine(model, nn.CrossEntropyLoss(reduction="none"))
-    >>> measured = engine(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
-    >>> measured.norms.shape
-    torch.Size([3])
-    >>> measured.weighted_sum(torch.ones(3))
-    >>> model.bias.grad.shape
-    torch.Size([2])
     """
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
@@ -72,12 +65,12 @@ class GhostEngine:
         tape = Tape()
         with self._watched(tape):
             with torch.enable_grad():
-                # Detached: if inputs required gradients, the tape could not tell where the backward pass may end.
+                # Detached: inputs that require gradients would hide where the backward pass may end.
                 losses = self.loss(self.model(inputs.detach()), targets)
             if losses.shape != (len(inputs),):
                 raise ModelError(
-                    "the loss is not of shape [batch]; expected one per example. Pass one that does not average, such as "
-                    "CrossEntropyLoss(reduction='none')."
+                    "the loss is not of shape [batch]; expected one per example. Pass one that does not "
+                    "average, such as CrossEntropyLoss(reduction='none')."
                 )
             precisely = _full_precision(losses.device)
             with precisely():
@@ -96,14 +89,10 @@ class GhostEngine:
 
 
 def _squared_norms(contributions: list[Contribution], batch: int, device: torch.device) -> Tensor:
-    parts = [
-        _one_per_example(each.squares, each.module, batch)
-        for each in contributions
-        if each.squares is not None
-    ]
-    parts += [
-        squared_lengths({"": gradient}) for gradient in _shared_gradients(contributions, batch).values()
-    ]
+    known = [(each.squares, each.module) for each in contributions]
+    parts = [_one_per_example(rows, module, batch) for rows, module in known if rows is not None]
+    shared = _shared_gradients(contributions, batch).values()
+    parts += [squared_lengths({"": gradient}) for gradient in shared]
     return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
 
 
@@ -219,8 +208,8 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
     """Refuses rows that are not those of the batch."""
     if len(rows) != batch:
         raise ModelError(
-            f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must come first in every "
-            "layer (batch_first=True?). Or use engine='functional'."
+            f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
+            "come first in every layer (batch_first=True?). Or use engine='functional'."
         )
     return rows
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 @final
 class MeasuredBatch:
-    """Per-example gradient norms of a batch and, once, a weighted sum of the same gradients; see `kernel.engine.Measured`.
+    """Norms of a batch and, once, a weighted sum of its gradients; see `kernel.engine.Measured`.
 
     Args:
         norms: [batch].
-        add: adds the sum under weights [batch] to p.grad. It holds all that this takes, and is dropped after its only use.
-        drew_otherwise: which examples got other random numbers (dropout) where a module was run again, [batch]; None: none did.
+        add: adds the sum under weights [batch] to p.grad. It holds all that this takes, and is dropped after
+            its only use.
+        drew_otherwise: which examples got other random numbers (dropout) where a module was run again,
+            [batch]; None: none did.
     """
 
     def __init__(
@@ -32,8 +34,8 @@ class MeasuredBatch:
         """
         if self._add is None:
             raise RuntimeError(
-                "the weighted sum of this batch was taken before, which freed its gradients; measure the batch again: "
-                "engine(inputs, targets)."
+                "the weighted sum of this batch was taken before, which freed its gradients; measure the "
+                "batch again: engine(inputs, targets)."
             )
         add, self._add = self._add, None
         add(weights)

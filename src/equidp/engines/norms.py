@@ -9,9 +9,9 @@ from equidp.kernel.engine import Engine
 
 
 def dataset_norms(engine: Engine, inputs: Tensor, targets: Tensor, chunk_size: int = 256) -> Tensor:
-    """Returns the per-example gradient norms of a dataset at the model's present parameters, [n]. Private: never release them.
+    """Returns the gradient norm of each example at the model's present parameters, [n].
 
-    Costs less than training on as many examples: no sum is taken.
+    They are private: never release them. Costs less than training on as many examples: no sum is taken.
 
     Args:
         engine: of the model.

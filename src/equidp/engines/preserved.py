@@ -1,4 +1,4 @@
-"""Ways to work with a model and leave it as it was, and its gradients as one vector."""
+"""Works with a model and leaves it as it was; where it is, and its gradients as one vector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restores the modules' modes, the parameters' gradients and the state of the random numbers at the end."""
+    """Restores modes, gradients and random numbers at the end."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
@@ -31,6 +31,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     with preserved(model):
         model.eval()
         yield
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Returns the device of the model's first parameter: examples are moved there."""
+    return next(model.parameters()).device
 
 
 def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.device import device_of
+from equidp.engines.preserved import device_of
 
 _CHUNK = 4096  # examples predicted at a time
 

@@ -1,4 +1,4 @@
-"""What the kernel asks of an engine: per-example gradient norms, then one weighted sum of the same gradients."""
+"""What the kernel asks of an engine: per-example gradient norms, then one weighted sum."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class Measured(Protocol):
-    """One batch after its forward and backward pass: a value, independent of batches measured before or after it."""
+    """A batch after its forward and backward pass: a value, independent of other batches."""
 
     @property
     def norms(self) -> Tensor:
         """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider.
 
-        The norm of an example whose loss or gradient is not finite is not finite; other examples are unaffected.
+        The norm of an example whose loss or gradient is not finite is not finite; other examples are
+        unaffected.
         """
 
     def weighted_sum(self, weights: Tensor, /) -> None:
@@ -27,7 +28,8 @@ class Measured(Protocol):
         Once; frees what the batch kept for it.
 
         Args:
-            weights: [batch]. All norms of the batch are finite: the private step removes other examples and measures again.
+            weights: [batch]. All norms of the batch are finite: the private step removes other examples and
+                measures again.
         """
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.device import device_of
+from equidp.engines.preserved import device_of
 from equidp.evaluation.groups import check_outputs, group_metrics
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from equidp.engines.layers.projection import Projection
+from equidp.engines.layers.projection import EVERY_ROW, Block, Projection
 from equidp.errors import ModelError
 
 ATTENTION_PARAMETERS = {
@@ -33,7 +33,8 @@ def attention(
     """nn.MultiheadAttention.forward; the same arguments and results."""
     if query.dim() != 3:
         raise ModelError(
-            f"MultiheadAttention got queries of shape {list(query.shape)}; expected one sequence per example, 3 dimensions."
+            f"MultiheadAttention got queries of shape {list(query.shape)}; expected one sequence per "
+            "example, 3 dimensions."
         )
     if is_causal and attn_mask is None:
         raise ModelError("is_causal is a hint about attn_mask; give the mask.")
@@ -54,7 +55,7 @@ def attention(
         read = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropped)
     read = read.transpose(1, 2).flatten(2).movedim(0, batch_dimension)
     bias = None if module.out_proj.bias is None else "out_proj.bias"
-    return project(read, "out_proj.weight", bias, batch_dimension=batch_dimension), weights
+    return project(read, Block("out_proj.weight", bias), batch_dimension), weights
 
 
 def _projected(
@@ -67,27 +68,21 @@ def _projected(
 ) -> tuple[Tensor, ...]:
     bias = None if module.in_proj_bias is None else "in_proj_bias"
     if module.in_proj_weight is not None and query is key and key is value:
-        together = project(query, "in_proj_weight", bias, batch_dimension=batch_dimension)
-        return together.chunk(3, dim=-1)
+        return project(query, Block("in_proj_weight", bias), batch_dimension).chunk(3, dim=-1)
     parts = []
     for position, (name, inputs) in enumerate((("q", query), ("k", key), ("v", value))):
-        rows = slice(position * module.embed_dim, (position + 1) * module.embed_dim)
-        weight, block = (
-            (f"{name}_proj_weight", slice(None))
-            if module.in_proj_weight is None
-            else ("in_proj_weight", rows)
-        )
-        own = project(
-            inputs, weight, bias, weight_rows=block, bias_rows=rows, batch_dimension=batch_dimension
-        )
-        parts.append(own)
+        rows = (position * module.embed_dim, (position + 1) * module.embed_dim)
+        block = Block("in_proj_weight", bias, rows, rows)
+        if module.in_proj_weight is None:
+            block = Block(f"{name}_proj_weight", bias, EVERY_ROW, rows)
+        parts.append(project(inputs, block, batch_dimension))
     return tuple(parts)
 
 
 def _mask(
     queries: Tensor, keys: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> Tensor | None:
-    """What to add to the scores, broadcast to [batch, heads, queries, keys]: -inf where a boolean mask is True."""
+    """What to add to scores [batch, heads, queries, keys]: -inf where a boolean mask is True."""
     masks = []
     if attn_mask is not None:
         heads = attn_mask.dim() == 3

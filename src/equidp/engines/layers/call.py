@@ -12,7 +12,7 @@ from equidp.engines.layers.sums import squared_lengths, weighted_sums
 Parameters = dict[str, nn.Parameter]
 """Those parameters of a module that are trained, by their names in it."""
 ByName = dict[str, Tensor]
-"""One tensor per trained parameter: per-example gradients [batch, *shape], or weighted sums of them [*shape]."""
+"""Per-example gradients [batch, *shape], or weighted sums of them [*shape], by parameter name."""
 
 
 class SquaredNorms(NamedTuple):
@@ -20,7 +20,8 @@ class SquaredNorms(NamedTuple):
 
     Attributes:
         squares: [batch].
-        gradients: the per-example gradients, where they were computed on the way and are small; None: not kept.
+        gradients: the per-example gradients, where they were computed on the way and are small; None: not
+            kept.
     """
 
     squares: Tensor
@@ -28,7 +29,7 @@ class SquaredNorms(NamedTuple):
 
 
 class Gradients(ABC):
-    """Per-example gradients of a module's parameters, from what one call left behind; computed as far as they are needed."""
+    """Per-example gradients of one call's parameters, computed as far as they are needed."""
 
     @abstractmethod
     def example_gradients(self) -> ByName:
@@ -65,10 +66,11 @@ class Contribution(NamedTuple):
 
     Attributes:
         module, parameters: as of the call.
-        squares: squared norms, [batch]; None where other calls use some of these parameters too: their gradients must be added
-            before a norm is taken, so `gradients` are stored then.
+        squares: squared norms, [batch]; None where other calls use some of these parameters too: their
+            gradients must be added before a norm is taken, so `gradients` are stored then.
         gradients: what the weighted sum is computed from.
-        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None: it was not.
+        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
+            it was not.
     """
 
     module: nn.Module

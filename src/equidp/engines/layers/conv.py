@@ -1,23 +1,24 @@
-"""Convolutions in one to three dimensions, with any stride, padding, dilation and groups, and transposed ones.
+"""Convolutions of one to three dimensions with any stride, padding, dilation and groups, also transposed.
 
-Three ways to an example's weight gradient or its norm, by what costs least: one grouped convolution in which every example is a
-group of its own; a product with the unfolded image, where there are few channels; and the norm alone from products of positions,
-where there are few positions and many channels (`conv_gram`).
+Three ways to an example's weight gradient or its norm, by what costs least: one grouped convolution in which
+every example is a group of its own; a product with the unfolded image, where there are few channels; and the
+norm alone from products of positions, where there are few positions and many channels (`conv_gram`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from equidp.engines.layers.call import ByName, Parameters, SquaredNorms
-from equidp.engines.layers.conv_gram import gram_cost, squared_gram_norms
-from equidp.engines.layers.conv_operands import FindOperands, Operands
-from equidp.engines.layers.rule import LayerGradients, norms_and_small
+from equidp.engines.layers.call import ByName, SquaredNorms
+from equidp.engines.layers.conv_gram import Operands, gram_cost, squared_gram_norms
+from equidp.engines.layers.rule import LayerCall, LayerGradients, Rule, norms_and_small
 from equidp.engines.layers.sums import CHUNK_NUMBERS, squared_lengths
 
 _FEW_CHANNELS = 8
@@ -37,19 +38,12 @@ class ConvGradients(LayerGradients):
     """Of a convolution on inputs [batch, channels, ...].
 
     Args:
-        find_operands: what slides over what: `conv_operands` or `conv_transpose_operands`.
-        module, parameters, inputs, grad_output: as for `LayerGradients`.
+        find_operands: (layer, inputs, output gradient) -> what slides over what.
+        *of_layer: as for `LayerGradients`.
     """
 
-    def __init__(
-        self,
-        find_operands: FindOperands,
-        module: Any,
-        parameters: Parameters,
-        inputs: Tensor,
-        grad_output: Tensor,
-    ) -> None:
-        super().__init__(module, parameters, inputs, grad_output)
+    def __init__(self, find_operands: Callable[[Any, Tensor, Tensor], Operands], *of_layer: Any) -> None:
+        super().__init__(*of_layer)
         self._find_operands = find_operands
 
     def example_gradients(self) -> ByName:
@@ -145,7 +139,8 @@ def _grouped(module: Any, operands: Operands) -> Tensor:
     """Per-example gradients by one convolution whose groups are examples."""
     batch = len(operands.image)
     one = Operands(operands.image.flatten(0, 1)[None], operands.signal.flatten(0, 1)[None], operands.padding)
-    return _weight_gradient(module, one, batch).unflatten(0, (batch, -1))
+    gradients: Tensor = _weight_gradient(module, one, batch).unflatten(0, (batch, -1))
+    return gradients
 
 
 def _unfolded(module: Any, operands: Operands) -> Tensor:
@@ -183,3 +178,31 @@ def _weight_gradient(module: Any, operands: Operands, batch: int) -> Tensor:
         [False, True, False],
     )
     return gradients[1]
+
+
+def _conv_operands(module: Any, inputs: Tensor, gradient: Tensor) -> Operands:
+    borders = module._reversed_padding_repeated_twice
+    if module.padding_mode == "zeros" and borders[::2] == borders[1::2]:
+        return Operands(inputs, gradient, tuple(borders[::-2]))
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return Operands(pad(inputs, borders, mode=mode), gradient, (0,) * len(module.kernel_size))
+
+
+def _conv_transpose_operands(module: Any, inputs: Tensor, gradient: Tensor) -> Operands:
+    """Inputs and outputs change places: the kernel slides over the outputs' gradient."""
+    operands = Operands(gradient, inputs, module.padding)
+    if not any(module.output_padding):
+        return operands
+    # Output padding adds positions that no input reaches.
+    reached = (
+        slice(0, (size - 1) * stride + (kernel - 1) * dilation + 1)
+        for size, stride, kernel, dilation in zip(
+            inputs.shape[2:], module.stride, module.kernel_size, module.dilation, strict=True
+        )
+    )
+    cropped = operands.padded()[(slice(None), slice(None), *reached)]
+    return Operands(cropped, inputs, (0,) * len(module.padding))
+
+
+CONV = Rule(partial(LayerCall, partial(ConvGradients, _conv_operands)))
+CONV_TRANSPOSE = Rule(partial(LayerCall, partial(ConvGradients, _conv_transpose_operands)))

@@ -1,23 +1,49 @@
-"""Norms of convolutions' weight gradients from products of positions, without the gradients (mixed ghost norm, Bu et al. 2022).
+"""Norms of convolutions from products of positions, without gradients (mixed ghost norm, Bu et al. 2022).
 
-|sum_s <window s, signal s>|^2 = sum_st <window s, window t> <signal s, signal t>. Products of windows are sums over the kernel of
-products of pixels, the image's autocorrelation; in the last dimension windows may be unfolded and multiplied as they are instead.
+|sum_s <window s, signal s>|^2 = sum_st <window s, window t> <signal s, signal t>. Products of windows are
+sums over the kernel of products of pixels, the image's autocorrelation; in the last dimension windows may be
+unfolded and multiplied as they are instead.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.conv_operands import Operands
 from equidp.engines.layers.sums import CHUNK_NUMBERS, gram_norms
 
 _COST_OF_ADDING = 18
 """How many multiplications of a matrix product take as long as adding one number to another in memory."""
+
+
+class Operands(NamedTuple):
+    """The two tensors whose correlation is the gradient of a convolution's weight.
+
+    Attributes:
+        image: [batch, channels, ...], what the kernel slides over, without its border of `padding` zeros.
+        signal: [batch, channels, ...], one value per position of the kernel.
+        padding: number of zeros at both ends of each dimension of the image.
+    """
+
+    image: Tensor
+    signal: Tensor
+    padding: tuple[int, ...]
+
+    def padded(self) -> Tensor:
+        """Returns the image with its border."""
+        if not any(self.padding):
+            return self.image
+        return pad(self.image, [border for size in reversed(self.padding) for border in (size, size)])
+
+    def chunks(self, size: int) -> Iterator[Operands]:
+        """Splits into `size` examples at a time."""
+        for image, signal in zip(self.image.split(size), self.signal.split(size), strict=True):
+            yield Operands(image, signal, self.padding)
 
 
 def gram_cost(module: Any, operands: Operands, *, unfolded: bool) -> int:
@@ -39,7 +65,8 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
     Args:
         module: the convolution.
         operands: of the call.
-        unfolded: whether windows in the last dimension are unfolded; otherwise all dimensions go by the autocorrelation.
+        unfolded: whether windows in the last dimension are unfolded; otherwise all dimensions go by the
+            autocorrelation.
     """
     norms, groups = [], module.groups
     sizes, places = list(operands.image.shape[2:]), operands.signal.shape[2:]
@@ -61,7 +88,8 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
 def _features(module: Any, operands: Operands, *, unfolded: bool) -> Tensor:
     """Pixels, or windows in the last dimension, by position, [batch, groups, features, positions].
 
-    They are copied in the order in which the image lies in memory: with its channels last, a window is one run of numbers.
+    They are copied in the order in which the image lies in memory: with its channels last, a window is one
+        run of numbers.
     """
     image = operands.image
     windows = image.unsqueeze(-1)
@@ -81,8 +109,8 @@ def _features(module: Any, operands: Operands, *, unfolded: bool) -> Tensor:
 def _over_kernel(module: Any, pixels: Tensor, dimension: int, size: int, padding: int) -> Tensor:
     """Products of windows in this dimension from products of pixels: sums over the kernel's places in it.
 
-    `pixels` has two dimensions for each dimension of the image, [batch, ..., ...]. In both, `size` windows take the pixels' place;
-    they are a stride apart and reach over a border of zeros.
+    `pixels` has two dimensions for each dimension of the image, [batch, ..., ...]. In both, `size` windows
+    take the pixels' place; they are a stride apart and reach over a border of zeros.
     """
     stride, dilation = module.stride[dimension], module.dilation[dimension]
     twice = (1 + dimension, 1 + dimension + len(module.kernel_size))

@@ -1,7 +1,8 @@
-"""Modules that compute several products in one call: run by a forward of ours that says which product uses which parameter.
+"""Recurrent layers and attention, run by forwards of ours that say which product uses which parameter.
 
-torch's recurrent layers and its attention pass all their weights to one fused operation, and nothing inside it can be read. While
-an engine runs, their `forward` is replaced by ours, which computes the same from single products; afterwards it is restored.
+torch's recurrent layers and its attention pass all their weights to one fused operation, and nothing inside
+it can be read. While an engine runs, their `forward` is replaced by ours, which computes the same from single
+products; afterwards it is restored.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from equidp.engines.layers.call import (
     SquaredNorms,
 )
 from equidp.engines.layers.linear import LinearGradients, by_position
-from equidp.engines.layers.projection import EVERY_ROW, Forward, project
+from equidp.engines.layers.projection import Block, Forward, project
 from equidp.engines.layers.recurrent import cell, recurrent
 from equidp.engines.layers.tape import Tape
 
@@ -42,18 +43,19 @@ def forward_for(module: nn.Module) -> Forward | None:
     if isinstance(module, nn.MultiheadAttention):
         own = {name for name, _ in module.named_parameters()}
         known = own <= ATTENTION_PARAMETERS and not module.add_zero_attn
-        return attention if known and _unchanged(module, nn.MultiheadAttention) else None
+        return attention if known and unchanged(module, nn.MultiheadAttention) else None
     return _step_by_step(module)
 
 
 def _step_by_step(module: nn.Module) -> Forward | None:
     for layer, forward in _RECURRENT.items():
-        if isinstance(module, layer) and _unchanged(module, layer):
+        if isinstance(module, layer) and unchanged(module, layer):
             return forward
     return None
 
 
-def _unchanged(module: nn.Module, layer: type[nn.Module]) -> bool:
+def unchanged(module: nn.Module, layer: type[nn.Module]) -> bool:
+    """Returns whether the module computes what its class does."""
     return type(module).forward is layer.forward and "forward" not in vars(module)
 
 
@@ -86,7 +88,7 @@ def attention_in_full() -> Iterator[None]:
 
 @contextmanager
 def unrolled(model: nn.Module) -> Iterator[None]:
-    """Runs recurrent layers step by step and attention in full inside: torch.func has no rule for the fused operations."""
+    """Runs the model without fused recurrent layers and attention, which torch.func cannot read."""
     forwards = {
         module: partial(forward, module, partial(project, module))
         for module in model.modules()
@@ -94,14 +96,6 @@ def unrolled(model: nn.Module) -> Iterator[None]:
     }
     with replaced(forwards), attention_in_full():
         yield
-
-
-class _Block(NamedTuple):
-    """The rows of a weight and a bias that some products of one call use."""
-
-    weight: str
-    bias: str | None
-    first_row: int | None
 
 
 class _Product:
@@ -120,31 +114,21 @@ class _Product:
 class DecomposedCall(Call):
     """One call of a module that is run from single products with its parameters.
 
-    Several products with the same block of parameters, such as the steps of a recurrent layer, are positions of one. Blocks of one
-    parameter are used in the order of their rows.
+    Several products with the same block of parameters, such as the steps of a recurrent layer, are positions
+    of one. Blocks of one parameter are used in the order of their rows.
     """
 
     def __init__(self, module: nn.Module, parameters: Parameters, tape: Tape) -> None:
         super().__init__(module, parameters)
         self._tape = tape
-        self._products: dict[_Block, list[_Product]] = {}
+        self._products: dict[Block, list[_Product]] = {}
         self._reached = False
 
-    def project(
-        self,
-        inputs: Tensor,
-        weight: str,
-        bias: str | None = None,
-        *,
-        weight_rows: slice = EVERY_ROW,
-        bias_rows: slice = EVERY_ROW,
-        batch_dimension: int = 0,
-    ) -> Tensor:
+    def project(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
         """The `Projection` that records each product."""
-        outputs = project(self.module, inputs, weight, bias, weight_rows=weight_rows, bias_rows=bias_rows)
-        if weight not in self.parameters and bias not in self.parameters:
+        outputs = project(self.module, inputs, block)
+        if block.weight not in self.parameters and block.bias not in self.parameters:
             return outputs
-        block = _Block(weight, bias, weight_rows.start)
         product = _Product(by_position(inputs.detach().movedim(batch_dimension, 0)), outputs.shape[-1])
         self._products.setdefault(block, []).append(product)
 

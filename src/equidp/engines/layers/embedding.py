@@ -1,26 +1,17 @@
-"""Embeddings and bags of them: the gradient of a row is the sum of the output gradients at the positions of its token."""
+"""Embeddings and bags: a row's gradient is the sum of output gradients at its token's positions."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from equidp.engines.layers.call import ByName, SquaredNorms
-from equidp.engines.layers.rule import LayerGradients
+from equidp.engines.layers.rule import LayerCall, LayerGradients, Rule
 from equidp.engines.layers.sums import gram_norms
-
-
-def covers_embedding(module: Any) -> bool:
-    """Whether the layer reads its table and nothing else: frequencies are counted over the batch, max_norm rewrites weights."""
-    return not module.scale_grad_by_freq and module.max_norm is None
-
-
-def covers_bag(module: Any) -> bool:
-    """Whether a bag sums or averages such an embedding."""
-    return covers_embedding(module) and module.mode != "max"
 
 
 class _TableGradients(LayerGradients):
@@ -28,7 +19,7 @@ class _TableGradients(LayerGradients):
 
     @abstractmethod
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Returns tokens [batch, T] and the gradients of their embeddings [batch, T, features], 0 at padding."""
+        """Returns tokens [batch, T] and their gradients [batch, T, features], 0 at padding."""
 
     @final
     def example_gradients(self) -> ByName:
@@ -86,3 +77,16 @@ class EmbeddingBagGradients(_TableGradients):
         same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
         pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)
         return SquaredNorms(pairs.sum(dim=(1, 2)) * self.pair()[1].square().sum(dim=1))
+
+
+def _covers_embedding(module: Any) -> bool:
+    # Frequencies are counted over the batch, and max_norm rewrites weights in the forward pass.
+    return not module.scale_grad_by_freq and module.max_norm is None
+
+
+def _covers_bag(module: Any) -> bool:
+    return _covers_embedding(module) and module.mode != "max"
+
+
+EMBEDDING = Rule(partial(LayerCall, EmbeddingGradients), _covers_embedding)
+EMBEDDING_BAG = Rule(partial(LayerCall, EmbeddingBagGradients), _covers_bag)

@@ -19,17 +19,12 @@ from equidp.engines.layers.sums import held_to_norms, precise, squared_lengths, 
 from equidp.errors import ModelError
 
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
-"""How far an example's outputs may be from those with the same random numbers, of their norm: rounding is below."""
+"""How far outputs with the same random numbers may be apart, relative to their norm."""
 
 
 @final
 class FallbackCall(Call):
-    """One call of any module that computes each example's output from that example's inputs.
-
-    Args:
-        module, parameters: as for `Call`.
-        again: how the module is run again.
-    """
+    """One call of any module that computes each example's output from that example's inputs."""
 
     def __init__(self, module: nn.Module, parameters: Parameters, again: RerunGradients) -> None:
         super().__init__(module, parameters)
@@ -48,9 +43,10 @@ class FallbackCall(Call):
 class RerunGradients(Gradients):
     """Gradients of a module that is called again under `vmap(vjp)`.
 
-    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are split by example; all
-    other arguments are passed to every example as they are. Of several outputs, those that the loss depends on count. Random
-    numbers are drawn again as they were; an example that gets others this time, because the order differs, contributes nothing.
+    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are
+    split by example; all other arguments are passed to every example as they are. Of several outputs, those
+    that the loss depends on count. Random numbers are drawn again as they were; an example that gets others
+    this time, because the order differs, contributes nothing.
 
     Args:
         module, parameters: as for `Call`.
@@ -59,8 +55,10 @@ class RerunGradients(Gradients):
 
     Attributes:
         inputs: the first tensor of the arguments.
-        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; filled by the backward pass.
-        drew_otherwise: which examples got other random numbers when the module ran again, [batch]; None where it draws none.
+        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; filled by the backward
+            pass.
+        drew_otherwise: which examples got other random numbers when the module ran again, [batch]; None where
+            it draws none.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class RerunGradients(Gradients):
         self._budget = self.inputs.numel() + gradient.numel()
 
     def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
-        """Says that the call drew random numbers: `random` is the state before it, `outputs` its flattened outputs."""
+        """Says that the call drew numbers from `random`, the state before it, for these outputs."""
         self._random = random
         # Copies: later layers may change outputs in place.
         self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
@@ -119,8 +117,8 @@ class RerunGradients(Gradients):
         positions, gradients = list(self.grad_outputs), tuple(self.grad_outputs.values())
         if any(len(gradient) != batch for gradient in gradients):
             raise ModelError(
-                f"{type(self.module).__name__} has outputs whose first dimension is not the batch; use those that have it, "
-                "or engine='functional'."
+                f"{type(self.module).__name__} has outputs whose first dimension is not the batch; use those "
+                "that have it, or engine='functional'."
             )
         every = dict(self.module.named_parameters())
         trained = {name: every[name].detach() for name in self.parameters}
@@ -152,8 +150,8 @@ class RerunGradients(Gradients):
                 by_name, outputs = alone(gradients, *own)
         except RuntimeError as error:
             raise ModelError(
-                f"{type(self.module).__name__} cannot be computed one example at a time by torch.func ({error}). "
-                "Replace it by layers that can."
+                f"{type(self.module).__name__} cannot be computed one example at a time by torch.func "
+                f"({error}). Replace it by layers that can."
             ) from error
         by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
         if self._random:
@@ -163,7 +161,7 @@ class RerunGradients(Gradients):
         return by_name
 
     def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
-        """Which examples have their first outputs again, [batch]: gradients belong to the random numbers drawn then."""
+        """Which examples have their first outputs again, and so the same random numbers, [batch]."""
         allowed = _SAME_AUTOCAST if self._coarse else _SAME
         same = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
         finite = same.clone()

@@ -1,13 +1,15 @@
-"""Products with a weight matrix. The gradient of one row is an outer product, so its norm is that of two vectors (Goodfellow 2015)."""
+"""Products with a weight matrix: a row's gradient is an outer product with a cheap norm (Goodfellow 2015)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from equidp.engines.layers.call import ByName, Gradients, Parameters, SquaredNorms
+from equidp.engines.layers.rule import LayerCall, Rule
 from equidp.engines.layers.sums import gram_norms, precise, squared_lengths
 
 
@@ -29,7 +31,7 @@ class LinearGradients(Gradients):
     def read(
         cls, module: nn.Module, parameters: Parameters, inputs: Tensor, gradient: Tensor
     ) -> LinearGradients:
-        """Those of nn.Linear on inputs [batch, ..., features]: the dimensions between are positions of one example."""
+        """Reads nn.Linear on inputs [batch, ..., features]; the middle dimensions are positions."""
         names = (name if name in parameters else None for name in ("weight", "bias"))
         if inputs.dim() != 2:
             inputs, gradient = by_position(inputs), by_position(gradient)
@@ -69,7 +71,7 @@ class LinearGradients(Gradients):
         inputs, gradient = self.inputs, self.gradient
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
         if positions * (features + outputs) <= features * outputs:
-            # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers in place of in * out (Li et al. 2022).
+            # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not in * out (Li et al. 2022).
             products = (inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2))
             return SquaredNorms(gram_norms(products))
         weights = gradient.transpose(1, 2) @ inputs
@@ -87,6 +89,9 @@ class LinearGradients(Gradients):
         if self.bias is not None:
             sums[self.bias] = weights @ gradient
         return sums
+
+
+LINEAR = Rule(partial(LayerCall, LinearGradients.read))
 
 
 def by_position(values: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Normalisation within an example: the scale's gradient is output gradient times normalised input, summed over positions."""
+"""Normalisation within an example: the scale's gradient sums output gradient times normalised input."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, final
@@ -12,27 +11,28 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
 from equidp.engines.layers.call import ByName, Contribution, KnownGradients, Parameters, SquaredNorms
-from equidp.engines.layers.rule import LayerGradients, RuledCall, norms_and_small
+from equidp.engines.layers.rule import LayerCall, LayerGradients, Rule, RuledCall, norms_and_small
 from equidp.engines.layers.sums import CHUNK_NUMBERS, weighted_sums
 from equidp.engines.layers.tape import Tape
 
 
-class _TrailingNormGradients(LayerGradients):
-    """A scale and perhaps a shift for each place of the trailing dimensions, which are normalised over."""
+@final
+class TrailingNormGradients(LayerGradients):
+    """A scale and a shift for each place of the trailing dimensions, which are normalised over."""
 
-    @abstractmethod
-    def _normalised(self, inputs: Tensor) -> Tensor: ...
+    def __init__(self, normalise: Callable[..., Tensor], *of_layer: Any) -> None:
+        super().__init__(*of_layer)
+        self._normalise = normalise
 
-    @final
     def example_gradients(self) -> ByName:
         inputs, gradient = self.pair()
         gradients = {}
         if "weight" in self.parameters:
             size = max(1, CHUNK_NUMBERS // inputs[0].numel())
             parts = zip(inputs.split(size), gradient.split(size), strict=True)
-            gradients["weight"] = torch.cat(
-                [self._sum(part * self._normalised(given)) for given, part in parts]
-            )
+            shape, eps = self.module.normalized_shape, self.module.eps
+            products = [self._sum(part * self._normalise(given, shape, eps=eps)) for given, part in parts]
+            gradients["weight"] = torch.cat(products)
         if "bias" in self.parameters:
             gradients["bias"] = self._sum(gradient)
         return gradients
@@ -41,50 +41,33 @@ class _TrailingNormGradients(LayerGradients):
         """Sums values [batch, ...] to [batch, *shape of the scale]."""
         return values.reshape(len(values), -1, *self.module.normalized_shape).sum(dim=1)
 
-    @final
     def squared_norms(self) -> SquaredNorms:
         return norms_and_small(self.example_gradients(), self.budget())
 
-    @final
     def weighted_gradients(self, weights: Tensor) -> ByName:
         return weighted_sums(weights, self.example_gradients())
 
 
 @final
-class LayerNormGradients(_TrailingNormGradients):
-    """nn.LayerNorm over trailing dimensions."""
-
-    def _normalised(self, inputs: Tensor) -> Tensor:
-        return layer_norm(inputs, self.module.normalized_shape, eps=self.module.eps)
-
-
-@final
-class RMSNormGradients(_TrailingNormGradients):
-    """nn.RMSNorm over trailing dimensions."""
-
-    def _normalised(self, inputs: Tensor) -> Tensor:
-        return rms_norm(inputs, self.module.normalized_shape, eps=self.module.eps)
-
-
-class _ChannelNormCall(RuledCall):
+class ChannelNormCall(RuledCall):
     """One scale and shift per channel, on [batch, channels, ...]; normalised over groups of channels.
 
-    Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients of the copies are then
-    the examples' own, and the layer's backward pass computes them at no further cost.
+    Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients
+    of the copies are then the examples' own, and the layer's backward pass computes them at no further cost.
+
+    Args:
+        num_groups: (layer, its own forward, inputs) -> groups of one example; refuses inputs that the layer
+            would refuse.
+        module, parameters: as for `Call`.
     """
 
-    def __init__(self, module: Any, parameters: Parameters) -> None:
+    def __init__(self, num_groups: Callable[..., int], module: Any, parameters: Parameters) -> None:
         super().__init__(module, parameters)
-        self._layer = module
+        self._layer, self._num_groups = module, num_groups
         self._gradients: ByName = {}
 
-    @abstractmethod
-    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
-        """Returns the number of groups of one example; refuses inputs that `forward`, the layer's own, would refuse."""
-
-    @final
     def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
-        groups = self._num_groups(forward, inputs)
+        groups = self._num_groups(self._layer, forward, inputs)
         batch, channels, *places = inputs.shape
         scales, shifts = (self._copy(name, batch, tape) for name in ("weight", "bias"))
         joined = inputs.reshape(1, batch * channels, *places)
@@ -107,29 +90,25 @@ class _ChannelNormCall(RuledCall):
     def reached(self) -> bool:
         return bool(self._gradients)
 
-    @final
     def contribution(self) -> Contribution:
         return self.contributed(KnownGradients(self._gradients))
 
 
-@final
-class GroupNormCall(_ChannelNormCall):
-    """nn.GroupNorm on [batch, channels, ...]."""
-
-    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
-        return int(self._layer.num_groups)
+def _groups_of_group_norm(layer: Any, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
+    return int(layer.num_groups)
 
 
-@final
-class InstanceNormCall(_ChannelNormCall):
-    """nn.InstanceNorm1d to 3d on [batch, channels, ...], without running statistics."""
-
-    def _num_groups(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
-        with torch.no_grad():
-            forward(inputs[:1])  # raises the layer's own errors about shapes
-        return int(self._layer.num_features)
+def _groups_of_instance_norm(layer: Any, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> int:
+    with torch.no_grad():
+        forward(inputs[:1])  # raises the layer's own errors about shapes
+    return int(layer.num_features)
 
 
-def covers_instance_norm(module: Any) -> bool:
-    """Whether it normalises by the example alone."""
-    return not getattr(module, "track_running_stats", False)
+def _keeps_no_statistics(layer: Any) -> bool:
+    return not getattr(layer, "track_running_stats", False)
+
+
+LAYER_NORM = Rule(partial(LayerCall, partial(TrailingNormGradients, layer_norm)))
+RMS_NORM = Rule(partial(LayerCall, partial(TrailingNormGradients, rms_norm)))
+GROUP_NORM = Rule(partial(ChannelNormCall, _groups_of_group_norm))
+INSTANCE_NORM = Rule(partial(ChannelNormCall, _groups_of_instance_norm), _keeps_no_statistics)

@@ -4,44 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-EVERY_ROW = slice(None)
+Rows = tuple[int, int] | tuple[None, None]
+EVERY_ROW: Rows = (None, None)
+
+
+class Block(NamedTuple):
+    """Names of the weight and the bias that a product uses, with first row and last + 1 of each."""
+
+    weight: str
+    bias: str | None = None
+    weight_rows: Rows = EVERY_ROW
+    bias_rows: Rows = EVERY_ROW
 
 
 class Projection(Protocol):
-    """inputs W' + b with a module's parameters of these names, or with these rows of theirs."""
+    """Computes inputs W' + b; examples are in `batch_dimension` of the inputs."""
 
-    def __call__(
-        self,
-        inputs: Tensor,
-        weight: str,
-        bias: str | None = None,
-        *,
-        weight_rows: slice = EVERY_ROW,
-        bias_rows: slice = EVERY_ROW,
-        batch_dimension: int = 0,
-    ) -> Tensor:
-        """Returns the product; examples are in `batch_dimension` of the inputs."""
+    def __call__(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor: ...
 
 
 Forward = Callable[..., Any]
 """(module, projection, *arguments, **keywords) -> what the module's own forward returns."""
 
 
-def project(
-    module: nn.Module,
-    inputs: Tensor,
-    weight: str,
-    bias: str | None = None,
-    *,
-    weight_rows: slice = EVERY_ROW,
-    bias_rows: slice = EVERY_ROW,
-    batch_dimension: int = 0,
-) -> Tensor:
+def project(module: nn.Module, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
     """The plain `Projection` of a module."""
-    shift = None if bias is None else attrgetter(bias)(module)[bias_rows]
-    return linear(inputs, attrgetter(weight)(module)[weight_rows], shift)
+    shift = None if block.bias is None else attrgetter(block.bias)(module)[slice(*block.bias_rows)]
+    return linear(inputs, attrgetter(block.weight)(module)[slice(*block.weight_rows)], shift)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from equidp.engines.layers.projection import Projection
+from equidp.engines.layers.projection import Block, Projection
 from equidp.errors import ModelError
 
 State = tuple[Tensor, ...]
@@ -37,7 +37,7 @@ def recurrent(
         outputs = []
         for direction in range(directions):
             suffix = f"_l{layer}{'_reverse' if direction else ''}"
-            gates = project(values, f"weight_ih{suffix}", _bias(module, "ih", suffix), batch_dimension=1)
+            gates = project(values, _block(module, "ih", suffix), batch_dimension=1)
             output, state = _scan(
                 _step(module, project, suffix), gates, starts[len(ends)], present, backwards=direction == 1
             )
@@ -61,7 +61,7 @@ def cell(module: nn.RNNCellBase, project: Projection, inputs: Tensor, hx: Any = 
         state: State = (inputs.new_zeros(len(inputs), module.hidden_size),) * (2 if long else 1)
     else:
         state = tuple(hx) if long else (hx,)
-    gates = project(inputs, "weight_ih", _bias(module, "ih", ""))
+    gates = project(inputs, _block(module, "ih", ""))
     following = _step(module, project, "")(gates, state)
     return following if long else following[0]
 
@@ -69,8 +69,8 @@ def cell(module: nn.RNNCellBase, project: Projection, inputs: Tensor, hx: Any = 
 def _check_sequences(module: nn.Module, inputs: Tensor, *, dimensions: int) -> None:
     if inputs.dim() != dimensions:
         raise ModelError(
-            f"{type(module).__name__} got inputs of shape {list(inputs.shape)}; expected one row or sequence per example, "
-            f"{dimensions} dimensions."
+            f"{type(module).__name__} got inputs of shape {list(inputs.shape)}; expected one row or sequence "
+            f"per example, {dimensions} dimensions."
         )
 
 
@@ -95,7 +95,7 @@ def _starts(module: nn.RNNBase, values: Tensor, hx: Any) -> list[State]:
 def _scan(
     step: Step, gates: Tensor, state: State, present: Tensor | None, *, backwards: bool
 ) -> tuple[Tensor, State]:
-    """Outputs [steps, batch, size] in the order of time, and the last state. A step that an example lacks keeps its state."""
+    """Outputs [steps, batch, size] in order, and the last state. Missing steps keep the state."""
     outputs: list[Tensor] = []
     order = range(len(gates))
     shares = gates.unbind(0)
@@ -112,25 +112,25 @@ def _scan(
 
 
 def _step(module: nn.RNNBase | nn.RNNCellBase, project: Projection, suffix: str) -> Step:
-    weight, bias = f"weight_hh{suffix}", _bias(module, "hh", suffix)
+    block = _block(module, "hh", suffix)
 
     def plain(share: Tensor, state: State) -> State:
         activation = torch.tanh if module.nonlinearity == "tanh" else torch.relu
-        return (activation(share + project(state[0], weight, bias)),)
+        return (activation(share + project(state[0], block)),)
 
     def lstm(share: Tensor, state: State) -> State:
-        gates = (share + project(state[0], weight, bias)).chunk(4, dim=1)
+        gates = (share + project(state[0], block)).chunk(4, dim=1)
         input_gate, forget_gate, cell_gate, output_gate = gates
         kept = torch.sigmoid(forget_gate) * state[1]
         cell_state = kept + torch.sigmoid(input_gate) * torch.tanh(cell_gate)
         hidden = torch.sigmoid(output_gate) * torch.tanh(cell_state)
         if getattr(module, "proj_size", 0):
-            hidden = project(hidden, f"weight_hr{suffix}")
+            hidden = project(hidden, Block(f"weight_hr{suffix}"))
         return hidden, cell_state
 
     def gru(share: Tensor, state: State) -> State:
         reset, update, new = share.chunk(3, dim=1)
-        old_reset, old_update, old_new = project(state[0], weight, bias).chunk(3, dim=1)
+        old_reset, old_update, old_new = project(state[0], block).chunk(3, dim=1)
         update_gate = torch.sigmoid(update + old_update)
         candidate = torch.tanh(new + torch.sigmoid(reset + old_reset) * old_new)
         return ((1 - update_gate) * candidate + update_gate * state[0],)
@@ -140,5 +140,5 @@ def _step(module: nn.RNNBase | nn.RNNCellBase, project: Projection, suffix: str)
     return gru if isinstance(module, nn.GRU | nn.GRUCell) else plain
 
 
-def _bias(module: nn.RNNBase | nn.RNNCellBase, part: str, suffix: str) -> str | None:
-    return f"bias_{part}{suffix}" if module.bias else None
+def _block(module: nn.RNNBase | nn.RNNCellBase, part: str, suffix: str) -> Block:
+    return Block(f"weight_{part}{suffix}", f"bias_{part}{suffix}" if module.bias else None)

@@ -19,7 +19,7 @@ class RuledCall(Call):
 
     @abstractmethod
     def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
-        """Returns the layer's outputs, and has the tape pass on the gradients it needs. `forward` is the layer's own."""
+        """Returns the layer's outputs, and watches what it needs. `forward` is the layer's own."""
 
 
 class Rule(NamedTuple):
@@ -55,7 +55,7 @@ class LayerGradients(Gradients):
 
     @final
     def budget(self) -> int:
-        """Returns how many numbers may be stored in place of inputs and output gradient: no more than these hold."""
+        """Returns how many numbers may be stored in place of inputs and output gradient."""
         return self.inputs.numel() + self.grad_output.numel()
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 CHUNK_NUMBERS = 2**18
-"""Numbers per intermediate result: few enough to stay in a processor's cache and to be small beside the activations."""
+"""Numbers per intermediate result: few enough to stay in a processor's cache."""
 
 
 def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,8 +25,8 @@ def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Te
 def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor, now: Tensor) -> Tensor:
     """Returns weights [batch] under which recomputed gradients add no more than those that were measured.
 
-    A module may run differently the second time (Python's own random numbers). Gradients that are not finite this time are set to
-    0 in place.
+    A module may run differently the second time (Python's own random numbers). Gradients that are not finite
+    this time are set to 0 in place.
 
     Args:
         weights: [batch], made for the norms `before`.
@@ -41,7 +41,7 @@ def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor,
 
 
 def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
-    """Returns squared norms over all tensors together, [batch], from per-example gradients [batch, *shape]."""
+    """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
     return (
         torch.stack([torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()])
         .square()
@@ -50,10 +50,11 @@ def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def gram_norms(products: Tensor) -> Tensor:
-    """Returns squared norms [batch] from products <x_s, x_t> <g_s, g_t> [batch, T, T]; rounding never makes them too small.
+    """Returns squared norms [batch], never too small, from products <x_s, x_t> <g_s, g_t> [batch, T, T].
 
-    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An example whose norm is
-    understated could contribute more than its bound, so the largest rounding error of the sum is added.
+    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An
+    example whose norm is understated could contribute more than its bound, so the largest rounding error of
+    the sum is added.
     """
     rounding = 8 * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))

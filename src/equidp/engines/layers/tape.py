@@ -28,14 +28,14 @@ class Tape:
         self._forward = True
 
     def note(self, call: Call) -> None:
-        """Records the call. Ignored during the backward pass, where `torch.utils.checkpoint` runs forward again."""
+        """Records the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
         if self._forward:
             self.calls.append(call)
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
     ) -> None:
-        """Passes the gradient of `output`, which `module` computed from `inputs`, to `receive`, if losses depend on it."""
+        """Passes the gradient of `module`'s output to `receive`, if the losses depend on it."""
         if not output.requires_grad:
             return
         if not inputs.requires_grad:
@@ -51,7 +51,8 @@ class Tape:
     def backward(self, losses: Tensor) -> deque[Call]:
         """Runs the backward pass from the sum of the losses [batch]; returns the calls that they depend on.
 
-        Forgets everything afterwards: calls refer to their tape, and a cycle would hold them until the next garbage collection.
+        Forgets everything afterwards: calls refer to their tape, and a cycle would hold them until the next
+            garbage collection.
         """
         self._forward = False
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
@@ -64,7 +65,7 @@ class Tape:
 
 
 class _Hook:
-    """Passes a gradient on, once. The graph keeps its hooks after the backward pass, so this one then drops all it holds."""
+    """Passes a gradient on once, then drops all it holds: the graph keeps its hooks."""
 
     def __init__(self, module: nn.Module, inputs: Tensor, receive: Callable[[Tensor], None]) -> None:
         version = inputs._version
@@ -76,7 +77,7 @@ class _Hook:
         (module, inputs, version, receive), self._held = self._held, None
         if inputs._version != version:
             raise ModelError(
-                f"the input of {type(module).__name__} was changed in place after the layer read it. Use operations that are "
-                "not in place, or engine='functional'."
+                f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
+                "operations that are not in place, or engine='functional'."
             )
         receive(gradient)
