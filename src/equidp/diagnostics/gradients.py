@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.device import device_of
-from equidp.engines.preserved import flat
+from equidp.engines.preserved import device_of, flat
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.policy import Policy

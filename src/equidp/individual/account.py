@@ -11,7 +11,7 @@ import torch
 from equidp._validate import check_number
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
-from equidp.engines.device import device_of
+from equidp.engines.preserved import device_of
 from equidp.errors import DataError, SettingError
 from equidp.individual.histories import Histories, individual_epsilons
 from equidp.individual.report import IndividualReport

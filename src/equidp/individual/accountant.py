@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equidp.engines.device import device_of
+from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount, in_memory
 from equidp.training.trainer import Trainer
