@@ -50,7 +50,7 @@ def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, 
     checkpoints = equidp.Checkpoints(folder, seconds=seconds)
     ledger = equidp.LedgerFile(folder / "ledger")
     trainer = equidp.Trainer(
-        model, optimizer, toy(), policy=policy or equidp.DPSGDF(1.0, 2, smoothing=0.5), ledger=ledger,
+        model, optimizer, toy(), policy=policy or equidp.DPSGDF(1.0, smoothing=0.5), ledger=ledger,
         scheduler=scheduler, callbacks=[*callbacks, checkpoints], **given,
     )  # fmt: skip
     return trainer, checkpoints
@@ -72,7 +72,7 @@ def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_p
     torch.testing.assert_close(resumed.model.state_dict(), stopped.model.state_dict())
     assert repr(resumed.optimizer.state_dict()) == repr(stopped.optimizer.state_dict())
     assert resumed.scheduler.state_dict() == stopped.scheduler.state_dict()
-    assert repr(resumed.policy.state_dict()) == repr(stopped.policy.state_dict())
+    assert repr(resumed.policy_state) == repr(stopped.policy_state)
     run = resumed.fit()
     assert [steps for _, steps in run.entries] == [40]
 
@@ -206,7 +206,7 @@ def test_another_plan_or_another_ledger_is_refused(tmp_path):
     other, checkpoints = trainer_in(tmp_path, noise_multiplier=2.0)
     with pytest.raises(SettingError, match="settings of that run"):
         checkpoints.restore(other)
-    forgetful = make_trainer(policy=equidp.DPSGDF(1.0, 2))
+    forgetful = make_trainer(policy=equidp.DPSGDF(1.0))
     with pytest.raises(BudgetError, match="the ledger knows of 0"):
         checkpoints.restore(forgetful)
 
@@ -234,11 +234,14 @@ def test_a_place_that_cannot_hold_checkpoints_is_refused_before_spending(tmp_pat
 
 
 def test_state_that_is_more_than_tensors_is_refused_before_spending(tmp_path):
-    class Odd(equidp.DPSGD):
-        def state_dict(self):
+    class Odd(nn.Linear):
+        def get_extra_state(self):
             return {"path": tmp_path}
 
-    trainer = make_trainer(policy=Odd(1.0), callbacks=[equidp.Checkpoints(tmp_path)])
+        def set_extra_state(self, state):
+            pass
+
+    trainer = make_trainer(model=Odd(5, 2), callbacks=[equidp.Checkpoints(tmp_path)])
     with pytest.raises(ModelError, match="more than tensors and plain values"):
         trainer.fit()
     assert trainer.steps_done == 0

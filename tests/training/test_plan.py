@@ -1,23 +1,28 @@
-"""Plans carry the published settings, and every method's name makes a policy that keeps the contract."""
+"""Plans carry the published settings, and are resolved for every method."""
 
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
 from equidp.accounting.schedule import default_delta
 from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
-from equidp.policies import GlobalAdapt, check_policy
+from equidp.kernel.step import statistics_noise
+from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import METHODS
-from equidp.training.plan import Plan, default_plan
+from equidp.training.plan import Plan, ResolvedPlan, default_plan
 
 
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("data", PUBLISHED)
-def test_every_method_of_every_plan_keeps_the_contract(name, data):
-    policy = METHODS[name].make(default_plan(data).for_method(name), 4)
-    check_policy(policy, 4, noise_multiplier=0.0 if name == "sgd" else default_plan(data).noise_multiplier)
+def test_every_method_of_every_plan_is_resolved(data):
+    """That its policy keeps the contract is in tests/policies, whatever its settings."""
+    for name, method in METHODS.items():
+        plan = default_plan(data).resolve(name, 10_000)
+        assert isinstance(plan.policy, method.policy)
+        assert (plan.noise_multiplier == 0) == (name == "sgd")
+        assert ResolvedPlan.from_dict(plan.to_dict()) == plan
 
 
 def test_every_named_dataset_has_a_plan():
@@ -25,18 +30,38 @@ def test_every_named_dataset_has_a_plan():
 
 
 def test_esipovas_statistics_noise_is_ten_not_ten_sigma():
-    plan = default_plan("mnist-esipova").for_method("global-adapt")
-    policy = METHODS["global-adapt"].make(plan, 10)
-    assert isinstance(policy, GlobalAdapt)
-    policy.prepare(noise_multiplier=plan.noise_multiplier, expected_batch_size=256.0)
-    assert policy.statistics_noise == pytest.approx(10.0)
+    plan = default_plan("mnist-esipova").resolve("global-adapt", 54649)
+    assert isinstance(plan.policy, GlobalAdapt)
+    assert statistics_noise(plan.policy, plan.noise_multiplier) == pytest.approx(10.0)
     assert plan.learning_rate == 0.1
 
 
 def test_a_change_holds_for_every_method():
     plan = default_plan("mnist-esipova").with_changes({"learning_rate": 0.5})
     assert {plan.for_method(name).learning_rate for name in METHODS} == {0.5}
-    assert plan.for_method("global").strict_bound == 100.0
+    assert plan.policy("global").strict_bound == 100.0
+    changed = plan.with_changes({"strict_bound": 70.0})
+    assert changed.policy("global").strict_bound == 70.0
+
+
+def test_what_differs_for_a_method_is_its_own():
+    plan = Plan(
+        by_method={"dpsgd": {"epochs": 3, "clipping_bound": 0.1}}, method_settings={"clipping_bound": 2.0}
+    )
+    assert plan.resolve("dpsgd", 512).policy == DPSGD(0.1)
+    assert (plan.resolve("dpsgd", 512).steps, plan.resolve("psac", 512).steps) == (6, 40)
+    assert plan.resolve("psac", 512).policy == PSAC(2.0)
+
+
+def test_nothing_is_left_open_in_a_resolved_plan():
+    plan = Plan(learning_rate=None, delta=None).resolve("dpsgd", 1000, epsilon=2.0, accountant="rdp")
+    assert plan.learning_rate == pytest.approx(plan.steps**-0.5)
+    assert plan.delta == pytest.approx(1e-4)
+    assert plan.noise_multiplier > 0
+    with pytest.raises(SettingError, match="sgd takes no noise and has no epsilon"):
+        Plan().resolve("sgd", 1000, epsilon=2.0)
+    with pytest.raises(SettingError, match="Did you mean 'dpsgd'"):
+        Plan().resolve("dp-sgd", 1000)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +71,20 @@ def test_a_change_holds_for_every_method():
         ({"learning_rate": 0.0}, "learning_rate=0"),
         ({"noise_multiplier": -1.0}, "noise_multiplier=-1"),
         ({"by_method": {"dpsgd": {"lerning_rate": 1.0}}}, "Did you mean 'learning_rate'"),
+        ({"method_settings": {"cliping_bound": 1.0}}, "Did you mean 'clipping_bound'"),
+        ({"momentum": 1.0}, "momentum=1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"model": nn.Linear(2, 2)}, "model is a module; expected a name, or a function"),
     ],
 )
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(SettingError, match=message):
         Plan(**settings)
+
+
+def test_a_value_that_a_policy_refuses_is_refused_with_the_plan_that_has_it():
+    with pytest.raises(SettingError, match="clipping_bound=-1"):
+        Plan(method_settings={"clipping_bound": -1.0}).policy("dpsgd")
 
 
 @pytest.mark.parametrize(("n", "delta"), [(1617, 1e-5), (36177, 1e-6), (54649, 1e-6), (1000, 1e-4)])

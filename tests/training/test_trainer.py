@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,11 +15,10 @@ from equidp.accounting.schedule import checked_schedule
 from equidp.engines import ENGINES
 from equidp.errors import DataError, ModelError, PolicyError, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.loop import Batch
 from support.toy import make_trainer, toy
 
 
-@pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0, 2)])
+@pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0)])
 def test_physical_batches_change_memory_alone(policy):
     models = []
     for physical in (None, 7):
@@ -45,7 +45,7 @@ def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
 
 
 def test_a_run_spends_what_its_ledger_says_and_learns():
-    trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0, 2))
+    trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0), noise_multiplier=1.0)
     run = trainer.fit()
     assert run.entries == ((StepEvent(0.1, 1.0, 10.0), 200),)
     assert 0 < run.epsilon() < math.inf
@@ -65,7 +65,7 @@ def test_samples_are_drawn_at_the_rate_that_is_paid_for():
 
 
 def test_target_epsilon_is_met_from_below_statistics_included():
-    run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0, 2)).fit()
+    run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0)).fit()
     assert 1.95 < run.epsilon() <= 2.0
 
 
@@ -175,15 +175,14 @@ def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
         "batch_size": 2,
         "epochs": None,
         "steps": 30,
-        "policy": equidp.Naive(1.0, 2),
+        "policy": equidp.Naive(1.0),
+        "num_groups": 2,
     }
     in_memory, loaded = (
         make_trainer(**settings),
-        make_trainer(Rows(toy()), **{**settings, "policy": equidp.Naive(1.0, 2)}, workers=workers),
+        make_trainer(Rows(toy()), **settings, workers=workers),
     )
-    sizes = [
-        len(batch.inputs) for batch in make_trainer(**{**settings, "policy": equidp.Naive(1.0, 2)}).batches()
-    ]
+    sizes = [len(batch.inputs) for batch in make_trainer(**settings).batches()]
     assert 0 in sizes
     in_memory.fit()
     loaded.fit()
@@ -233,20 +232,6 @@ def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
         assert trainer.steps_done == spent
 
 
-def test_a_sample_that_finds_no_room_on_the_device_is_a_step_spent(monkeypatch):
-    """Whether it does tells how large it is."""
-    trainer = make_trainer()
-    batch = next(trainer.batches())
-
-    def full(_):
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr(trainer, "_on_device", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        trainer.step(batch)
-    assert trainer.steps_done == 1
-
-
 def test_a_trainer_that_is_done_loads_nothing_more():
     trainer = make_trainer(epochs=1)
     trainer.fit()
@@ -265,7 +250,7 @@ def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
 
 def test_the_epoch_recorder_measures_test_data_by_group():
     record, test = equidp.RunRecord(), toy(seed=2)
-    trainer = make_trainer(policy=equidp.DPSGDF(0.1, 2), callbacks=[equidp.EpochRecorder(record, test)])
+    trainer = make_trainer(policy=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(record, test)])
     run = trainer.fit()
     table = record.table()
     assert table["epoch"].tolist() == [1, 1, 2, 2]
@@ -274,7 +259,7 @@ def test_the_epoch_recorder_measures_test_data_by_group():
     metrics = run.metrics(test).set_index("group")
     for group, index in (("a", 0), ("b", 1)):
         assert last.loc[group, "accuracy"] == pytest.approx(metrics.loc[group, "accuracy"])
-        assert last.loc[group, "clipping_bound"] == pytest.approx(float(trainer.policy.bounds[index]))
+        assert last.loc[group, "clipping_bound"] == pytest.approx(float(trainer.policy_state.bounds[index]))
     model = trainer.model
     norms = []
     for x, y in zip(test.inputs[test.groups == 0], test.targets[test.groups == 0], strict=True):
@@ -282,7 +267,7 @@ def test_the_epoch_recorder_measures_test_data_by_group():
         nn.functional.cross_entropy(model(x[None]), y[None]).backward()
         norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
     assert last.loc["a", "mean_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-4)
-    clipped = sum(norm > float(trainer.policy.bounds[0]) for norm in norms) / len(norms)
+    clipped = sum(norm > float(trainer.policy_state.bounds[0]) for norm in norms) / len(norms)
     assert last.loc["a", "share_clipped"] == pytest.approx(clipped)
 
 
@@ -373,24 +358,29 @@ def test_a_model_is_tried_on_examples_from_all_over_the_data():
         make_trainer(train=data, model=SortedByLength())
 
 
-def flat_weights(self, norms, groups):
-    return (1.0 / norms).unsqueeze(1)
+@dataclass(frozen=True)
+class FlatWeights(equidp.DPSGD):
+    def weight(self, state, norm, group):
+        return (1.0 / norm).unsqueeze(0)
 
 
-def branching_weights(self, norms, groups):
-    return torch.ones_like(norms) if norms > 1 else norms
+@dataclass(frozen=True)
+class Branches(equidp.DPSGD):
+    def weight(self, state, norm, group):
+        return torch.ones_like(norm) if norm > 1 else norm
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("policy", "message"),
     [
-        (flat_weights, r"weights have shape \[batch, 1\]"),
-        (branching_weights, "cannot be applied to one example"),
+        (FlatWeights(1.0), r"weights have shape \[batch, 1\]"),
+        (Branches(1.0), "cannot be applied to one example"),
+        ("dpsgd", "policy='dpsgd'; expected a policy, such as"),
+        (equidp.DPSGD, "expected a policy, such as"),
     ],
 )
-def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(weights, message):
-    policy = type("Own", (equidp.DPSGD,), {"weights": weights})(1.0)
-    with pytest.raises(PolicyError, match=message):
+def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(policy, message):
+    with pytest.raises((PolicyError, SettingError), match=message):
         make_trainer(policy=policy)
 
 
@@ -401,12 +391,22 @@ def test_callbacks_that_are_none_are_refused(callbacks):
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_a_policy_for_other_groups_than_the_datas_is_refused_while_nothing_is_spent(groups):
+def test_other_groups_than_the_datas_are_refused_while_nothing_is_spent(groups):
     with pytest.raises(SettingError, match=f"num_groups={groups}, and the data has 2 groups"):
-        make_trainer(policy=equidp.DPSGDF(1.0, groups))
+        make_trainer(num_groups=groups)
+    make_trainer(num_groups=2)
 
 
-def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(tmp_path):
+def test_a_method_that_tells_groups_apart_needs_their_number_with_a_torch_dataset():
+    with pytest.raises(SettingError, match=r"DPSGDF treats groups differently, .* give num_groups="):
+        make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0))
+    with pytest.raises(SettingError, match="num_groups=0"):
+        make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=0)
+    assert len(make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=2).policy_state.bounds) == 2
+    make_trainer(Rows(toy()))
+
+
+def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error():
     class Own(torch.utils.data.Dataset):
         def __init__(self, group):
             self.group = group
@@ -420,7 +420,7 @@ def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(
     with pytest.raises(DataError, match=r"\('Tensor', 'int', 'str'\) for an example; expected"):
         make_trainer(Own("women"))
     run = make_trainer(Own(0), epochs=1).fit()
-    for measure in (run.metrics, lambda test: equidp.write_card(run, tmp_path / "card.md", test=test)):
+    for measure in (run.metrics, run.check_test):
         with pytest.raises(DataError, match=r"a Own; expected an equidp\.GroupedDataset"):
             measure(Own(0))
 
@@ -440,23 +440,14 @@ def test_gradients_from_before_without_noise_are_not_applied():
 
 
 def test_a_step_takes_the_last_sample_once():
-    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too
-    little."""
+    """The kernel's loop refuses; tests/kernel/test_loop.py has each case."""
     trainer = make_trainer()
     batches = trainer.batches()
     first, second = next(batches), next(batches)
-    own = first._replace(indices=torch.arange(len(first.inputs)))
-    for batch in (own, first):
-        with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was taken already"):
-            trainer.step(batch)
-    assert trainer.steps_done == 0
-    twice = [part.repeat_interleave(2, dim=0) for part in second[:3]]
-    with pytest.raises(SettingError, match="of another number of examples than was drawn"):
-        trainer.step(Batch(*twice, second.indices))
-    assert trainer.steps_done == 0
-    # As augmentation and devices do.
-    trainer.step(Batch(-second.inputs, *(part.clone() for part in second[1:])))
-    with pytest.raises(SettingError, match="was taken already"):
+    with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
+        trainer.step(first)
+    trainer.step(second._replace(inputs=-second.inputs))
+    with pytest.raises(SettingError, match="was used already"):
         trainer.step(second)
     assert trainer.steps_done == 1
 
@@ -507,13 +498,23 @@ def test_a_model_that_cannot_be_copied_says_so():
 
 def test_what_a_policy_learnt_stays_in_its_training():
     """Without noise, what it learns is raw; a policy that is given to another Trainer starts afresh."""
-    policy = equidp.DPSGDF(1.0, 2)
+    policy = equidp.DPSGDF(1.0)
     first = make_trainer(policy=policy, noise_multiplier=0)
+    start = make_trainer(policy=policy).policy_state
     first.fit()
-    assert not torch.equal(first.policy.bounds, policy.bounds)
-    assert torch.equal(
-        make_trainer(policy=policy).policy.bounds, make_trainer(policy=equidp.DPSGDF(1.0, 2)).policy.bounds
-    )
+    assert not torch.equal(first.policy_state.bounds, start.bounds)
+    assert torch.equal(make_trainer(policy=policy).policy_state.bounds, start.bounds)
+
+
+def test_a_policys_state_is_restored_by_name():
+    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
+    trainer.fit()
+    saved = trainer.policy_state._asdict()
+    other = make_trainer(policy=equidp.DPSGDF(1.0))
+    other.restore(saved)
+    torch.testing.assert_close(other.policy_state, trainer.policy_state)
+    with pytest.raises(SettingError, match=r"the saved state has \['bounds', .*Naive expects"):
+        make_trainer(policy=equidp.Naive(1.0)).restore(saved)
 
 
 def test_a_finished_ledger_and_a_fresh_model_are_no_run():
@@ -583,27 +584,28 @@ class Tuples(Dataset):
 def test_groups_that_the_policy_does_not_know_are_refused(group, message):
     """Group -1 would get the last group's bound, and be counted in others' cells."""
     with pytest.raises(DataError, match=message):
-        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0, 2))
+        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0), num_groups=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 def test_groups_may_be_whole_numbers_of_any_size(dtype):
     data = Tuples(lambda index: torch.tensor(index % 2, dtype=dtype))
-    make_trainer(data, policy=equidp.DPSGDF(1.0, 2), epochs=1).fit()
+    make_trainer(data, policy=equidp.DPSGDF(1.0), num_groups=2, epochs=1).fit()
+
+
+@dataclass(frozen=True)
+class TwoBounds(equidp.DPSGD):
+    def weight(self, state, norm, group):
+        return (torch.tensor([0.5, 1.0])[group] / norm).clamp(max=1.0)
 
 
 def test_a_policy_of_ones_own_is_tried_on_every_group():
     """A rare group beyond its bounds would end training in the middle."""
-
-    class Fixed(equidp.DPSGD):
-        def weights(self, norms, groups):
-            return (torch.tensor([0.5, 1.0])[groups] / norms).clamp(max=1.0)
-
     data = toy()
     rare = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "b", "c"), data.class_names)
     with pytest.raises(PolicyError, match="failed on some group"):
-        make_trainer(rare, policy=Fixed(1.0))
-    make_trainer(data, policy=Fixed(1.0))
+        make_trainer(rare, policy=TwoBounds(1.0))
+    make_trainer(data, policy=TwoBounds(1.0))
 
 
 def test_training_on_nothing_but_nan_is_refused():
@@ -616,13 +618,13 @@ def test_training_on_nothing_but_nan_is_refused():
         make_trainer(loss=loss)
 
 
-def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each(tmp_path):
+def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each():
     data = toy()
     run = make_trainer().fit()
     turned = equidp.GroupedDataset(
         data.inputs, 1 - data.targets, data.groups, data.group_names, ("yes", "no")
     )
-    for measure in (run.metrics, lambda test: equidp.write_card(run, tmp_path / "card.md", test=test)):
+    for measure in (run.metrics, run.check_test):
         with pytest.raises(
             DataError, match="counts its classes 'yes', 'no', and the model was trained with 'no', 'yes'"
         ):
