@@ -1,4 +1,5 @@
-"""A Poisson sample is used once and complete, or charged anyway; the optimizer sees private gradients alone."""
+"""A Poisson sample is used once and complete, or charged anyway; the optimizer sees private gradients
+alone."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def make_loop(
 
 
 def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged_once():
-    """Noise of 1e-3 beside gradients of 1: only the sum over the sample, over b, can have moved the weight so."""
+    """Noise of 1e-3 beside gradients of 1: only the sum over the sample, over b, can have moved the weight
+    so."""
     loop = make_loop()
     for taken, batch in enumerate(loop.batches(), 1):
         before = loop.model.weight.detach().clone()
@@ -74,7 +76,8 @@ def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged
 
 
 def test_samples_are_drawn_at_the_rate_that_the_event_charges():
-    """Each example on its own: mean and variance of the sizes within 5 standard errors, false alarm below 1e-5."""
+    """Each example on its own: mean and variance of the sizes within 5 standard errors, false alarm below
+    1e-5."""
     sizes = torch.tensor([float(len(batch.indices)) for batch in make_loop(steps=2000).batches()])
     variance = N * RATE * (1 - RATE)
     assert len(sizes) == 2000
@@ -138,7 +141,8 @@ def test_a_sample_that_finds_no_room_on_the_device_is_charged(monkeypatch):
 
 
 def test_a_step_takes_the_last_sample_once():
-    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too little."""
+    """Epsilon holds for Poisson samples: of a batch of one's own, or one taken again, it would say far too
+    little."""
     loop = make_loop()
     batches = loop.batches()
     first, second = next(batches), next(batches)
@@ -193,7 +197,10 @@ def test_a_step_that_fails_uses_its_sample_up():
     ("change", "message"),
     [
         (lambda model: model.weight.requires_grad_(False), "frozen or unfrozen"),
-        (lambda model: model.register_parameter("late", nn.Parameter(torch.zeros(2))), "added, removed or replaced"),
+        (
+            lambda model: model.register_parameter("late", nn.Parameter(torch.zeros(2))),
+            "added, removed or replaced",
+        ),
         (lambda model: model.register_parameter("weight", None), "added, removed or replaced"),
         (lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(D))), "added, removed or replaced"),
     ],

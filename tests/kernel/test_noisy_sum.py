@@ -1,4 +1,5 @@
-"""Noisy sums: rows are bounded, noise has its scale, is added in float64 and leaves no digits below its grid."""
+"""Noisy sums: rows are bounded, noise has its scale, is added in float64 and leaves no digits below its
+grid."""
 
 from __future__ import annotations
 
@@ -75,7 +76,10 @@ def test_without_noise_the_sum_of_the_bounded_rows_is_exact_and_nothing_is_drawn
 def test_one_row_moves_the_sum_before_noise_by_at_most_the_bound(rows, extra, bound):
     sums = [
         private_sum(
-            torch.tensor(given, dtype=torch.float64).reshape(-1, 2), bound=bound, noise_multiplier=0.0, randomness=CountUp()
+            torch.tensor(given, dtype=torch.float64).reshape(-1, 2),
+            bound=bound,
+            noise_multiplier=0.0,
+            randomness=CountUp(),
         )
         for given in (rows, [*rows, extra])
     ]  # fmt: skip
@@ -83,7 +87,8 @@ def test_one_row_moves_the_sum_before_noise_by_at_most_the_bound(rows, extra, bo
 
 
 def test_digits_below_the_noises_grid_are_gone():
-    """They would tell which sum the noise was added to: of its values a computer reaches some only (Mironov, 2012)."""
+    """They would tell which sum the noise was added to: of its values a computer reaches some only (Mironov,
+    2012)."""
     released = private_sum(torch.rand(9, 50), bound=3.0, noise_multiplier=2.0, randomness=SeededRandomness(0))
     assert (released / grid(6.0) % 1 == 0).all()
     mean = noisy([torch.rand(50), torch.rand(7)], 0.7, SeededRandomness(0), divisor=4.0)

@@ -1,4 +1,5 @@
-"""A policy's settings are frozen and plain and its state is explicit: what could hide raw norms is refused."""
+"""A policy's settings are frozen and plain and its state is explicit: what could hide raw norms is
+refused."""
 
 from __future__ import annotations
 
@@ -138,7 +139,11 @@ class Slotted(Plain):
 
 @pytest.mark.parametrize(
     "policy",
-    [*POLICIES.values(), *(method.policy() for method in METHODS.values()), Inherits(), Fine(), Slotted(), Fine(np.float64(2))],
+    [
+        *POLICIES.values(),
+        *(method.policy() for method in METHODS.values()),
+        *(Inherits(), Fine(), Slotted(), Fine(np.float64(2))),
+    ],
     ids=lambda policy: type(policy).__name__,
 )  # fmt: skip
 def test_plain_settings_pass_and_using_them_changes_nothing(policy):

@@ -32,7 +32,8 @@ from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Keeps, Overw
 
 
 class NoNoise:
-    """No randomness: what remains is the sum whose sensitivity is at stake, on the finest grid (`make_step`)."""
+    """No randomness: what remains is the sum whose sensitivity is at stake, on the finest grid
+    (`make_step`)."""
 
     def uniform(self, count: int) -> np.ndarray:
         raise AssertionError("the private step draws no uniforms")
@@ -72,7 +73,8 @@ def private_gradient(step: PrivateStep, gradients: Tensor, groups: Tensor) -> Te
 
 @contextmanager
 def releases(*, switched: bool = False) -> Iterator[list[Tensor]]:
-    """The noisy sums of statistics that steps release; `switched`: policies get the first of them every time."""
+    """The noisy sums of statistics that steps release; `switched`: policies get the first of them every
+    time."""
     seen: list[Tensor] = []
 
     def watched(*given: Any, **settings: Any) -> Tensor:
@@ -112,8 +114,9 @@ def nobody(size: int) -> Tensor:
 def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
     """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
 
-    The statistics are switched to what the smaller batch released, as in the proof: only then are weights comparable.
-    Two batches in a row: the second has a state that follows from releases, and all that rules tried to keep.
+    The statistics are switched to what the smaller batch released, as in the proof: only then are weights
+    comparable. Two batches in a row: the second has a state that follows from releases, and all that rules
+    tried to keep.
     """
     with releases(switched=True):
         steps = [make_step(POLICIES[name], NoNoise(), physical_batch_size=physical) for _ in range(2)]
@@ -144,7 +147,8 @@ def test_one_example_moves_the_released_statistics_by_at_most_one(name, rows, ex
 
 
 def test_what_rules_write_into_the_state_is_thrown_away():
-    """Rogue writes raw norms into it in every rule, in place, and doubles its sensitivity each time it is asked."""
+    """Rogue writes raw norms into it in every rule, in place, and doubles its sensitivity each time it is
+    asked."""
     step = make_step(Rogue(), NoNoise())
     for _ in range(2):
         private_gradient(step, 100 * torch.ones(3, DIMENSION), nobody(3))
@@ -155,7 +159,8 @@ def test_what_rules_write_into_the_state_is_thrown_away():
 @pytest.mark.parametrize("where", ["object", "field", "class"])
 @pytest.mark.parametrize("physical", [None, 1])
 def test_a_rule_that_keeps_norms_outside_the_state_ends_the_step(rule, where, physical, monkeypatch):
-    """Before what it kept could be read: by update after statistics, or by weight of the next part or step."""
+    """Before what it kept could be read: by update after statistics, or by weight of the next part or
+    step."""
     monkeypatch.setattr(Keeps, "kept", None)
     updated = []
     monkeypatch.setattr(Keeps, "update", lambda self, state, released: updated.append(released) or state)
@@ -330,7 +335,8 @@ class SetBounds(DPSGDF):
 
 @pytest.mark.parametrize("group", [0, 2])
 def test_the_sensitivity_covers_groups_that_are_not_in_the_batch(group):
-    """Noise is scaled by the largest bound of all groups: by those in the batch, it would tell who is there."""
+    """Noise is scaled by the largest bound of all groups: by those in the batch, it would tell who is
+    there."""
     step = make_step(SetBounds(), SeededRandomness(0), sigma=1.0)
     gradient = private_gradient(step, torch.zeros(2, DIMENSION), torch.full((2,), group))
     source = SeededRandomness(0)
@@ -351,7 +357,8 @@ def test_noise_is_normal_with_scale_sigma_times_sensitivity(size, sigma):
 
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1], []], ids=["four examples", "empty sample"])
 def test_statistics_are_the_samples_own_plus_noise_of_their_own_scale(groups):
-    """sigma_s = 10 sigma for Naive. Of an empty sample noise alone: the made-up example that shapes it does not count."""
+    """sigma_s = 10 sigma for Naive. Of an empty sample noise alone: the made-up example that shapes it does
+    not count."""
     step = make_step(Naive(1.0), SeededRandomness(2), sigma=0.7)
     with releases() as released:
         private_gradient(step, torch.ones(len(groups), DIMENSION), torch.tensor(groups, dtype=torch.int64))
@@ -360,7 +367,8 @@ def test_statistics_are_the_samples_own_plus_noise_of_their_own_scale(groups):
 
 
 def test_statistics_of_one_step_go_into_the_weights_of_the_same_step():
-    """As Andrew et al. compose them: the gradient query reads the state after the statistics query of its sample."""
+    """As Andrew et al. compose them: the gradient query reads the state after the statistics query of its
+    sample."""
     step = make_step(Naive(1.0), NoNoise())
     gradient = private_gradient(step, torch.tensor([[3.0, 0, 0, 0]] * 4), torch.tensor([0, 0, 1, 1]))
     theta = EXPECTED / GROUPS / torch.tensor([2.0, 2.0, 1.0])
@@ -576,7 +584,8 @@ def test_frozen_parameters_get_no_gradient():
 @pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
 @pytest.mark.parametrize("physical", [None, 2])
 def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
-    """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they mean 1."""
+    """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they
+    mean 1."""
     asked = {}
 
     def limits(indices: Tensor, norms: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ def test_settings_are_frozen(name):
 
 
 def test_a_policy_says_how_many_groups_it_tells_apart_by_its_state_alone():
-    """What it learns in one training is in that training's state: the same object serves any number of them."""
+    """What it learns in one training is in that training's state: the same object serves any number of
+    them."""
     policy = DPSGDF(1.0)
     assert [len(state_of(policy, groups=groups).bounds) for groups in (2, 5)] == [2, 5]
     update = policy.update(state_of(policy, groups=2), torch.tensor([70.0, 10.0, 10.0, 30.0]))
@@ -281,7 +282,8 @@ def test_dpsgd_f_as_run():
 
 @pytest.mark.parametrize("policy", [DPSGDF(1.0, max_ratio=5.0), DPSGDFCode(1.0, max_ratio=5.0)], ids=repr)
 def test_dpsgd_f_survives_absurd_counts(policy):
-    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated cap."""
+    """Noise can make every count negative, or one of them huge: bounds stay finite and within the stated
+    cap."""
     state = state_of(policy, groups=2, b=100.0)
     for counts in (
         [-9.0, -9.0, -9.0, -9.0],

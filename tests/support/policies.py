@@ -35,7 +35,8 @@ class Largest(NamedTuple):
 
 @dataclass(frozen=True)
 class Rogue(Policy):
-    """Huge rows and weights; writes raw norms into the state in place and uses what it keeps as sensitivity."""
+    """Huge rows and weights; writes raw norms into the state in place and uses what it keeps as
+    sensitivity."""
 
     statistics_ratio: float = 1.0
 
@@ -86,7 +87,8 @@ class Negative(Policy):
 
 @dataclass(frozen=True)
 class Keeps(Policy):
-    """Keeps what the rule named by `where` sees on the object or on its class; `update` and `weight` read it."""
+    """Keeps what the rule named by `where` sees on the object or on its class; `update` and `weight` read
+    it."""
 
     where: str = "object in weight"
     statistics_ratio: float = 1.0

@@ -9,7 +9,8 @@ from support.kills import KINDS, kill_over_and_over
 
 @pytest.mark.filterwarnings("ignore")
 def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_path):
-    """One kill at each kind of moment: at every stage of writing the ledger and a checkpoint, and before noise."""
+    """One kill at each kind of moment: at every stage of writing the ledger and a checkpoint, and before
+    noise."""
     tally = kill_over_and_over(1, tmp_path, seed=1, kills=len(KINDS))
     assert all(tally.kills.values()), tally.kills
     assert tally.torn == 1

@@ -1,4 +1,5 @@
-"""Which error of clipping hurts more: training with one of them alone (Esipova et al. 2023, Table 1 and appendix B.4)."""
+"""Which error of clipping hurts more: training with one of them alone (Esipova et al. 2023, Table 1 and
+appendix B.4)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def ablate(
 ) -> pd.DataFrame:
     """Trains without noise and with one error of clipping at a time. No run is private; all are for research.
 
-    Runs of one seed share the split, the initial weights and the sampled batches. Statistics that a method reads are exact here.
+    Runs of one seed share the split, the initial weights and the sampled batches. Statistics that a method
+    reads are exact here.
 
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own.
@@ -58,7 +60,8 @@ def ablate(
         on_progress: called with (runs done, runs in all) after each run.
 
     Returns:
-        One row per error, seed, epoch and group (and "all"): error, seed, epoch, group, count, accuracy, loss, on the test data.
+        One row per error, seed, epoch and group (and "all"): error, seed, epoch, group, count, accuracy,
+        loss, on the test data.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -80,7 +83,8 @@ def ablate(
 
 
 def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """After the last epoch, by error and group: accuracy and loss, means over seeds with their standard errors (NaN for one seed).
+    """After the last epoch, by error and group: accuracy and loss, means over seeds with their standard
+    errors (NaN for one seed).
 
     Args:
         table: from `ablate`.

@@ -13,15 +13,16 @@ import cloudpickle
 
 _PACKAGE = Path(__file__).parents[1]
 _FIGURES = (
-    "kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual", "diagnostics",
-    "models.py", "comparison/grid.py",
+    "kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual",
+    "diagnostics", "models.py", "comparison/grid.py",
 )  # fmt: skip
 """Parts of equidp that a run's figures depend on. Words of reports and commands are not among them."""
 
 
 @lru_cache(maxsize=1)
 def package_digest() -> str:
-    """Of equidp's code that figures depend on, without docstrings and comments: a change of wording keeps runs."""
+    """Of equidp's code that figures depend on, without docstrings and comments: a change of wording keeps
+    runs."""
     digest = hashlib.sha256()
     for part in _FIGURES:
         place = _PACKAGE / part

@@ -64,15 +64,17 @@ def compare(
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
-    Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from seeds: this is for
-    choosing a method, and the models are not for release.
+    Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from
+    seeds: this is for choosing a method, and the models are not for release.
 
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own.
-        methods: names from `equidp.policies.methods.METHODS`; plain SGD is always among them, as the baseline.
+        methods: names from `equidp.policies.methods.METHODS`; plain SGD is always among them, as the
+            baseline.
         seeds: how many seeds (0, 1, ...), or which.
         plan: how to train; default: `default_plan(data)`.
-        epsilons: target epsilons, to each of which the noise is calibrated; none: the plan's noise multiplier.
+        epsilons: target epsilons, to each of which the noise is calibrated; none: the plan's noise
+            multiplier.
         tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
         engine: name of the gradient engine.
@@ -80,8 +82,9 @@ def compare(
         jobs: processes; None: one per core.
         on_progress: called with (steps done, steps in all) now and then.
         command: what the report names as the command that made it.
-        release_epsilon: account for each training example of the private runs (its norm is taken once an epoch), and release the
-            mean epsilon of each group at this epsilon and the run's delta; None: neither.
+        release_epsilon: account for each training example of the private runs (its norm is taken once an
+            epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
+            neither.
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
 
     Raises:
@@ -157,7 +160,8 @@ def _checked_methods(methods: Sequence[str]) -> list[str]:
 def _resolved(
     methods: Sequence[str], plan: Plan, epsilons: Sequence[float], num_train: int
 ) -> Iterator[tuple[ResolvedPlan, str, float]]:
-    """(plan, label of the epsilon, target epsilon) of each run of a seed. The baseline runs once, whatever epsilons."""
+    """(plan, label of the epsilon, target epsilon) of each run of a seed. The baseline runs once, whatever
+    epsilons."""
     for method in methods:
         if method == BASELINE or not epsilons:
             yield plan.resolve(method, num_train), "", math.nan

@@ -1,4 +1,5 @@
-"""The cells of a comparison, method x setting x seed: trained once, and kept on disk under a name that its figures follow from."""
+"""The cells of a comparison, method x setting x seed: trained once, and kept on disk under a name that its
+figures follow from."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Cell:
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
-        release_epsilon: account for each example, and release each group's mean epsilon at this epsilon; None: neither.
+        release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
+            None: neither.
         diagnosis: what to diagnose of it; None: nothing.
     """
 
@@ -143,7 +145,8 @@ def _execute(cell: Cell, path: Path, threads: int) -> int:
 def _individual_rows(
     cell: Cell, trainer: Trainer, accountant: IndividualAccountant
 ) -> list[dict[str, float | str]]:
-    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as they are."""
+    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as
+    they are."""
     assert cell.release_epsilon is not None
     report = accountant.report(trainer)
     raw = report.sensitive_by_group().set_index("group")
@@ -189,7 +192,8 @@ def run_all(
 
 
 def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:
-    """Results of `task(*arguments, threads)`, in order, as they come; threads is each process' share of the cores."""
+    """Results of `task(*arguments, threads)`, in order, as they come; threads is each process' share of the
+    cores."""
     jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
     threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
@@ -202,12 +206,14 @@ def results_table(records: Sequence[RunRecord]) -> pd.DataFrame:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder of runs and tries it, so that a full or read-only disk is found out before training."""
+    """Makes the folder of runs and tries it, so that a full or read-only disk is found out before
+    training."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise SettingError(
-            f"runs cannot be kept in {os.fspath(folder)!r} ({error.strerror}); give a folder that can be written."
+            f"runs cannot be kept in {os.fspath(folder)!r} ({error.strerror}); give a folder that can be "
+            "written."
         ) from error

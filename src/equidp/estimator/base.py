@@ -1,4 +1,5 @@
-"""What the scikit-learn estimators share: settings, one private training run a fit, and the account of fits."""
+"""What the scikit-learn estimators share: settings, one private training run a fit, and the account of
+fits."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _LARGEST_BATCH = 256
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """A private model behind scikit-learn's interface; `PrivateClassifier` describes settings and attributes."""
+    """A private model behind scikit-learn's interface; `PrivateClassifier` describes settings and
+    attributes."""
 
     def __init__(
         self,
@@ -88,8 +90,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             X: [n, d], numbers without NaN; an array or a pandas table.
             y: [n].
-            sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods that tell groups apart.
-                As everywhere in scikit-learn, rows belong together by position.
+            sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
+                that tell groups apart. As everywhere in scikit-learn, rows belong together by position.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
@@ -116,8 +118,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if sensitive_features is None:
             if METHODS[self.method].policy.needs_groups:
                 raise SettingError(
-                    f"method={self.method!r} tells groups apart and there are none: pass each example's group, "
-                    "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or 'global-adapt'."
+                    f"method={self.method!r} tells groups apart and there are none: pass each example's "
+                    "group, "
+                    "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' "
+                    "or 'global-adapt'."
                 )
             return torch.zeros(n, dtype=torch.int64), ("everyone",)
         table = pd.DataFrame(sensitive_features).reset_index(drop=True)
@@ -130,7 +134,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         groups, names = crossed(texts.where(table.notna(), None), list(table.columns))
         if len(names) > MOST_GROUPS:
             raise DataError(
-                f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+                f"sensitive_features gives {len(names)} groups; bin or merge values, to at most "
+                f"{MOST_GROUPS}."
             )
         return torch.from_numpy(groups), names
 
@@ -173,11 +178,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             wanted = "a number > 0" if private else "None, for it gives no privacy"
             raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
         if not private:
-            message = "method='sgd' trains without privacy: the model is no private one, whatever the class is called."
+            message = (
+                "method='sgd' trains without privacy: the model is not private, whatever the class is called."
+            )
             _warn(message, 4)
         elif self.random_state is not None:
             _warn(
-                f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows or guesses it can undo "
+                f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows "
+                "or guesses it can undo "
                 "the noise. That is for research; leave random_state out for a model that is released.",
                 4,
             )
@@ -200,12 +208,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.epsilon_total_ = epsilon_of(spent, delta, accountant)
         if fits > 1:
             _warn(
-                f"{fits} fits of this process are on the same people, as far as equidp can see, and together they spent epsilon "
-                f"{self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all (budget=...) would limit that.",
+                f"{fits} fits of this process are on the same people, as far as equidp can see, and together "
+                "they spent epsilon "
+                f"{self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all (budget=...) would "
+                "limit that.",
                 2,
             )
         if multiprocessing.parent_process() is not None:
-            message = "this fit ran in a worker process, where those of others are not counted. Use n_jobs=1 to have the total."
+            message = "this fit ran in a process that does not count the others. Use n_jobs=1 for the total."
             _warn(message, 2)
 
     def _outputs(self, X: Any) -> Tensor:
@@ -236,7 +246,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _check_order(**given: Any) -> None:
-    """Refuses pandas objects that name the same rows in different orders: rows belong together by position."""
+    """Refuses pandas objects that name the same rows in different orders: rows belong together by
+    position."""
     labels = {
         name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
     }
@@ -244,7 +255,8 @@ def _check_order(**given: Any) -> None:
         same = len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and theirs.isin(ours).all()
         if same and not ours.equals(theirs):
             raise DataError(
-                f"{name} names the same rows as {first} in another order, and rows belong together by position. If the names are "
+                f"{name} names the same rows as {first} in another order, and rows belong together by "
+                "position. If the names are "
                 f"right, pass {name}.loc[{first}.index]; if the positions are, {name}.to_numpy()."
             )
 

@@ -20,10 +20,12 @@ from equidp.kernel.engine import LossFunction
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A classifier trained with differential privacy.
 
-    Columns of X should be of similar scale, by public numbers: what preprocessing learns from the data is not covered by epsilon.
+    Columns of X should be of similar scale, by public numbers: what preprocessing learns from the data is not
+    covered by epsilon.
 
     Args:
-        method: a name from `equidp.METHODS`. Methods that tell groups apart need `fit(..., sensitive_features=...)`.
+        method: a name from `equidp.METHODS`. Methods that tell groups apart need `fit(...,
+            sensitive_features=...)`.
         epsilon: what one fit spends; None for method "sgd" alone, which is not private.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         model: "logistic", "mlp", or a factory: ((number of columns,), number of classes) -> module.
@@ -31,10 +33,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         batch_size: b, expected; None: 256, or n where that is less.
         learning_rate, momentum, weight_decay: of SGD.
         clipping_bound: C, or C_0 of the methods with several bounds.
-        method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound, bound_learning_rate, tolerance.
+        method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
+            bound_learning_rate, tolerance.
         accountant: a name from `equidp.accounting.ACCOUNTANTS`.
-        budget: what all fits together may spend; a fit that does not fit in raises a BudgetError. Clones share it.
-        random_state: None: samples and noise from the operating system. A seed is for research alone, and warned of.
+        budget: what all fits together may spend; a fit that does not fit in raises a BudgetError. Clones
+            share it.
+        random_state: None: samples and noise from the operating system. A seed is for research alone, and
+            warned of.
 
     Attributes:
         classes_: class labels, [classes]; which there are is public.

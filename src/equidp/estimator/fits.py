@@ -1,8 +1,9 @@
 """Which private fits of this process were on the same people, so that their total can be said.
 
-Cross-validation and grid searches fit clones of one estimator, often behind preprocessing that changes every row from fold to fold.
-So a fit counts beside an earlier one if one of two things holds: the estimators are clones of each other or of one estimator, or
-the data share a row. This sees one process only, and no more than these two signs: a `PrivacyBudget` is the sure way.
+Cross-validation and grid searches fit clones of one estimator, often behind preprocessing that changes every
+row from fold to fold. So a fit counts beside an earlier one if one of two things holds: the estimators are
+clones of each other or of one estimator, or the data share a row. This sees one process only, and no more
+than these two signs: a `PrivacyBudget` is the sure way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class _Fit:
 class Fits:
     """An account of fits.
 
-    A fit's rows are kept as hashes, once for all fits on equal rows, so a grid search over five folds keeps five.
+    A fit's rows are kept as hashes, once for all fits on equal rows, so a grid search over five folds keeps
+    five.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,8 @@ class Fits:
             entries: what it spent.
 
         Returns:
-            Number of fits that are on the same people as this one, itself included, and everything that they spent.
+            Number of fits that are on the same people as this one, itself included, and everything that they
+            spent.
         """
         family = self.family(estimator)
         with self._lock:

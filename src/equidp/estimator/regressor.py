@@ -25,8 +25,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     Args:
         model: "linear", "mlp", or a factory: ((number of columns,), 1) -> module.
-        target_bounds: (low, high): a public range that y is clipped to and scaled by, to [-1, 1]; predictions are in the units of y
-            again. None: y as it is, which should be of order one, since a clipped gradient takes large values step by step.
+        target_bounds: (low, high): a public range that y is clipped to and scaled by, to [-1, 1]; predictions
+            are in the units of y again. None: y as it is, which should be of order one, since a clipped
+            gradient takes large values step by step.
 
     Other arguments and attributes are those of `PrivateClassifier`.
     """

@@ -12,7 +12,8 @@ from equidp.errors import PolicyError, shape_in_words
 from equidp.kernel.policy import Policy, copied, on_device
 
 SMALLEST_NORM = 1e-10
-"""Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this large."""
+"""Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this
+large."""
 
 
 def bounded_rows(rows: Tensor, bound: float) -> Tensor:
@@ -37,7 +38,8 @@ def bounded_rows(rows: Tensor, bound: float) -> Tensor:
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
     """Weights [batch] brought into [0, sensitivity / norm].
 
-    Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm, 1e-10).
+    Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm,
+    1e-10).
 
     | weight | norm | result |
     | --- | --- | --- |
@@ -61,8 +63,8 @@ def each_alone(
 ) -> Tensor:
     """`rule(state, norm, group)` of each example, [batch, ...], by `torch.vmap`.
 
-    Formal guarantee: what is returned for an example follows from the state, its own norm and its own group. The
-    rule gets copies, so what it writes to is neither the state nor what weights are capped by.
+    Formal guarantee: what is returned for an example follows from the state, its own norm and its own group.
+    The rule gets copies, so what it writes to is neither the state nor what weights are capped by.
 
     | case | result |
     | --- | --- |
@@ -81,11 +83,13 @@ def each_alone(
         return torch.vmap(lambda norm, group: rule(own, norm, group))(norms.clone(), groups.clone())
     except IndexError as error:
         raise PolicyError(
-            f"{name} failed on some group ({error}); the state must be made for as many groups as the data has."
+            f"{name} failed on some group ({error}); the state must be made for as many groups as the data "
+            "has."
         ) from error
     except Exception as error:
         raise PolicyError(
-            f"{name} cannot be applied to one example at a time ({error}). Use torch operations without Python branches "
+            f"{name} cannot be applied to one example at a time ({error}). Use torch operations without "
+            "Python branches "
             "on the values (torch.where in place of if), and return one row or number per example."
         ) from error
 
@@ -115,7 +119,8 @@ def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> T
 
 
 def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor) -> float:
-    """Share of examples whose weight from `step_weights` is below that of a vanishing gradient of their group."""
+    """Share of examples whose weight from `step_weights` is below that of a vanishing gradient of their
+    group."""
     unclipped = step_weights(policy, state, torch.zeros_like(weights), groups)
     return float((weights < unclipped).double().mean())
 

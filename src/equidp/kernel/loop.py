@@ -1,4 +1,5 @@
-"""A Poisson sample is used once and complete, or it is charged anyway; the optimizer sees private gradients alone."""
+"""A Poisson sample is used once and complete, or it is charged anyway; the optimizer sees private gradients
+alone."""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ class Batch(NamedTuple):
 class PrivateLoop:
     """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
 
-    Formal guarantee: the parameters that the optimizer holds follow from their start and from `steps_done` calls of the
-    private step, each on a Poisson sample of its own at `step.event.sample_rate`, all of them in the ledger.
+    Formal guarantee: the parameters that the optimizer holds follow from their start and from `steps_done`
+    calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`, all of them in
+    the ledger.
 
     | case | what happens |
     | --- | --- |
@@ -103,7 +105,8 @@ class PrivateLoop:
         return self._charged(self._load(sampler))
 
     def _charged(self, loaded: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches; charges a step whose batch fails to load, since the failure reveals that an example was drawn."""
+        """The batches; charges a step whose batch fails to load, since the failure reveals that an example
+        was drawn."""
         while True:
             try:
                 batch = next(loaded)
@@ -149,13 +152,15 @@ class PrivateLoop:
         """Refuses a model that is not the one that the noise covers."""
         if [parameter.requires_grad for parameter in self._parameters] != self._trained:
             raise SettingError(
-                "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those that were "
+                "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those "
+                "that were "
                 "trained then; make a new Trainer."
             )
         now = list(self.model.parameters())
         if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
             raise SettingError(
-                "parameters were added, removed or replaced after the Trainer was made, and the noise covers those that "
+                "parameters were added, removed or replaced after the Trainer was made, and the noise covers "
+                "those that "
                 "were there then; make a new Trainer."
             )
 
@@ -166,17 +171,21 @@ class PrivateLoop:
             batch.indices is drawn or torch.equal(batch.indices.to(drawn.device), drawn)
         ):
             raise SettingError(
-                "step() was given a batch that is not the last of trainer.batches(), or was used already: epsilon holds for "
-                "Poisson samples, each used once. Write `for batch in trainer.batches(): trainer.step(batch)`."
+                "step() was given a batch that is not the last of trainer.batches(), or was used already: "
+                "epsilon holds for "
+                "Poisson samples, each used once. Write `for batch in trainer.batches(): "
+                "trainer.step(batch)`."
             )
         if any(len(part) != len(drawn) for part in batch):
             raise SettingError(
-                "step() was given inputs, targets or groups of another number of examples than was drawn: each may be in a "
+                "step() was given inputs, targets or groups of another number of examples than was drawn: "
+                "each may be in a "
                 "sample once. Average augmentations of an example inside the model or the loss."
             )
 
     def _drop_other_gradients(self) -> None:
-        """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from before."""
+        """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from
+        before."""
         private = {id(parameter) for parameter in self.private_step.parameters}
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:

@@ -1,4 +1,5 @@
-"""Noisy sums: Gaussian noise added in float64 and rounded to a grid, so that sums give away no more than the noise says."""
+"""Noisy sums: Gaussian noise added in float64 and rounded to a grid, so that sums give away no more than the
+noise says."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.noise import Randomness, grid
 
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
-"""Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that calls are few."""
+"""Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that
+calls are few."""
 
 
 def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomness: Randomness) -> Tensor:
     """The sum of rows, each scaled to norm <= bound, plus Gaussian noise.
 
-    Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian mechanism with
-    noise multiplier `noise_multiplier`.
+    Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian
+    mechanism with noise multiplier `noise_multiplier`.
 
     | rows | result |
     | --- | --- |
@@ -49,8 +51,8 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
 def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:
     """Flat sums, joined, plus noise of standard deviation `scale`, over `divisor`; float64.
 
-    Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is rounded,
-    so the grid's width does not depend on the data.
+    Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is
+    rounded, so the grid's width does not depend on the data.
     """
     step = grid(scale)
     sizes = [part.numel() for part in sums]
@@ -61,7 +63,8 @@ def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor:
 
 
 def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
-    """Replaces contiguous sums by their noisy values over `divisor`, in place, in blocks that bound memory."""
+    """Replaces contiguous sums by their noisy values over `divisor`, in place, in blocks that bound
+    memory."""
     for sums in _blocks(totals):
         means = noisy(sums, scale, randomness, divisor)
         for part, mean in zip(sums, means.split([part.numel() for part in sums]), strict=True):

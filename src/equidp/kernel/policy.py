@@ -35,16 +35,19 @@ class NoState(NamedTuple):
 class Policy(ABC):
     """A method of private training, as far as methods differ. Subclasses are frozen dataclasses.
 
-    The fields of the dataclass are the method's settings: numbers, texts, truth values or None. They are public
-    and never change. What a policy learns is in its state, a NamedTuple of tensors that the kernel keeps.
+    The fields of the dataclass are the method's settings: numbers, texts, truth values or None. They are
+    public and never change. What a policy learns is in its state, a NamedTuple of tensors that the kernel
+    keeps.
 
-    In each step the kernel asks, in this order: `statistics` (only where `statistics_ratio` is set), `update` with
-    the noisy sum of those rows, `sensitivity`, `weight`. `statistics` and `weight` see one example, a norm and a
-    group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and `torch.where` in place of `if`.
-    The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs accuracy, not privacy.
+    In each step the kernel asks, in this order: `statistics` (only where `statistics_ratio` is set), `update`
+    with the noisy sum of those rows, `sensitivity`, `weight`. `statistics` and `weight` see one example, a
+    norm and a group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and `torch.where` in
+    place of `if`. The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs
+    accuracy, not privacy.
 
     Attributes:
-        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no statistics.
+        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no
+            statistics.
         private: False for plain SGD alone, which takes no noise.
         needs_groups: whether the method treats groups differently, and so needs to be told of them.
 
@@ -86,7 +89,8 @@ class Policy(ABC):
         """The largest weight * norm that any example of any group could have, present or not."""
 
     def released(self, state: Any) -> dict[str, Tensor]:
-        """What is worth plotting, by name: a number or one number per group, [K]. It follows from releases alone."""
+        """What is worth plotting, by name: a number or one number per group, [K]. It follows from releases
+        alone."""
         return {"clipping_bound": torch.tensor(self.sensitivity(state), dtype=torch.float64)}
 
 
@@ -116,18 +120,21 @@ def check_settings(policy: object) -> None:
     for field, value in own.items():
         if not isinstance(value, int | float | str | None):
             raise PolicyError(
-                f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep tensors in the state."
+                f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep "
+                "tensors in the state."
             )
     for (owner, field), value in attributes(policy).items():
         if owner is not None and not (hasattr(value, "__get__") or isinstance(value, _CONSTANT)):
             raise PolicyError(
-                f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected a number, a "
+                f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected "
+                "a number, a "
                 "text or a tuple. Keep what changes in the state."
             )
 
 
 def attributes(policy: Policy) -> dict[tuple[type | None, str], object]:
-    """What the policy (None) and its classes hold, by holder and name: what must stay as it is while it is used."""
+    """What the policy (None) and its classes hold, by holder and name: what must stay as it is while it is
+    used."""
     own = {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
     held: list[tuple[type | None, Any]] = [(None, {**vars(policy), **own})]
     held += [(owner, vars(owner)) for owner in type(policy).__mro__ if owner not in (ABC, object)]
@@ -160,7 +167,8 @@ def check_state(policy: Policy, state: object) -> None:
         isinstance(state, tuple) and hasattr(state, "_fields") and all(isinstance(x, Tensor) for x in state)
     ):
         raise PolicyError(
-            f"{type(policy).__name__} gives the state {state!r}; expected a NamedTuple whose fields are tensors."
+            f"{type(policy).__name__} gives the state {state!r}; expected a NamedTuple whose fields are "
+            "tensors."
         )
 
 

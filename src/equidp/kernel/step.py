@@ -1,20 +1,21 @@
 """The private step: the one place where gradients meet noise.
 
-Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm and group,
-and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
+Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm
+and group, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
 
-- Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example moves either
-  query by at most its sensitivity.
+- Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example
+  moves either query by at most its sensitivity.
 - Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_alone`).
-- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that writes to
-  the policy or its class all the same ends the step (`policy.check_unchanged`).
+- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
+  writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
 - An example whose gradient is not finite contributes nothing. An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
-The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the sampler, the
-ledger and the source of randomness, and, with individual clipping, on limits that do not mix examples. Code that smuggles
-values past the kernel on purpose, such as through a global variable, is not held off: policies are code that you run.
+The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the
+sampler, the ledger and the source of randomness, and, with individual clipping, on limits that do not mix
+examples. Code that smuggles values past the kernel on purpose, such as through a global variable, is not held
+off: policies are code that you run.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ from equidp.kernel.policy import (
 )
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
-"""(indices, norms) of a batch, [batch] -> the share of the sensitivity that each example may use at most, [batch];
-None: all of it."""
+"""(indices, norms) of a batch, [batch] -> the share of the sensitivity that each example may use at most,
+[batch]; None: all of it."""
 
 Part = tuple[Tensor, Tensor, Tensor, Tensor]
 """Inputs, targets, groups and indices of examples that the engine takes at once."""
 
 
 class PrivateStep:
-    """Turns a batch into a private gradient in `p.grad` (spec 1: sample, norms, statistics, weights, noisy sum over b).
+    """Turns a batch into a private gradient in `p.grad` (spec 1: sample, norms, statistics, weights, noisy
+    sum over b).
 
-    Formal guarantee: for two datasets that differ in one example, added or removed, one call with a Poisson sample at
-    `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
-    (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain SGD) gets no
-    noise and gives no guarantee; it is refused unless the event says noise multiplier 0.
+    Formal guarantee: for two datasets that differ in one example, added or removed, one call with a Poisson
+    sample at `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
+    (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain
+    SGD) gets no noise and gives no guarantee; it is refused unless the event says noise multiplier 0.
 
     | case | what happens |
     | --- | --- |
@@ -77,14 +79,15 @@ class PrivateStep:
         num_groups: K.
         ledger: charged with `event` before the batch is looked at.
         randomness: where the noise comes from.
-        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and changes
-            nothing else: sums of parts are added before noise. A policy that reads statistics needs all norms before its
-            first weight, so the engine then sees each part twice.
+        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and
+            changes nothing else: sums of parts are added before noise. A policy that reads statistics needs
+            all norms before its first weight, so the engine then sees each part twice.
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
-        share_limits: sees each part's indices and norms before it is weighted; what it returns can only lower weights and
-            must follow from the example itself and from releases. Individual accounting watches and limits through it.
+        share_limits: sees each part's indices and norms before it is weighted; what it returns can only lower
+            weights and must follow from the example itself and from releases. Individual accounting watches
+            and limits through it.
     """
 
     share_limits: ShareLimits | None = None
@@ -129,7 +132,8 @@ class PrivateStep:
         Args:
             inputs, targets: [batch, ...]; the batch may be empty.
             groups: [batch], int64.
-            indices: [batch], where the examples stand in the dataset, for `share_limits`; default: 0 to batch - 1.
+            indices: [batch], where the examples stand in the dataset, for `share_limits`; default: 0 to batch
+                - 1.
         """
         self._clear()
         try:
@@ -172,7 +176,8 @@ class PrivateStep:
         return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
 
     def _measured(self, part: Part) -> tuple[Part, Measured | None]:
-        """The part's examples whose gradients are finite, and what the engine measured of them; None: there are none."""
+        """The part's examples whose gradients are finite, and what the engine measured of them; None: there
+        are none."""
         inputs, targets, groups, indices = part
         while len(inputs):
             measured = self.engine(inputs, targets)
@@ -201,7 +206,8 @@ class PrivateStep:
 
     def _update(self, norms: Tensor, groups: Tensor) -> None:
         assert self.event.statistics_noise is not None
-        # An empty batch has no row to show how many cells there are, so one made-up example does, and is dropped.
+        # An empty batch has no row to show how many cells there are, so one made-up example does, and is
+        # dropped.
         made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
         rows = example_rows(self.policy, self.state, *((norms, groups) if len(norms) else made_up))[
             : len(norms)
@@ -264,6 +270,7 @@ class PrivateStep:
 
 
 def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
-    """sigma_s, the noise multiplier of the policy's statistics (their sensitivity is 1); None where it reads none."""
+    """sigma_s, the noise multiplier of the policy's statistics (their sensitivity is 1); None where it reads
+    none."""
     ratio = policy.statistics_ratio
     return None if ratio is None else float(ratio * noise_multiplier)

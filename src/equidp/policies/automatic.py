@@ -14,7 +14,8 @@ from equidp.policies.setting import setting
 
 @dataclass(frozen=True)
 class Automatic(Policy):
-    """Weight R / (norm + gamma), sensitivity R: no clipping bound to tune, since R only rescales the learning rate.
+    """Weight R / (norm + gamma), sensitivity R: no clipping bound to tune, since R only rescales the learning
+    rate.
 
     Example:
         >>> import equidp

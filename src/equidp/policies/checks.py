@@ -1,6 +1,7 @@
 """check_policy(): whether a policy keeps its contract.
 
-The kernel holds the guarantee either way. A broken contract costs accuracy, and this finds it before training does.
+The kernel holds the guarantee either way. A broken contract costs accuracy, and this finds it before training
+does.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ _SLACK = 1 + 1e-5  # float32 rounding
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
     """Tries a policy on random and extreme norms, groups and releases.
 
-    Checked: settings are frozen and plain, and stay as they are; the state is a NamedTuple of tensors; both rules can
-    be applied to one example at a time; rows and weights are bounded for every group, present or not, and by each group's own bound
-    where `released` names one; the rules change neither the state nor what they return the next time.
+    Checked: settings are frozen and plain, and stay as they are; the state is a NamedTuple of tensors; both
+        rules can
+    be applied to one example at a time; rows and weights are bounded for every group, present or not, and by
+    each group's own bound where `released` names one; the rules change neither the state nor what they return
+    the next time.
 
     Args:
         policy: ours or a user's.
@@ -103,7 +106,8 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
         again = compute(policy, state, norms[last], groups[last])[last]
         if not torch.allclose(results[rule].double(), again.double(), rtol=1e-6, equal_nan=True):
             raise PolicyError(
-                f"{name}.{rule} of an example changes with what came before it; it must follow from the example alone."
+                f"{name}.{rule} of an example changes with what came before it; it must follow from the "
+                "example alone."
             )
     if "statistics" in results:
         _check_rows(name, results["statistics"])
@@ -126,7 +130,8 @@ def _check_weights(name: str, weights: Tensor, norms: Tensor, groups: Tensor, se
     if (excess > 0).any():
         worst = int(excess.argmax())
         raise PolicyError(
-            f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group {int(groups[worst])}, "
+            f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group "
+            f"{int(groups[worst])}, "
             f"a contribution above its sensitivity {sensitivity}."
         )
 
@@ -146,7 +151,8 @@ def _check_group_bounds(policy: Policy, state: Any, weights: Tensor, norms: Tens
 
 
 def _updated(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
-    """The state after a release, sometimes absurd as noise can be; the same release must give the same state."""
+    """The state after a release, sometimes absurd as noise can be; the same release must give the same
+    state."""
     if policy.statistics_ratio is None:
         return state
     cells = example_rows(policy, state, norm, group).shape[1]

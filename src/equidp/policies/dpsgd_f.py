@@ -1,4 +1,5 @@
-"""DPSGD-F: a clipping bound for each group, higher where more gradients are clipped (Xu, Du, Wu, KDD 2021, Algorithm 2)."""
+"""DPSGD-F: a clipping bound for each group, higher where more gradients are clipped (Xu, Du, Wu, KDD 2021,
+Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class GroupBounds(NamedTuple):
 
     Attributes:
         bounds: C^k, [K].
-        counts: averaged counts of norms up to C_0 (row 0) and above it (row 1), [2, K]; NaN before the first release.
+        counts: averaged counts of norms up to C_0 (row 0) and above it (row 1), [2, K]; NaN before the first
+            release.
         expected_batch_size: b.
     """
 
@@ -33,7 +35,8 @@ class GroupBounds(NamedTuple):
 class _GroupBoundsPolicy(Policy):
     """What both readings of DPSGD-F share: noisy counts by group in, clipping bounds by group out.
 
-    Statistics: one-hot over 2K cells, (group, norm above C_0 or not). Sensitivity: the largest bound of ALL K groups;
+    Statistics: one-hot over 2K cells, (group, norm above C_0 or not). Sensitivity: the largest bound of ALL K
+        groups;
     published code takes it over the groups in the batch, which leaks who is there.
     """
 
@@ -108,7 +111,8 @@ class DPSGDF(_GroupBoundsPolicy):
 
 @dataclass(frozen=True)
 class DPSGDFCode(_GroupBoundsPolicy):
-    """DPSGD-F as its authors ran it: C^k = C_0 (1 + rho_k / mean_j rho_j) (Esipova et al., ICLR 2023, Algorithm 3).
+    """DPSGD-F as its authors ran it: C^k = C_0 (1 + rho_k / mean_j rho_j) (Esipova et al., ICLR 2023,
+    Algorithm 3).
 
     rho_k = m^k / b^k from counts floored to whole numbers >= 0, and 1 for a group without a count.
 

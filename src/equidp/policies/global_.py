@@ -31,7 +31,8 @@ class Global(Policy):
         check_number("(0, inf)", clipping_bound=self.clipping_bound, strict_bound=self.strict_bound)
         if self.strict_bound < self.clipping_bound:
             raise SettingError(
-                f"strict_bound={self.strict_bound} is below clipping_bound={self.clipping_bound}; expected Z >= C."
+                f"strict_bound={self.strict_bound} is below clipping_bound={self.clipping_bound}; expected Z "
+                ">= C."
             )
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:

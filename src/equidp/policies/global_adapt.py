@@ -1,4 +1,5 @@
-"""DPSGD-Global-Adapt: one scale for nearly all gradients, learnt privately (Esipova et al., ICLR 2023, Algorithm 2)."""
+"""DPSGD-Global-Adapt: one scale for nearly all gradients, learnt privately (Esipova et al., ICLR 2023,
+Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class GlobalAdapt(Policy):
         )
         if self.initial_bound < self.clipping_bound:
             raise SettingError(
-                f"initial_bound={self.initial_bound} is below clipping_bound={self.clipping_bound}; expected Z >= C."
+                f"initial_bound={self.initial_bound} is below clipping_bound={self.clipping_bound}; expected "
+                "Z >= C."
             )
 
     def init(self, setting: Setting) -> AdaptiveBound:

@@ -1,4 +1,5 @@
-"""Plain SGD: no clipping, no noise, no privacy. The reference that the price of privacy is measured against."""
+"""Plain SGD: no clipping, no noise, no privacy. The reference that the price of privacy is measured
+against."""
 
 from __future__ import annotations
 

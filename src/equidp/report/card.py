@@ -100,13 +100,15 @@ def write_card(
         paths: one or several, each ending in .html or .md.
         test: what metrics by group are computed on; None: the card has none.
         data: name of the data.
-        notes: sentences on how the data was prepared, above all what epsilon does not cover (`DataSplit.notes`).
+        notes: sentences on how the data was prepared, above all what epsilon does not cover
+            (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
         details: further plain values, listed with the settings.
 
     Raises:
-        SettingError: a path with another ending or that cannot be written, or releases that the run does not count.
+        SettingError: a path with another ending or that cannot be written, or releases that the run does not
+            count.
         DataError: the test set is no GroupedDataset, or has other classes than the training data.
 
     Example:
@@ -143,7 +145,8 @@ def write_card(
 
 
 def _counts_release(run: Run) -> bool:
-    """Whether the run's entries include a release beside its steps: it reads every example, at sample rate 1."""
+    """Whether the run's entries include a release beside its steps: it reads every example, at sample rate
+    1."""
     events = {event for event, _ in run.entries}
     return len(events) > 1 and any(event.sample_rate == 1 for event in events)
 
@@ -189,9 +192,9 @@ def guarantee_in_words(run: Run) -> list[str]:
     if spent >= _WEAK:
         meaning = "what the model reveals can depend strongly on a single training example."
     elif spent > _STRONG:
-        meaning = "anything done with the model reveals only a limited amount about whether any one example was in the data."
+        meaning = "what the model reveals about whether any one example was in the data is limited."
     else:
-        meaning = "anything done with the model reveals hardly anything about whether any one example was in the data."
+        meaning = "the model reveals hardly anything about whether any one example was in the data."
     factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
     sentences = [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
@@ -264,7 +267,8 @@ def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, st
 def _recompute(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
     return (
-        "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent\n"
+        "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "
+        "SelfComposedDpEvent\n"
         "from dp_accounting.pld import PLDAccountant\n\n"
         f"event = {run_event(run.entries)}\n"
         f"print(PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon({run.delta!r}))"

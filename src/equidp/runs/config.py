@@ -35,8 +35,8 @@ class TrainConfig:
         budget: ledger file of a `PrivacyBudget`; budget_epsilon and budget_delta make a new one.
         beyond_budget: see `Trainer`.
         checkpoint_seconds: see `Checkpoints`.
-        release_epsilon: account for each training example, its norm taken once an epoch, and release each group's mean
-            epsilon at this epsilon, which the run's epsilon includes; None: neither.
+        release_epsilon: account for each training example, its norm taken once an epoch, and release each
+            group's mean epsilon at this epsilon, which the run's epsilon includes; None: neither.
     """
 
     data: str
@@ -93,20 +93,24 @@ class TrainConfig:
         return source.split(self.seed), None
 
     def resolve(self, num_examples: int) -> ResolvedPlan:
-        """The plan for this method and n training examples; a release of individual privacy is paid from epsilon.
+        """The plan for this method and n training examples; a release of individual privacy is paid from
+        epsilon.
 
         Raises:
-            SettingError: a private method with neither epsilon nor noise multiplier, or plain SGD with an epsilon.
+            SettingError: a private method with neither epsilon nor noise multiplier, or plain SGD with an
+                epsilon.
         """
         private = method_named(self.method).policy.private
         if not private and self.release_epsilon is not None:
             raise SettingError(
-                f"{self.method} takes no noise and has no epsilon to release; choose a private method, such as dpsgd."
+                f"{self.method} takes no noise and has no epsilon to release; choose a private method, such "
+                "as dpsgd."
             )
         both = self.epsilon is not None and self.release_epsilon is not None
         if both and self.release_epsilon >= self.epsilon:  # type: ignore[operator]
             raise SettingError(
-                f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to train with."
+                f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to "
+                "train with."
             )
         delta = self.plan.for_method(self.method).delta
         release = self.release_event(default_delta(num_examples) if delta is None else delta)

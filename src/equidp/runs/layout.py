@@ -18,7 +18,8 @@ CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.
 
 
 def manifest(place: Path) -> str:
-    """A line for each of the run's finished files: its SHA-256 and its name, as the program sha256sum reads them."""
+    """A line for each of the run's finished files: its SHA-256 and its name, as the program sha256sum reads
+    them."""
     names = (CONFIG, ENCODER, MODEL, RELEASED, RECORD, PAGE, CARD)
     there = [name for name in names if (place / name).exists()]
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
@@ -30,14 +31,17 @@ def check_files(place: Path) -> None:
         written = set((place / MANIFEST).read_text().splitlines())
     except OSError as error:
         raise DataError(
-            f"{MANIFEST} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it anew by equidp "
+            f"{MANIFEST} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write "
+            "it anew by equidp "
             f"train --resume {place}"
         ) from error
     changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
     if changed:
         raise DataError(
-            f"{', '.join(changed)} in {os.fspath(place)!r} {'is' if len(changed) == 1 else 'are'} not as equidp wrote "
-            f"{'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring {'it' if len(changed) == 1 else 'them'} back."
+            f"{', '.join(changed)} in {os.fspath(place)!r} {'is' if len(changed) == 1 else 'are'} not as "
+            "equidp wrote "
+            f"{'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring "
+            f"{'it' if len(changed) == 1 else 'them'} back."
         )
 
 
@@ -58,7 +62,8 @@ def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], pla
     """Raises unless the split is the one that the run in `place` began with."""
     if split.digest() != facts["sensitive_data_sha256"]:
         raise DataError(
-            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
+            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train "
+            "anew."
         )
 
 
@@ -70,6 +75,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         return config, plan, content["facts"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{os.fspath(place)!r} holds no run that this version of equidp can read ({type(error).__name__}); expected a folder "
+            f"{os.fspath(place)!r} holds no run that this version of equidp can read "
+            f"({type(error).__name__}); expected a folder "
             "that equidp train --out made."
         ) from error

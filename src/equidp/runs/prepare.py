@@ -83,7 +83,8 @@ def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
 
 
 def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
-    """Pays for the release of individual privacy before the first step, so that the plan must fit beside it."""
+    """Pays for the release of individual privacy before the first step, so that the plan must fit beside
+    it."""
     if release is not None and all(event != release for event, _ in ledger.entries):
         (ledger if budget is None else budget.ledger(ledger)).spend(release)
 
@@ -112,7 +113,8 @@ def make_trainer(
 
 
 def seconds_per_step(prepared: Prepared) -> float:
-    """Seconds of one step, measured on random numbers in the shape of the data, so that nothing is learnt from it."""
+    """Seconds of one step, measured on random numbers in the shape of the data, so that nothing is learnt
+    from it."""
     config, train = prepared.config, prepared.split.train
     size = 2 * prepared.plan.batch_size
     made_up = GroupedDataset(

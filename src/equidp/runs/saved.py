@@ -35,7 +35,8 @@ class KeptRun:
         facts: what followed, as plain values.
         encoder: of a table's columns; None for a named dataset.
         run: the trained model and what it cost.
-        released: each group's mean epsilon as it was released (group, mean, standard_error); empty where it was not.
+        released: each group's mean epsilon as it was released (group, mean, standard_error); empty where it
+            was not.
     """
 
     folder: Path
@@ -67,7 +68,8 @@ class KeptRun:
     def _read(self, path: Path, *further: str) -> pd.DataFrame:
         if self.encoder is None:
             raise SettingError(
-                f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the table out to use its "
+                f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
+                "table out to use its "
                 "test examples."
             )
         names = [column.name for column in self.encoder.columns]
@@ -80,7 +82,8 @@ class KeptRun:
         if unseen:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
-                f"of {len(table):,} rows, some have values that the training data did not ({listed}); the model takes no notice "
+                f"of {len(table):,} rows, some have values that the training data did not ({listed}); the "
+                "model takes no notice "
                 "of those values.",
                 DataWarning,
                 stacklevel=3,
@@ -97,7 +100,8 @@ class KeptRun:
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
         if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
             warnings.warn(
-                f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows are training examples, "
+                f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
+                "are training examples, "
                 "and tell nothing of new people. Leave it out to test on the rows that were held out.",
                 DataWarning,
                 stacklevel=2,
@@ -135,7 +139,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             encoder = TableEncoder.from_json((place / ENCODER).read_text())
     except Exception as error:  # what is not a pickle can fail as anything
         raise DataError(
-            f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it back."
+            f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it "
+            f"({type(error).__name__}); bring it back."
         ) from error
     ledger = read_ledger(place / "ledger")
     _check_card(place, weights_digest(model), ledger.checks[-1])
@@ -152,12 +157,14 @@ def _check_card(place: Path, weights: str, check: str) -> None:
         card = (place / CARD).read_text()
     except OSError as error:
         raise DataError(
-            f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it anew by equidp train "
+            f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
+            "anew by equidp train "
             f"--resume {place}"
         ) from error
     for what, digest in ((MODEL, weights), ("the ledger", check)):
         if digest not in card:
             raise DataError(
-                f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was replaced. Bring back "
+                f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was "
+                "replaced. Bring back "
                 "all of the run's files as equidp wrote them."
             )

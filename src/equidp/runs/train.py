@@ -1,14 +1,11 @@
 """A run's folder: everything that `equidp train` keeps.
 
-config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is sensitive
-preprocessing.json   how a table's columns become inputs
-ledger, ledger.seal  what was spent
-checkpoint-*.pt      the last two states
-record.parquet       figures of the test set by epoch and group
-model.pt             the trained weights
-released.json        what was released of individual privacy, where that was asked for
-card.html, card.md   the model card
-files.sha256         checksums of all these but ledger and checkpoints, which have their own
+config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is
+sensitive preprocessing.json   how a table's columns become inputs ledger, ledger.seal  what was spent
+checkpoint-*.pt      the last two states record.parquet       figures of the test set by epoch and group
+model.pt             the trained weights released.json        what was released of individual privacy, where
+that was asked for card.html, card.md   the model card files.sha256         checksums of all these but ledger
+and checkpoints, which have their own
 """
 
 from __future__ import annotations
@@ -182,11 +179,13 @@ def train(
 
 
 def _check_charged(budget: str, spent: Entries, place: Path) -> None:
-    """What a run spent was charged to its budget, so a budget that knows nothing of it is not the one it began with."""
+    """What a run spent was charged to its budget, so a budget that knows nothing of it is not the one it
+    began with."""
     known = {event for event, _ in read_ledger(budget).entries} if spent and os.path.exists(budget) else set()
     if not {event for event, _ in spent} <= known:
         raise BudgetError(
-            f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring back the file that it "
+            f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring "
+            "back the file that it "
             "began with."
         )
 
@@ -253,7 +252,8 @@ def _write_cards(
             )
             or "none",
             "missing values": "a category of their own" if config.missing == "category" else "refused",
-            "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about {config.test_share:g}",
+            "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about "
+            f"{config.test_share:g}",
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
@@ -275,4 +275,5 @@ def _estimate(row: dict[str, Any], spent: float) -> str:
     """What a released mean is called, with its standard error: for a small group that can be all there is."""
     error = row["standard_error"]
     little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
-    return f"estimated mean epsilon of the training examples of {row['group']} (standard error {error:.2g}{little})"
+    who = f"the training examples of {row['group']}"
+    return f"estimated mean epsilon of {who} (standard error {error:.2g}{little})"

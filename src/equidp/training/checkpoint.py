@@ -1,7 +1,8 @@
 """Checkpoints: a run that was stopped, in whatever way, goes on from the last one.
 
-What is kept: the model, the optimizer, the scheduler, the policy's state, and how many steps were spent by then. Not kept: where
-randomness stood. A run that goes on draws fresh noise, and steps that were spent after the checkpoint stay spent.
+What is kept: the model, the optimizer, the scheduler, the policy's state, and how many steps were spent by
+then. Not kept: where randomness stood. A run that goes on draws fresh noise, and steps that were spent after
+the checkpoint stay spent.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _SHARE_OF_TIME = 0.02  # of training, that saving may take
 class Checkpoints(Callback):
     """Saves a run as it goes, and restores it. Give it to the `Trainer` as the last of its callbacks.
 
-    Ctrl-C and SIGTERM end training once the step under way is complete: `fit` saves and raises `TrainingStopped`. A second signal
-    ends it at once. A checkpoint is replaced only when the next one is whole and on disk; the last two are kept.
+    Ctrl-C and SIGTERM end training once the step under way is complete: `fit` saves and raises
+    `TrainingStopped`. A second signal ends it at once. A checkpoint is replaced only when the next one is
+    whole and on disk; the last two are kept.
 
     Args:
         folder: where checkpoints lie; made if there is none.
@@ -45,7 +47,8 @@ class Checkpoints(Callback):
 
     Raises:
         CheckpointError: the folder cannot be written; before any budget is spent.
-        ModelError: the state is more than tensors and plain values, so that `torch.load(weights_only=True)` refuses it.
+        ModelError: the state is more than tensors and plain values, so that `torch.load(weights_only=True)`
+            refuses it.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Checkpoints(Callback):
         folder: str | os.PathLike[str],
         *,
         seconds: float = 30.0,
-        how_to_resume: str = "make the Trainer again, with the same ledger, give it to Checkpoints.restore, and fit",
+        how_to_resume: str = "make the Trainer again with the same ledger, call Checkpoints.restore, and fit",
         after_saving: Callable[[Trainer], None] | None = None,
     ) -> None:
         check_number("[0, inf]", seconds=seconds)
@@ -80,20 +83,22 @@ class Checkpoints(Callback):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
-        # A step that was spent and not completed may have left the model half updated: the checkpoint before it holds.
+        # A step that was spent and not completed may have left the model half updated: the checkpoint before
+        # it holds.
         if trainer.steps_done == self._complete and not self._failed:
             self._save(trainer)
 
     def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
-        """Loads the last checkpoint into a trainer that was made as the one that saved it, with the same ledger.
+        """Loads the last checkpoint into a trainer that was made as the one that saved it, with the same
+        ledger.
 
         Args:
             trainer: not trained yet.
             previous: load the one before the last.
 
         Returns:
-            Steps spent after that checkpoint. They are lost: the run goes on with the steps of its plan that are left, and the
-            scheduler is where the plan has it.
+            Steps spent after that checkpoint. They are lost: the run goes on with the steps of its plan that
+            are left, and the scheduler is where the plan has it.
 
         Raises:
             CheckpointError: there is none, or it is damaged; says whether the one before is whole.
@@ -103,13 +108,15 @@ class Checkpoints(Callback):
         state = self._load(previous)
         if state["event"] != asdict(trainer.event):
             raise SettingError(
-                f"the checkpoint is of a run with steps {state['event']}, this trainer's are {asdict(trainer.event)}; make "
+                f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
+                f"{asdict(trainer.event)}; make "
                 "the trainer with the settings of that run."
             )
         lost: int = trainer.steps_done - state["steps"]
         if lost < 0:
             raise BudgetError(
-                f"the checkpoint was saved after {state['steps']} steps, and the ledger knows of {trainer.steps_done}; give the "
+                f"the checkpoint was saved after {state['steps']} steps, and the ledger knows of "
+                f"{trainer.steps_done}; give the "
                 "ledger of that run."
             )
         trainer.model.load_state_dict(state["model"])
@@ -140,8 +147,10 @@ class Checkpoints(Callback):
         except OSError as error:
             self._failed = True
             raise CheckpointError(
-                f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training stops. Make room or make "
-                "the folder writable, then resume: what was spent is in the ledger, and the checkpoint before is whole."
+                f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training "
+                "stops. Make room or make "
+                "the folder writable, then resume: what was spent is in the ledger, and the checkpoint "
+                "before is whole."
             ) from error
         self._saved = trainer.steps_done
         if self._after_saving is not None:
@@ -163,7 +172,8 @@ class Checkpoints(Callback):
         files = self._files()
         if len(files) < 1 + previous:
             raise CheckpointError(
-                f"there is no {'earlier ' if previous and files else ''}checkpoint in {os.fspath(self.folder)!r}; expected a "
+                f"there is no {'earlier ' if previous and files else ''}checkpoint in "
+                f"{os.fspath(self.folder)!r}; expected a "
                 "folder that a run was kept in."
             )
         chosen = files[-1 - previous]
@@ -174,7 +184,7 @@ class Checkpoints(Callback):
         offer = (
             "No earlier one is whole: train anew, into another folder; what was spent stays spent."
             if before is None
-            else f"The one before, saved after {before['steps']} steps, is whole: go on from it with previous=True (--previous)."
+            else f"The one saved after {before['steps']} steps is whole: use previous=True (--previous)."
         )
         raise CheckpointError(
             f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}"
@@ -226,8 +236,10 @@ def _packed(state: dict[str, Any], *, check: bool) -> bytes:
             torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
         except pickle.UnpicklingError as error:
             raise ModelError(
-                "the state of model, optimizer, scheduler or policy holds more than tensors and plain values, so a checkpoint of "
-                f"it could not be loaded safely ({str(error).splitlines()[0]}). Keep such objects out of state_dict()."
+                "the state of model, optimizer, scheduler or policy holds more than tensors and plain "
+                "values, so a checkpoint of "
+                f"it could not be loaded safely ({str(error).splitlines()[0]}). Keep such objects out of "
+                "state_dict()."
             ) from error
     return buffer.getvalue()
 

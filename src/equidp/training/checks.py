@@ -1,4 +1,5 @@
-"""Whether the parts that a Trainer is given fit together: what does not is refused before anything is spent."""
+"""Whether the parts that a Trainer is given fit together: what does not is refused before anything is
+spent."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def check_kinds(model: object, train: object, policy: object, ledger: object, bu
     by_place = hasattr(train, "__len__") and hasattr(train, "__getitem__")
     if isinstance(train, IterableDataset) or not (by_place or isinstance(train, GroupedDataset)):
         raise DataError(
-            f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with __len__ and __getitem__: "
+            f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
+            "__len__ and __getitem__: "
             "a Poisson sample takes examples by their places."
         )
     if not isinstance(policy, Policy):
@@ -37,16 +39,19 @@ def check_kinds(model: object, train: object, policy: object, ledger: object, bu
         raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
     if not isinstance(budget, PrivacyBudget | None):
         raise SettingError(
-            f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, delta=1e-6)."
+            f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, "
+            "delta=1e-6)."
         )
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
-    """K: the dataset's own, or what was given for a torch Dataset; None where neither says and the method needs none."""
+    """K: the dataset's own, or what was given for a torch Dataset; None where neither says and the method
+    needs none."""
     if isinstance(train, GroupedDataset):
         if num_groups not in (None, train.num_groups):
             raise SettingError(
-                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out for a "
+                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out "
+                "for a "
                 "GroupedDataset."
             )
         return train.num_groups
@@ -54,7 +59,8 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
         check_whole(1, num_groups=num_groups)
     elif policy.needs_groups:
         raise SettingError(
-            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many there are; "
+            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
+            "there are; "
             "give num_groups=..., which is public."
         )
     return num_groups
@@ -64,24 +70,29 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """The optimizer moves what the model trains, one step for each gradient."""
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise SettingError(
-            f"optimizer={optimizer!r}; expected a torch optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)."
+            f"optimizer={optimizer!r}; expected a torch optimizer, such as "
+            "torch.optim.SGD(model.parameters(), lr=0.1)."
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SettingError(
-            "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another that takes one."
+            "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
+            "that takes one."
         )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     left = [name for name, parameter in trained.items() if id(parameter) not in held]
     if trained and len(left) == len(trained):
         raise SettingError(
-            "the optimizer holds no parameter of the model; make it from model.parameters(), after make_compatible or any "
+            "the optimizer holds no parameter of the model; make it from model.parameters(), after "
+            "make_compatible or any "
             "other call that gives another model."
         )
     if left:
         raise SettingError(
-            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: their gradients would be "
-            "clipped and noised for nothing. Make the optimizer after the last change to the model, or freeze those "
+            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: "
+            "their gradients would be "
+            "clipped and noised for nothing. Make the optimizer after the last change to the model, or "
+            "freeze those "
             "(requires_grad_(False))."
         )
 
@@ -92,7 +103,8 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
         return
     if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
-            "ReduceLROnPlateau follows a figure that is measured, and the Trainer steps a scheduler without one; step it in a "
+            "ReduceLROnPlateau follows a figure that is measured, and the Trainer steps a scheduler without "
+            "one; step it in a "
             "callback's after_epoch, with a figure of public or test data."
         )
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
@@ -106,6 +118,7 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
         )
     if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
         raise SettingError(
-            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the plan has {steps}; give "
+            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the "
+            f"plan has {steps}; give "
             "it those (total_steps)."
         )

@@ -1,4 +1,5 @@
-"""The parts that a Trainer makes from its arguments, refused before anything is spent where they make no sense."""
+"""The parts that a Trainer makes from its arguments, refused before anything is spent where they make no
+sense."""
 
 from __future__ import annotations
 
@@ -42,13 +43,15 @@ def chosen_noise(
         return float(noise_multiplier)
     if target_epsilon is None or noise_multiplier is not None:
         raise SettingError(
-            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one of the two."
+            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
+            "of the two."
         )
     return calibrate_noise(target_epsilon, delta, sample_rate, steps, policy.statistics_ratio, accountant)
 
 
 def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """The steps of a plan that a budget holds; refuses the plan if it does not fit and `beyond` is "refuse"."""
+    """The steps of a plan that a budget holds; refuses the plan if it does not fit and `beyond` is
+    "refuse"."""
     if beyond not in BEYOND_BUDGET:
         raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
     left = max(0, steps - done)
@@ -61,7 +64,8 @@ def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int,
 
 
 def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
-    """The operating system's, or a stream for each seed and number of steps spent before: noise never repeats."""
+    """The operating system's, or a stream for each seed and number of steps spent before: noise never
+    repeats."""
     if secure:
         if seed is not None:
             raise SettingError(

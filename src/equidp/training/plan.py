@@ -1,4 +1,5 @@
-"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method and dataset, with nothing left open."""
+"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method and dataset, with nothing
+left open."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class Plan:
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
-        method_settings: settings of methods by name, such as clipping_bound; each method takes those that it has.
+        method_settings: settings of methods by name, such as clipping_bound; each method takes those that it
+            has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
     Raises:

@@ -17,7 +17,8 @@ from equidp.errors import DataError
 class RunRecord:
     """Rows of figures, in the order in which they came, and the settings they came from.
 
-    By default rows hold released values and figures of test data only: nothing of the training data that epsilon does not cover.
+    By default rows hold released values and figures of test data only: nothing of the training data that
+    epsilon does not cover.
 
     Args:
         settings: plain values (numbers, strings, lists) that describe the run.

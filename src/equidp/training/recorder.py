@@ -18,10 +18,12 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class EpochRecorder(Callback):
-    """Writes figures of each group into a record after each epoch: of test data and releases, never of the training data.
+    """Writes figures of each group into a record after each epoch: of test data and releases, never of the
+    training data.
 
-    Gradient figures (norms, share clipped, norm of the mean gradient) are those of a sample of the test data under the current
-    model and policy; an example counts as clipped when its weight is below that of a vanishing gradient of its group.
+    Gradient figures (norms, share clipped, norm of the mean gradient) are those of a sample of the test data
+    under the current model and policy; an example counts as clipped when its weight is below that of a
+    vanishing gradient of its group.
 
     Args:
         record: where the rows go.

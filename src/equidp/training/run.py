@@ -66,10 +66,12 @@ class Run:
     Example:
         >>> import torch, equidp
         >>> x = torch.randn(64, 3)
-        >>> data = equidp.GroupedDataset(x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes"))
+        >>> targets, groups = (x[:, 0] > 0).long(), torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
-        >>> trainer = equidp.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
-        ...                          batch_size=16, steps=2, noise_multiplier=2.0, delta=1e-3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+        ...                          steps=2, noise_multiplier=2.0, delta=1e-3)
         >>> run = trainer.fit()
         >>> run.facts.steps, 0 < run.epsilon() < 3
         (2, True)
@@ -104,19 +106,22 @@ class Run:
         """
         if not isinstance(test, GroupedDataset):
             raise DataError(
-                f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds inputs, targets "
+                f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "
+                "inputs, targets "
                 "and groups."
             )
         classes = self.facts.classes or test.class_names
         if list(classes) != list(test.class_names):
             raise DataError(
-                f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model was trained with "
+                f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model "
+                "was trained with "
                 f"{', '.join(map(repr, classes))}; give them the same order, and all of them."
             )
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy with weights of its own. Activations that modules keep as attributes are copied without their graph.
+    """A copy with weights of its own. Activations that modules keep as attributes are copied without their
+    graph.
 
     Raises:
         ModelError: it cannot be copied.
@@ -129,6 +134,7 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(
-            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take it after the "
+            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take "
+            "it after the "
             "last, or use trainer.ledger and trainer.model."
         ) from error

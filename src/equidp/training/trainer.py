@@ -72,19 +72,24 @@ class Trainer:
         target_epsilon: of this plan's steps; the noise is calibrated to it. Give this or `noise_multiplier`.
         noise_multiplier: sigma; 0 trains without privacy.
         delta: the whole run's delta; below 1 / n.
-        num_groups: K, public; for a torch Dataset with a policy that needs groups. A GroupedDataset knows its own.
+        num_groups: K, public; for a torch Dataset with a policy that needs groups. A GroupedDataset knows its
+            own.
         loss: (outputs, targets) -> losses [batch], one per example.
         engine: name of the gradient engine.
         accountant: name of the accountant, see `equidp.accounting.ACCOUNTANTS`.
-        secure: draw samples and noise from the operating system's entropy. False needs a `seed`, for research alone.
+        secure: draw samples and noise from the operating system's entropy. False needs a `seed`, for research
+            alone.
         seed: of the sampling and the noise, where `secure` is False.
         scheduler: a torch learning-rate scheduler, stepped after each step.
         callbacks: watch the run.
         workers: processes that load a dataset that is not in memory.
-        physical_batch_size: the most examples in the engine at a time, whatever `batch_size` is; bounds memory.
-        ledger: where steps are recorded, such as a `LedgerFile`; steps of this plan that it holds are not taken again.
+        physical_batch_size: the most examples in the engine at a time, whatever `batch_size` is; bounds
+            memory.
+        ledger: where steps are recorded, such as a `LedgerFile`; steps of this plan that it holds are not
+            taken again.
         budget: what all runs on this data together may spend.
-        beyond_budget: "refuse" a plan that does not fit into the budget, or "stop" at the last step that fits.
+        beyond_budget: "refuse" a plan that does not fit into the budget, or "stop" at the last step that
+            fits.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -92,10 +97,12 @@ class Trainer:
     Example:
         >>> import torch, equidp
         >>> x = torch.randn(64, 3)
-        >>> data = equidp.GroupedDataset(x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes"))
+        >>> targets, groups = (x[:, 0] > 0).long(), torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
-        >>> trainer = equidp.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
-        ...                          batch_size=16, steps=4, noise_multiplier=2.0, delta=1e-3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+        ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
         >>> for batch in trainer.batches():
         ...     trainer.step(batch)
         >>> trainer.steps_done
@@ -133,7 +140,8 @@ class Trainer:
         num_groups = checked_groups(policy, train, num_groups)
         if not (isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)):
             raise SettingError(
-                f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as [equidp.ProgressBar()]."
+                f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
+                "[equidp.ProgressBar()]."
             )
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
@@ -212,7 +220,8 @@ class Trainer:
         return self._step.state
 
     def restore(self, policy_state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from saved values of the policy's state, by name, with a model that took steps of this plan before.
+        """Goes on from saved values of the policy's state, by name, with a model that took steps of this plan
+        before.
 
         Raises:
             SettingError: they are of another policy.
@@ -220,7 +229,8 @@ class Trainer:
         state = self._step.state
         if set(policy_state) != set(state._fields):
             raise SettingError(
-                f"the saved state has {sorted(policy_state)}; {type(self.policy).__name__} expects {sorted(state._fields)}. "
+                f"the saved state has {sorted(policy_state)}; {type(self.policy).__name__} expects "
+                f"{sorted(state._fields)}. "
                 "Restore it with the policy it was saved from."
             )
         self._step.state = type(state)(**policy_state)
@@ -238,15 +248,17 @@ class Trainer:
         """One private step: spends budget, puts the private gradient into p.grad and steps the optimizer.
 
         Args:
-            batch: what `batches` gave last, once. Its inputs may be changed example by example, as by augmentation
-                (`batch._replace(inputs=...)`).
+            batch: what `batches` gave last, once. Its inputs may be changed example by example, as by
+                augmentation (`batch._replace(inputs=...)`).
 
         Raises:
-            SettingError: another batch, no steps left, or other parameters than at the start; nothing is spent.
+            SettingError: another batch, no steps left, or other parameters than at the start; nothing is
+                spent.
         """
         if self.steps_done >= self.steps:
             raise SettingError(
-                f"all {self.steps} planned steps are spent; make a new Trainer to plan, and account for, more."
+                f"all {self.steps} planned steps are spent; make a new Trainer to plan, and account for, "
+                "more."
             )
         self._loop.take(batch)
         if self.scheduler is not None:
@@ -265,7 +277,8 @@ class Trainer:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
-                f"the ledger holds all {self.steps} planned steps, and this Trainer took none of them; restore the model "
+                f"the ledger holds all {self.steps} planned steps, and this Trainer took none of them; "
+                "restore the model "
                 "from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
             )
         was_training = self.model.training
@@ -293,7 +306,8 @@ class Trainer:
         return self.run()
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
-        """Lets `limits` watch each batch's norms and bound each example's share of the sensitivity; None: removes it."""
+        """Lets `limits` watch each batch's norms and bound each example's share of the sensitivity; None:
+        removes it."""
         taken = self.share_limits
         if limits is not None and taken is not None and limits != taken:
             raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
@@ -305,7 +319,8 @@ class Trainer:
         return self._step.share_limits
 
     def run(self) -> Run:
-        """What has been trained and spent so far; with steps left, of a copy of the model that stays as it is.
+        """What has been trained and spent so far; with steps left, of a copy of the model that stays as it
+        is.
 
         Raises:
             ModelError: the model cannot be copied.
