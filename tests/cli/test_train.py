@@ -147,7 +147,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
                        "--batch-size", "40")  # fmt: skip
     assert code == 0
     assert "epsilon 2.0000 at delta 0.0001 (pld)" in out or "epsilon 1.9" in out
-    assert re.search(r"Training would take about \d+ seconds", out)
+    assert re.search(r"Training would take about \d+ (seconds|minutes)", out)
     assert files(people) == ["people.csv"]
 
 
@@ -390,8 +390,6 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
             code, out, err = run(command, "run")
             assert (code, out) == (2, "")
             assert f"{name} in 'run' is not as equidp wrote it" in " ".join(err.split())
-        (folder / name).write_bytes(kept)
-        (folder / name).write_bytes(kept + b" ")
         assert "is not as equidp wrote it" in " ".join(
             run("train", "--resume", "run")[2].split()
         )  # and lists nothing anew
@@ -464,7 +462,8 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
 
 
 def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
-    run("train", *TABLE, *INDIVIDUAL, "--out", "whole")
+    plan = (*PLAN, "--delta", "1e-4", "--individual")  # no epsilon to calibrate to
+    run("train", *TABLE, *plan, "--out", "whole")
     steps = iter(range(100))
 
     def stop_now_and_then(self, *batch, own=equidp.PrivateStep.__call__):
@@ -473,7 +472,7 @@ def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, 
         own(self, *batch)
 
     monkeypatch.setattr(equidp.PrivateStep, "__call__", stop_now_and_then)
-    assert run("train", *TABLE, *INDIVIDUAL, "--out", "run")[0] == 130
+    assert run("train", *TABLE, *plan, "--out", "run")[0] == 130
     assert run("train", "--resume", "run")[0] == 130
     assert not (people / "run" / "released.json").exists()
     while run("train", "--resume", "run")[0] == 130:

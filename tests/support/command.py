@@ -18,7 +18,6 @@ def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
     )
 
 
