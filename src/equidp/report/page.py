@@ -24,8 +24,8 @@ def write_report(
     Args:
         comparison: from `equidp.compare`.
         path: of the file.
-        include_sensitive: adds the true epsilons of the groups' examples beside the released ones. They follow
-            from raw training data, so the page must not be shared.
+        include_sensitive: adds the true epsilons of the groups' examples beside the released ones. They
+            follow from raw training data, so the page must not be shared.
 
     Raises:
         SettingError: the path cannot be written.
@@ -34,7 +34,7 @@ def write_report(
         >>> import equidp
         >>> place = getfixture("tmp_path")
         >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> comparison = equidp.compare("digits", methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> equidp.write_report(comparison, place / "report.html")
         >>> "What privacy cost each group" in (place / "report.html").read_text()
         True
