@@ -10,6 +10,7 @@ from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -65,7 +66,7 @@ def code(card: str) -> str:
     return unescape(block[1] or block[2])
 
 
-def test_anyone_can_work_epsilon_out_again_from_the_card(card, run):
+def test_epsilon_can_be_recomputed_from_the_card(card, run):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code(card), {})
@@ -97,13 +98,13 @@ def test_it_says_all_that_it_should(card, run):
     assert f"{100 * metrics.loc['b', 'accuracy']:.1f}" in card
 
 
-def test_groups_that_are_level_are_said_to_be():
+def test_groups_with_the_same_accuracy_are_not_ranked():
     level, apart = (
-        [
-            {"group": "a", "count": 4, "accuracy": 0.5},
-            {"group": "b", "count": 4, "accuracy": other},
-            {"group": "all", "count": 8, "accuracy": (0.5 + other) / 2},
-        ]
+        SimpleNamespace(
+            groups=pd.DataFrame(
+                {"group": ["a", "b", "all"], "count": [4, 4, 8], "accuracy": [0.5, other, (0.5 + other) / 2]}
+            )
+        )
         for other in (0.5, 0.75)
     )
     assert _summary(level) == "Accuracy on 8 test examples: 50.0 %, the same in every group."
@@ -146,7 +147,7 @@ def test_names_cannot_break_the_page(card):
     assert not Tags.open
 
 
-def test_group_sizes_of_the_training_data_are_not_told(tmp_path):
+def test_group_sizes_of_the_training_data_are_not_shown(tmp_path):
     """150 of each group in training, 31 of each in the test set: only the latter may be read off."""
     test = toy(seed=1)
     run = make_trainer().fit()
@@ -180,7 +181,7 @@ def test_no_more_is_promised_than_epsilon_and_delta_hold():
     assert "delta is not below 1/n, n = 1,000" in guarantee_in_words(spending(0.5, 0.01))[-1]
 
 
-def test_a_person_who_is_alone_in_a_group_is_not_told_of_by_class_or_gap(tmp_path):
+def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     """The only test example of a group would show its class by its count, and its error as the fairness
     difference."""
     data = toy(seed=1)

@@ -1,4 +1,4 @@
-"""A finding says what the figures say, and is silent where their standard errors do not support it."""
+"""Findings follow from the figures, as far as their standard errors support them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_shares_that_differ_between_the_splits_are_said_as_such():
 def test_splits_that_disagree_on_the_cause_name_none():
     sentences = findings(table({"2": (0.0, 0.0, 0.0), "8": (0.03, 0.97, 0.0)}, moved=0.96))
     assert sentences[1:] == [
-        "At the length that clipping leaves, 3% of that comes from turned gradients, and at full length 99%: "
-        "turning and shortening cannot be told apart here, so look at both splits, or ablate."
+        "At the length that clipping leaves, 3% of that comes from turned gradients, and at full length "
+        "99%: turning and shortening cannot be told apart here, so look at both splits, or ablate."
     ]
 
 

@@ -1,4 +1,4 @@
-"""The report says what the figures say, no more, and stands alone."""
+"""The report says what the figures say, and needs no other file."""
 
 from __future__ import annotations
 

@@ -121,15 +121,14 @@ class Comparison:
         epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
         individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
-        sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is computed
-            from raw training data and must not be shared.
+        sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is
+            computed from raw training data and must not be shared.
 
     Example:
         >>> import equidp
         >>> plan = equidp.Plan(batch_size=128, epochs=1)
         >>> place = getfixture("tmp_path")
-        >>> given = {"seeds": 1, "plan": plan, "directory": place, "jobs": 1}
-        >>> comparison = equidp.compare("digits", methods=["dpsgd"], **given)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> comparison.setup.methods
         ('sgd', 'dpsgd')
         >>> len(comparison.costs()) == 2 * (10 + 1)  # runs, groups and "all"

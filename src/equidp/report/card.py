@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
-from equidp.evaluation.evaluation import evaluate
+from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
@@ -44,23 +44,6 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class _Metrics:
-    """What a model does to each group of a test set, as far as a card may show it.
-
-    Attributes:
-        groups: rows of `group_intervals`, with NaN for the figures of groups with too few examples.
-        recalls: rows of `recalls` with enough examples.
-        blind_spots: sentences on classes that the model never answers.
-        gaps: fairness gaps between the groups with enough examples, by name.
-    """
-
-    groups: Sequence[Mapping[str, Any]] = ()
-    recalls: Sequence[Mapping[str, Any]] = ()
-    blind_spots: Sequence[str] = ()
-    gaps: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Card:
     """What the templates show. Pairs are (name, text)."""
 
@@ -71,7 +54,7 @@ class Card:
     summary: str
     parameters: list[tuple[str, str]]
     recompute: str
-    metrics: _Metrics
+    evaluation: Evaluation | None
     level: str
     groups: Sequence[str]
     classes: Sequence[str]
@@ -100,15 +83,13 @@ def write_card(
         paths: one or several, each ending in .html or .md.
         test: what metrics by group are computed on; None: the card has none.
         data: name of the data.
-        notes: sentences on how the data was prepared, above all what epsilon does not cover
-            (`DataSplit.notes`).
+        notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
         details: further plain values, listed with the settings.
 
     Raises:
-        SettingError: a path with another ending or that cannot be written, or releases that the run does not
-            count.
+        SettingError: another ending, a path that cannot be written, or releases that the run does not count.
         DataError: the test set is no GroupedDataset, or has other classes than the training data.
 
     Example:
@@ -117,8 +98,9 @@ def write_card(
         >>> train = equidp.GroupedDataset(inputs, labels, labels, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> run = equidp.Trainer(model, optimizer, train, equidp.DPSGD(1.0), batch_size=10, epochs=1,
-        ...                      noise_multiplier=1.0, delta=1e-3).fit()
+        >>> trainer = equidp.Trainer(model, optimizer, train, policy=equidp.DPSGD(), batch_size=10, epochs=1,
+        ...                          noise_multiplier=1.0, delta=1e-3)
+        >>> run = trainer.fit()
         >>> path = getfixture("tmp_path") / "card.md"
         >>> equidp.write_card(run, path, test=train, data="made up")
         >>> path.read_text().splitlines()[0]
@@ -145,8 +127,7 @@ def write_card(
 
 
 def _counts_release(run: Run) -> bool:
-    """Whether the run's entries include a release beside its steps: it reads every example, at sample rate
-    1."""
+    """Whether the run includes a release beside its steps: it reads every example, at sample rate 1."""
     events = {event for event, _ in run.entries}
     return len(events) > 1 and any(event.sample_rate == 1 for event in events)
 
@@ -160,16 +141,16 @@ def _card(
     details: Mapping[str, Any],
 ) -> Card:
     spent, facts = run.epsilon(), run.facts
-    metrics = _Metrics() if test is None else _metrics(run, test)
+    found = None if test is None else evaluate(run.model, test, level=LEVEL).withholding(_FEWEST)
     return Card(
         title=f"Model card: {data}" if data else "Model card",
         data=data,
         private=math.isfinite(spent),
         guarantee=guarantee_in_words(run),
-        summary=_summary(metrics.groups),
+        summary=_summary(found),
         parameters=_parameters(run, spent, released=bool(released)),
         recompute=_recompute(run),
-        metrics=metrics,
+        evaluation=found,
         level=f"{LEVEL:.0%}",
         groups=facts.groups or (() if test is None else test.group_names),
         classes=facts.classes or (() if test is None else test.class_names),
@@ -189,12 +170,13 @@ def guarantee_in_words(run: Run) -> list[str]:
     if math.isinf(spent):
         return ["No guarantee: this model was trained without noise and may reveal its training data."]
     shown = math.ceil(1000 * spent) / 1000  # never below the true value
+    whatever, about = "anything done with the model reveals", "about whether any one example was in the data."
     if spent >= _WEAK:
         meaning = "what the model reveals can depend strongly on a single training example."
     elif spent > _STRONG:
-        meaning = "what the model reveals about whether any one example was in the data is limited."
+        meaning = f"{whatever} only a limited amount {about}"
     else:
-        meaning = "the model reveals hardly anything about whether any one example was in the data."
+        meaning = f"{whatever} hardly anything {about}"
     factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
     sentences = [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
@@ -229,19 +211,20 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
-def _summary(metrics: Sequence[Mapping[str, Any]]) -> str:
-    if not metrics:
+def _summary(evaluation: Evaluation | None) -> str:
+    if evaluation is None:
         return "No test set was given, so the card says nothing about accuracy."
-    overall = f"Accuracy on {metrics[-1]['count']:,} test examples: {points(metrics[-1]['accuracy'])} %"
-    groups = [row for row in metrics if row["group"] != ALL and not math.isnan(row["accuracy"])]
-    if not groups:
+    rows = evaluation.groups.set_index("group")
+    accuracy = rows["accuracy"].drop(ALL).dropna()
+    overall = f"Accuracy on {rows.at[ALL, 'count']:,} test examples: {points(rows.at[ALL, 'accuracy'])} %"
+    if accuracy.empty:
         return f"{overall}."
-    worst, best = (pick(groups, key=lambda row: row["accuracy"]) for pick in (min, max))
-    if worst["accuracy"] == best["accuracy"]:
+    worst, best = accuracy.idxmin(), accuracy.idxmax()
+    if accuracy[worst] == accuracy[best]:
         return f"{overall}, the same in every group."
     return (
-        f"{overall}. Lowest for group {worst['group']}, {points(worst['accuracy'])} %, highest for "
-        f"{best['group']}, {points(best['accuracy'])} %."
+        f"{overall}. Lowest for group {worst}, {points(accuracy[worst])} %, highest for {best}, "
+        f"{points(accuracy[best])} %."
     )
 
 
@@ -273,10 +256,3 @@ def _recompute(run: Run) -> str:
         f"event = {run_event(run.entries)}\n"
         f"print(PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon({run.delta!r}))"
     )
-
-
-def _metrics(run: Run, test: GroupedDataset) -> _Metrics:
-    """Metrics without the figures of fewer than `_FEWEST` people, whose outcomes they would reveal."""
-    found = evaluate(run.model, test, level=LEVEL).withholding(_FEWEST)
-    rows, by_class = found.groups.to_dict("records"), found.recalls.to_dict("records")
-    return _Metrics(rows, by_class, found.blind_spots, found.gaps)

@@ -1,5 +1,4 @@
-"""Findings of a diagnosis in sentences, as far as standard errors support them; docs/diagnostics.md has the
-rules."""
+"""Findings of a diagnosis that its standard errors support; docs/diagnostics.md has the rules."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
 
 
 def _causes(splits: list[dict[str, Figure]]) -> list[str]:
-    """The causes of one group's excess risk by both splits of clipping's error, as shares of what raises the
-    loss."""
+    """Causes of a group's excess risk by both splits of clipping's error, as shares of all that raise it."""
     mains = [_main_cause(parts) for parts in splits]
     if None in mains:
         return ["The standard errors do not show which cause is the largest."]

@@ -39,8 +39,7 @@ class IndividualSection:
 
 
 def individual_section(summary: Summary, *, include_sensitive: bool) -> IndividualSection | None:
-    """The section, with true epsilons beside the released ones if asked for; None without individual
-    privacy."""
+    """The section, with true epsilons if asked for; None without individual privacy."""
     if not summary.individual:
         return None
     tables = [

@@ -34,8 +34,7 @@ def write_report(
         >>> import equidp
         >>> place = getfixture("tmp_path")
         >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> given = {"seeds": 1, "plan": plan, "directory": place, "jobs": 1}
-        >>> comparison = equidp.compare("digits", methods=["dpsgd"], **given)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> equidp.write_report(comparison, place / "report.html")
         >>> "What privacy cost each group" in (place / "report.html").read_text()
         True

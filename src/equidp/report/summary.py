@@ -75,7 +75,7 @@ class Summary:
         verdicts: of `equal_cost`, for each kind of run.
         tests: `wilcoxon_table` of the costs.
         individual: means over seeds of `Comparison.individual` for each private kind of run, indexed by
-            group; empty if it was not asked for.
+            group; empty if not asked for.
         overview: one row per kind of run.
         no_better_than_one_answer: kinds whose accuracy hardly exceeds always giving the most frequent class.
     """

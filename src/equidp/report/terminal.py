@@ -49,8 +49,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         >>> import equidp
         >>> place = getfixture("tmp_path")
         >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> given = {"seeds": 1, "plan": plan, "directory": place, "jobs": 1}
-        >>> comparison = equidp.compare("digits", methods=["dpsgd"], **given)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> equidp.print_comparison(comparison)  # doctest: +ELLIPSIS
         <BLANKLINE>
         In this one run, privacy by dpsgd costs group ...

@@ -94,8 +94,7 @@ def _who_narrows(gaps: pd.DataFrame, standard: str, level: float) -> str:
     change = f"from {points(means[standard])} to {points(means[best])} points"
     smaller = means[best] < means[standard]
     if math.isnan(gains[best]) and smaller:
-        said = f"{best} narrows the largest gap between groups most, {change} against {standard}."
-        return f"In this one run, {said}"
+        return f"In this one run, {best} narrows the largest gap between groups most, {change}."
     if supported:
         return f"{best} narrows the largest gap between groups {change}."
     if not smaller:

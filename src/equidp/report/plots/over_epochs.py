@@ -14,8 +14,7 @@ _WIDE_RANGE = 30
 
 
 def over_epochs(summary: Summary, axis: str, *, column: str) -> str:
-    """An SVG of a column of `Comparison.epochs`: a panel per kind of run, means over seeds; "" if it is
-    empty."""
+    """An SVG of a column of `Comparison.epochs`, a panel per kind of run; "" if it is empty."""
     return svg(lambda: _figure(summary, summary.comparison.epochs, axis, column))
 
 

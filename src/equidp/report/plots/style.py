@@ -1,5 +1,4 @@
-"""House style of the plots: inline SVG without fonts or plotting state, in colours for colour-blind
-readers."""
+"""Style of the plots: inline SVG without fonts, in colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ def kind_colour(summary: Summary, kind: Kind) -> str:
 
 
 def group_colours(data: DataFacts, names: Sequence[str]) -> dict[str, str]:
-    """A colour for each of a few groups; of many, for the smallest and the highlighted, and grey for the
-    rest."""
+    """A colour for each of a few groups; of many, only the smallest and the highlighted are not grey."""
     if len(names) <= MOST_COLOURED:
         return dict(zip(names, _GROUP_COLOURS, strict=False))
     sizes = dict(zip(data.group_names, data.train_group_sizes, strict=True))

@@ -13,8 +13,7 @@ from equidp.report.summary import Summary
 
 
 def trade_off(summary: Summary, axis: str) -> str:
-    """An SVG of cost over all and largest gap against epsilon, one colour per method; "" for a single
-    epsilon."""
+    """An SVG of cost and largest gap against epsilon, one colour per method; "" for a single epsilon."""
     if len({kind.setting for kind in summary.private_kinds}) < 2:
         return ""
     return svg(lambda: _figure(summary, axis))
