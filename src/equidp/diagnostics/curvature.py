@@ -85,15 +85,12 @@ class GroupHessian:
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Returns trained parameters, all else, and the vector in the shapes of the former, by name."""
         model = self._subject.model
-        trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-        fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
-        fixed |= dict(model.named_buffers())
+        values = {name: value.detach() for name, value in model.named_parameters()}
+        trained = {name: values.pop(name) for name, each in model.named_parameters() if each.requires_grad}
         parts = vector.split([value.numel() for value in trained.values()])
-        direction = {
-            name: part.reshape(value.shape)
-            for (name, value), part in zip(trained.items(), parts, strict=True)
-        }
-        return trained, fixed, direction
+        pairs = zip(trained.items(), parts, strict=True)
+        direction = {name: part.reshape(value.shape) for (name, value), part in pairs}
+        return trained, values | dict(model.named_buffers()), direction
 
 
 @dataclass(frozen=True)
@@ -129,19 +126,16 @@ def hutchinson_trace(
         max_vectors: the most vectors.
     """
     values: list[float] = []
-    error = math.inf
+    mean, error = 0.0, math.inf
     while len(values) < max_vectors:
         signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
         values.append(float(signs.double() @ product(signs).double()))
         if len(values) >= min(_FEWEST_VECTORS, max_vectors):
-            error = _standard_error(values)
-            if error <= relative_error * abs(math.fsum(values) / len(values)):
+            mean = math.fsum(values) / len(values)
+            error = float(torch.tensor(values, dtype=torch.float64).std() / math.sqrt(len(values)))
+            if error <= relative_error * abs(mean):
                 break
-    return TraceEstimate(math.fsum(values) / len(values), error, len(values))
-
-
-def _standard_error(values: list[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).std() / math.sqrt(len(values)))
+    return TraceEstimate(mean, error, len(values))
 
 
 @dataclass(frozen=True)

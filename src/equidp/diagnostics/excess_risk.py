@@ -23,13 +23,10 @@ class BatchRisk:
     Attributes:
         direction: R_dir = eta <g_a, r g_B - c_B> + eta^2/2 (c_B' H_a c_B - r^2 g_B' H_a g_B).
         magnitude: R_mag = eta <g_a, g_B - r g_B> + eta^2/2 (r^2 - 1) g_B' H_a g_B.
-        direction_alternative: R_dir* = eta <g_a, g_B - c_B / r> + eta^2/2 (c_B' H_a c_B / r^2 - g_B' H_a
-            g_B).
+        direction_alternative: R_dir* = eta <g_a, g_B - c_B/r> + eta^2/2 (c_B' H_a c_B/r^2 - g_B' H_a g_B).
         magnitude_alternative: R_mag* = eta <g_a, c_B / r - c_B> + eta^2/2 (1 - 1/r^2) c_B' H_a c_B.
-        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>: the same in expectation, another in
-            one batch.
-        nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of the group's loss in a step without
-            privacy.
+        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>; equal in expectation.
+        nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of loss in a step without privacy.
         direction_first_order: eta <g_a, r g_B - c_B> = eta |g_a| |c_B| (cos t_a - cos c_a).
     """
 
@@ -56,7 +53,7 @@ def batch_risk(
     clipped_curvature: float,
     learning_rate: float,
 ) -> BatchRisk:
-    """The terms of one batch for one group.
+    """Returns the terms of one batch for one group.
 
     Args:
         gradients: g_B and c_B.
@@ -65,40 +62,36 @@ def batch_risk(
         learning_rate: eta.
     """
     ratio = float(gradients.ratio)
-    along_mean, along_rescaled, along_clipped, along_rescaled_clipped = (
-        _inner(group_gradient, vector)
+    along_mean, along_rescaled, along_clipped, along_rescaled_clipped, along_data = (
+        float(group_gradient.double() @ vector.double())
         for vector in (
             gradients.mean,
             gradients.rescaled_mean,
             gradients.clipped,
             gradients.rescaled_clipped,
+            data_gradient,
         )
     )
     half = learning_rate**2 / 2
-    # Where clipping leaves nothing, c_B / r is zero.
+    # c_B / r is zero where clipping leaves nothing.
     stretched = clipped_curvature / ratio**2 if ratio else 0.0
-    first_order = learning_rate * (along_rescaled - along_clipped)
-    along_data = _inner(group_gradient, data_gradient)
+
+    def risk(first_order: float, curvature: float) -> float:
+        return learning_rate * first_order + half * curvature
+
     return BatchRisk(
-        direction=first_order + half * (clipped_curvature - ratio**2 * mean_curvature),
+        direction=risk(along_rescaled - along_clipped, clipped_curvature - ratio**2 * mean_curvature),
         magnitude=learning_rate * (along_mean - along_rescaled) + half * (ratio**2 - 1) * mean_curvature,
-        direction_alternative=learning_rate * (along_mean - along_rescaled_clipped)
-        + half * (stretched - mean_curvature),
-        magnitude_alternative=learning_rate * (along_rescaled_clipped - along_clipped)
-        + half * (clipped_curvature - stretched),
-        clipping_published=learning_rate * (along_data - along_clipped)
-        + half * (clipped_curvature - mean_curvature),
-        nonprivate=-learning_rate * along_data + half * mean_curvature,
-        direction_first_order=first_order,
+        direction_alternative=risk(along_mean - along_rescaled_clipped, stretched - mean_curvature),
+        magnitude_alternative=risk(along_rescaled_clipped - along_clipped, clipped_curvature - stretched),
+        clipping_published=risk(along_data - along_clipped, clipped_curvature - mean_curvature),
+        nonprivate=risk(-along_data, mean_curvature),
+        direction_first_order=learning_rate * (along_rescaled - along_clipped),
     )
 
 
-def _inner(one: Tensor, other: Tensor) -> float:
-    return float(one.double() @ other.double())
-
-
 def noise_risk(trace: float, *, learning_rate: float, noise_scale: float) -> float:
-    """R_noise = eta^2/2 tr(H_a) scale^2.
+    """Returns R_noise = eta^2/2 tr(H_a) scale^2.
 
     Args:
         trace: tr(H_a).

@@ -1,4 +1,4 @@
-"""Gradients as flat vectors: of batches before and after clipping. They are raw: never release them."""
+"""Gradients as flat vectors, of batches before and after clipping. They are raw: never release them."""
 
 from __future__ import annotations
 
@@ -113,6 +113,12 @@ class BatchGradients:
         """c_B / r: the direction after clipping, the length before it; zero where clipping leaves nothing."""
         ratio = self.ratio
         return torch.where(ratio > 0, self.clipped / ratio, torch.zeros_like(self.clipped))
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    """Returns the cosine of two vectors, [parameters]; NaN where one is zero."""
+    one, other = one.double(), other.double()
+    return float((one @ other) / (one.norm() * other.norm()))
 
 
 def batch_gradients(

@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from equidp.diagnostics.alignment import alignment
 from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_error
 from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, noise_risk, norm_condition
-from equidp.diagnostics.gradients import BatchGradients
+from equidp.diagnostics.gradients import BatchGradients, cosine
 from equidp.diagnostics.measure import GroupCurvature, GroupView
 from equidp.diagnostics.step import Step
 
@@ -49,14 +48,13 @@ def batch_figures(
             clipped_curvature=clipped,
             learning_rate=step.learning_rate,
         )
-        cosines = alignment(gradients, view.gradient)
         rows.append(
             {
                 "clipping": risk.clipping,
                 **asdict(risk),
-                "cosine_before": cosines.before,
-                "cosine_after": cosines.after,
-                "cosine_turned": cosines.turned,
+                "cosine_before": cosine(gradients.mean, view.gradient),
+                "cosine_after": cosine(gradients.clipped, view.gradient),
+                "cosine_turned": cosine(gradients.mean, gradients.clipped),
                 "batch_norm": float(gradients.mean.norm()),
                 "clipped_norm": float(gradients.clipped.norm()),
                 "ratio": float(gradients.ratio),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -50,10 +51,10 @@ class ExampleAccount(Callback, ABC):
             )
         if per_epoch is not None:
             check_number("(0, inf)", per_epoch=per_epoch)
-        Histories(1, grid, rounding=rounding)  # raises SettingError on a bad grid or rounding
-        self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
-        self._grid, self._rounding, self._memory_limit = grid, rounding, memory_limit
-        self._missed_at_worst = missed_at_worst
+        self._histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)
+        self._histories(1)  # raises SettingError on a bad grid or rounding
+        self._interval, self._per_epoch, self._rounding = interval, per_epoch, rounding
+        self._chunk_size, self._missed_at_worst = chunk_size, missed_at_worst
         self._counts: StepCounts | None = None
         self._fingerprint: tuple[int, float, float] | None = None
         self._steps = 0
@@ -75,18 +76,11 @@ class ExampleAccount(Callback, ABC):
                 "policy."
             )
         self._check_data(data)
-        self._check_missed(trainer.steps_done - self._steps, trainer)
         if self._counts is None:
-            self._counts = StepCounts(
-                data,
-                trainer.policy,
-                device_of(trainer.model),
-                grid=self._grid,
-                rounding=self._rounding,
-                memory_limit=self._memory_limit,
-                exact=self._interval == 1,
-            )
-        self._count_missed(trainer.steps_done - self._steps)
+            histories = self._histories(len(data))
+            device, exact = device_of(trainer.model), self._interval == 1
+            self._counts = StepCounts(data, trainer.policy, device, histories, exact=exact)
+        self._count_missed(trainer.steps_done - self._steps, trainer)
         self._guaranteed = self._begin(trainer)
         if self._interval != "sampled":
             rate = trainer.sample_rate * float(self._per_epoch or 1)
@@ -96,9 +90,7 @@ class ExampleAccount(Callback, ABC):
     def after_step(self, trainer: Trainer) -> None:
         self._check_step(trainer)
         counts = self._counted
-        missed = trainer.steps_done - 1 - self._steps
-        self._check_missed(missed, trainer)
-        self._count_missed(missed)
+        self._count_missed(trainer.steps_done - 1 - self._steps, trainer)
         counts.step(trainer.policy_state)
         self._steps += 1
         if self._interval != "sampled" and self._steps % self._every == 0 and self._steps < trainer.steps:
@@ -160,18 +152,15 @@ class ExampleAccount(Callback, ABC):
             raise DataError("the training data changed between two passes; each example's history is lost.")
         self._fingerprint = fingerprint
 
-    def _check_missed(self, missed: int, trainer: Trainer) -> None:
+    def _count_missed(self, missed: int, trainer: Trainer) -> None:
         if missed and not self._missed_at_worst:
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw "
                 f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
                 "the start, or say missed_at_worst=True for an upper bound."
             )
-
-    def _count_missed(self, missed: int) -> None:
-        if missed:
-            self._counted.missed(missed)
-            self._steps += missed
+        self._counted.missed(missed)
+        self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
         data = in_memory(trainer, "individual accounting needs")

@@ -38,12 +38,6 @@ class Histories:
 
     Formal guarantee: with rounding "up", z <= `shares[cells(z)]` < z + grid for every z in [0, 1]. A share
     that is not a number, or above 1, counts as 1, the worst case.
-
-    Example:
-        >>> histories = Histories(2, grid=0.25)
-        >>> histories.add(histories.cells(np.array([0.1, 0.9])), steps=3)
-        >>> histories.counts.tolist()
-        [[0, 3, 0, 0, 0], [0, 0, 0, 0, 3]]
     """
 
     def __init__(
@@ -177,5 +171,4 @@ def _converted(orders: Floats, divergences: Floats, delta: float) -> Floats:
         epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     epsilons = np.where(orders > 1.01, epsilons, np.inf)
     epsilons = np.where(delta**2 + np.expm1(-divergences) > 0, 0.0, epsilons)
-    smallest: Floats = epsilons.min(axis=1).clip(min=0.0)
-    return smallest
+    return epsilons.min(axis=1).clip(min=0.0)

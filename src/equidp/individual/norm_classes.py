@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,52 +16,37 @@ _DROPPED_BITS = 15  # of a float32's 23-bit fraction; rounding up to the other 8
 _CHUNK = 2**14  # examples whose histories are updated at a time
 
 
-class NormClasses(Protocol):
-    """Examples in classes of equal norm and group; steps are counted by class.
+class EachAlone:
+    """Makes every example a class of its own, with its exact norm.
 
     Attributes:
-        norms: of each class, [classes]; NaN: never measured.
+        norms: of each class, [classes]; NaN: never taken.
         groups: of each class, [classes].
         rows: each example's class, [n].
     """
-
-    norms: Floats
-    groups: Integers
-    rows: Integers
-
-    def take(self, norms: Floats, examples: Integers | None = None) -> None:
-        """Sets the norms that these examples have from the next step on; default: all examples, [n]."""
-
-    def count(self, cells: Integers) -> None:
-        """Counts one step in which the share of each class was in these cells, [classes]."""
-
-    def settle(self) -> None:
-        """Moves all steps counted so far into the histories of the examples."""
-
-
-class EachAlone:
-    """Makes every example a class of its own, with its exact norm."""
 
     def __init__(self, histories: Histories, groups: Integers) -> None:
         self.norms, self.groups, self.rows = np.full(len(groups), np.nan), groups, np.arange(len(groups))
         self._histories = histories
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
+        """Sets the norms that these examples have from the next step on; default: all examples, [n]."""
         self.norms[self.rows if examples is None else examples] = norms
 
     def count(self, cells: Integers) -> None:
+        """Counts one step in which the share of each class was in these cells, [classes]."""
         self._histories.add(cells)
 
     def settle(self) -> None:
-        """Does nothing: `count` writes to the histories."""
+        """Moves all steps counted so far into the histories; `count` did so already."""
 
 
 class ByNorm:
     """Puts examples of one group with nearly equal norms in a class, so that a step's cost is free of n.
 
-    Norms are rounded up to 9 significant bits. An example that joins a class gets the steps of that class
-    from then on: those before are subtracted from its history in advance, modulo 2^32 like the table's
-    counts.
+    Attributes as `EachAlone`. Norms are rounded up to 9 significant bits. An example that joins a class gets
+    the steps of that class from then on: those before are subtracted from its history in advance, modulo 2^32
+    like the table's counts.
 
     Args:
         histories: of the examples.
@@ -78,6 +62,7 @@ class ByNorm:
         self.rows = self._rows(np.full(len(groups), np.nan), groups)
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
+        """Sets norms; see `EachAlone.take`."""
         if examples is None:
             examples = np.arange(len(self.rows))
         rows = self._rows(norms, self._example_groups[examples])
@@ -87,10 +72,12 @@ class ByNorm:
         self.rows[examples] = rows
 
     def count(self, cells: Integers) -> None:
+        """Counts one step; see `EachAlone.count`."""
         flat = self._table.reshape(-1)  # one index is four times faster than two
         flat[np.arange(len(cells)) * self._table.shape[1] + cells] += np.uint32(1)
 
     def settle(self) -> None:
+        """Moves all steps counted so far into the histories of the examples."""
         for part in _chunks(len(self.rows)):
             self._histories.counts[part] += self._table[self.rows[part]]
         self._table[:] = 0
@@ -113,6 +100,10 @@ class ByNorm:
             more = max(len(keys), len(self._table))
             room = np.zeros((more, self._table.shape[1]), dtype=np.uint32)
             self._table = np.concatenate([self._table, room])
+
+
+NormClasses = EachAlone | ByNorm
+"""Examples in classes of equal norm and group, with the attributes and methods of `EachAlone`."""
 
 
 def _rank(norms: Floats) -> Integers:

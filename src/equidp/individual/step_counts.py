@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,6 @@ Floats = npt.NDArray[np.float64]
 _BATCH = 32  # steps counted together, which takes half the time of counting each between two training steps
 
 
-class _Step(NamedTuple):
-    """A step to be counted: the state its weights were computed with, and indices and norms it measured."""
-
-    state: Any
-    measured: list[tuple[Tensor, Tensor]]
-
-
 class StepCounts:
     """Counts, for each example and each group, the steps in which it used each share of the sensitivity.
 
@@ -34,7 +27,7 @@ class StepCounts:
         data: the training data.
         policy: of the run.
         device: where weights are computed.
-        grid, rounding, memory_limit: of the examples' `Histories`.
+        histories: of the examples, empty.
         exact: norms are taken before every step and kept exact; otherwise they are rounded up to 9
             significant bits.
 
@@ -50,25 +43,22 @@ class StepCounts:
         data: GroupedDataset,
         policy: Policy,
         device: torch.device,
+        histories: Histories,
         *,
-        grid: float,
-        rounding: str,
-        memory_limit: int,
         exact: bool,
     ) -> None:
-        self.histories = Histories(len(data), grid, rounding=rounding, memory_limit=memory_limit)
-        self.group_histories = Histories(data.num_groups, grid)
+        self.histories, self.group_histories = histories, Histories(data.num_groups, histories.grid)
         self.group_shares = np.zeros(data.num_groups)
         groups = data.groups.cpu().numpy()
         self._classes: NormClasses = (
             EachAlone(self.histories, groups) if exact else ByNorm(self.histories, groups, data.num_groups)
         )
         self._policy, self._device = policy, device
-        self._state: Any | None = None  # that `_cells` were computed with
-        self._cells = np.empty(0, dtype=np.int64)  # cell of each class's share under `_state`
-        self._num_current = 0  # classes whose cells are up to date, the first of all
+        self._cells = np.empty(0, dtype=np.int64)  # of each class's share of the sensitivity
+        self._num_current = 0  # number of cells, from the first on, that are up to date
+        self._state: Any = None  # state that the cells were computed with
         self._measured: list[tuple[Tensor, Tensor]] = []  # indices and norms seen in the step in progress
-        self._waiting: list[_Step] = []
+        self._waiting: list[tuple[Any, list[tuple[Tensor, Tensor]]]] = []  # states and what steps measured
 
     def take(self, norms: Tensor) -> None:
         """Sets the norms of all examples from the next step on, [n]."""
@@ -82,7 +72,7 @@ class StepCounts:
 
     def step(self, state: Any) -> None:
         """Counts a step whose weights were computed with this state."""
-        self._waiting.append(_Step(state, self._measured))
+        self._waiting.append((state, self._measured))
         self._measured = []
         if len(self._waiting) == _BATCH:
             self._catch_up()
@@ -90,7 +80,7 @@ class StepCounts:
     def missed(self, steps: int) -> None:
         """Counts steps in which every example may have used all of the sensitivity."""
         for histories in (self.histories, self.group_histories):
-            histories.add(np.full(len(histories.counts), len(histories.shares) - 1), steps)
+            histories.counts[:, -1] += np.uint32(steps)
         self.group_shares += steps
 
     def shares(self, state: Any, indices: Tensor) -> Tensor:
@@ -156,5 +146,4 @@ def current_shares(
 
 
 def _numbers(values: Tensor) -> Floats:
-    numbers: Floats = values.double().cpu().numpy()
-    return numbers
+    return values.double().cpu().numpy()

@@ -64,8 +64,7 @@ def tight_epsilons(counts: npt.NDArray[np.uint32], means: Floats, sample_rate: f
         for removing in (True, False):
             part = _one_direction(distinct[:, used], tuple(means[used]), sample_rate, removing, delta)
             epsilons = np.maximum(epsilons, part)
-    result: Floats = epsilons[inverse.reshape(-1)]
-    return result
+    return epsilons[inverse.reshape(-1)]
 
 
 def _one_direction(
@@ -104,8 +103,7 @@ def _half_widths(
         sums[counts @ (~finite).astype(np.float64) > 0] = np.inf
         bounds.append((sums / _TILTS).min(axis=1))
     # 5% more holds at least ten standard deviations of the added mechanism.
-    widest: Floats = 1.05 * np.maximum(*bounds)
-    return widest
+    return 1.05 * np.maximum(*bounds)
 
 
 def _on_window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> Floats:
@@ -132,8 +130,7 @@ def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
     ends = 2 * np.stack(
         [(spectra[:, 1:] @ (1 / imaginary)).real, (spectra[:, 1:] @ (1 / (1 + imaginary))).real], axis=1
     )
-    result: Floats = (constant + moving - ends[:, :1] + ends[:, 1:] * left) / (2 * half)
-    return result
+    return (constant + moving - ends[:, :1] + ends[:, 1:] * left) / (2 * half)
 
 
 def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
@@ -144,8 +141,7 @@ def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
     high, low = deltas[rows, above], deltas[rows, after]
     share = np.divide(high - target, high - low, out=np.ones(len(deltas)), where=high > low).clip(0.0, 1.0)
     step = 2 * half / _POINTS
-    solved: Floats = above * step - half + np.log1p(share * math.expm1(step))
-    return solved
+    return above * step - half + np.log1p(share * math.expm1(step))
 
 
 def _losses(mean: float, sample_rate: float, width: float, points: int) -> tuple[Floats, Floats]:
