@@ -47,7 +47,9 @@ class HeldExamples(Callback):
         self._norms = dataset_norms(trainer.engine, self._inputs, self._targets)
 
     def after_step(self, trainer: Trainer) -> None:
-        shares = current_shares(trainer.policy, self._norms.double().numpy(), self._groups.numpy())
+        shares = current_shares(
+            trainer.policy, trainer.policy_state, self._norms.double().numpy(), self._groups.numpy()
+        )
         self.histories.add(self.histories.cells(shares))
         self.before_training(trainer)
 

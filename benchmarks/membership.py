@@ -20,7 +20,7 @@ from equidp import DataSplit, GroupedDataset, Plan, default_plan
 from equidp.accounting.schedule import default_delta
 from equidp.comparison.grid import RunSpec, split
 from equidp.data import DataSource, open_source
-from equidp.individual import sensitive_membership_inference
+from equidp.evaluation.membership import sensitive_membership_inference
 from equidp.training.build import make_trainer
 
 FIGURES = ["success_rate", "auc", "tpr_at_0.1%_fpr", "tpr_at_1%_fpr"]
