@@ -1,110 +1,51 @@
-"""equidp: differentially private training at the same price for every group."""
+"""equidp: differentially private training at the same price for every group.
 
-from equidp.accounting.budget import PrivacyBudget
-from equidp.comparison.compare import compare
-from equidp.comparison.result import Comparison
-from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
-from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics, Effort, diagnose
-from equidp.engines import make_compatible
-from equidp.errors import (
-    ApproximationWarning,
-    BudgetError,
-    CheckpointError,
-    DataError,
-    DataWarning,
-    EquidpError,
-    ModelError,
-    PolicyError,
-    PrivacyWarning,
-    SettingError,
-    TrainingStopped,
-)
-from equidp.estimator import PrivateClassifier, PrivateRegressor
-from equidp.individual import IndividualAccountant, IndividualClipping, IndividualReport
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.step import PrivateStep
-from equidp.policies import (
-    DPSGD,
-    DPSGDF,
-    PSAC,
-    SGD,
-    Automatic,
-    DPSGDFCode,
-    Global,
-    GlobalAdapt,
-    Naive,
-    Policy,
-    Quantile,
-    check_policy,
-)
-from equidp.policies.methods import METHODS
-from equidp.report.card import write_card
-from equidp.report.page import write_report
-from equidp.report.terminal import print_comparison
-from equidp.training.checkpoint import Checkpoints
-from equidp.training.plan import Plan, default_plan
-from equidp.training.progress import ProgressBar
-from equidp.training.record import RunRecord
-from equidp.training.recorder import EpochRecorder
-from equidp.training.run import Run
-from equidp.training.trainer import Callback, Trainer
+Each public name is loaded when it is first used (PEP 562). `__init__.pyi` lists the same names for type checkers.
+"""
 
-__all__ = [
-    "DPSGD",
-    "DPSGDF",
-    "METHODS",
-    "PSAC",
-    "SGD",
-    "ApproximationWarning",
-    "Automatic",
-    "BudgetError",
-    "Callback",
-    "CheckpointError",
-    "Checkpoints",
-    "Comparison",
-    "DPSGDFCode",
-    "DataError",
-    "DataSource",
-    "DataSplit",
-    "DataWarning",
-    "Diagnosis",
-    "DiagnosisPlan",
-    "Diagnostics",
-    "Effort",
-    "EpochRecorder",
-    "EquidpError",
-    "Global",
-    "GlobalAdapt",
-    "GroupedDataset",
-    "IndividualAccountant",
-    "IndividualClipping",
-    "IndividualReport",
-    "LedgerFile",
-    "ModelError",
-    "Naive",
-    "Plan",
-    "Policy",
-    "PolicyError",
-    "PrivacyBudget",
-    "PrivacyWarning",
-    "PrivateClassifier",
-    "PrivateRegressor",
-    "PrivateStep",
-    "ProgressBar",
-    "Quantile",
-    "Run",
-    "RunRecord",
-    "SettingError",
-    "Trainer",
-    "TrainingStopped",
-    "check_policy",
-    "compare",
-    "default_plan",
-    "diagnose",
-    "make_compatible",
-    "print_comparison",
-    "private_sum",
-    "write_card",
-    "write_report",
-]
+import importlib
+import importlib.util
+from typing import Any
+
+_HOMES = {
+    "accounting.budget": "PrivacyBudget",
+    "comparison.compare": "compare",
+    "comparison.result": "Comparison",
+    "data.dataset": "DataSource DataSplit GroupedDataset",
+    "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
+    "engines": "make_compatible",
+    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError PolicyError "
+    "PrivacyWarning SettingError TrainingStopped",
+    "estimator": "PrivateClassifier PrivateRegressor",
+    "individual": "IndividualAccountant IndividualClipping IndividualReport",
+    "kernel.ledger_file": "LedgerFile",
+    "kernel.noisy_sum": "private_sum",
+    "kernel.step": "PrivateStep",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Policy Quantile check_policy",
+    "policies.methods": "METHODS",
+    "report.card": "write_card",
+    "report.page": "write_report",
+    "report.terminal": "print_comparison",
+    "training.checkpoint": "Checkpoints",
+    "training.plan": "Plan default_plan",
+    "training.progress": "ProgressBar",
+    "training.record": "RunRecord",
+    "training.recorder": "EpochRecorder",
+    "training.run": "Run",
+    "training.trainer": "Callback Trainer",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"equidp.{_HOME[name]}"), name)
+    if not name.startswith("_") and importlib.util.find_spec(f"equidp.{name}"):
+        return importlib.import_module(f"equidp.{name}")
+    raise AttributeError(f"module 'equidp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

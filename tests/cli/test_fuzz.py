@@ -232,7 +232,7 @@ def test_odd_tables(monkeypatch, examples):
 def test_odd_arguments(arguments):
     """Before anything is made: usage and setting errors are exit code 2 as well."""
     with tempfile.TemporaryDirectory() as name, folder_of_work(name):
-        for command in ("train", "predict", "audit"):
+        for command in ("train", "predict", "evaluate"):
             given_ = [each for each in arguments if "\x00" not in each]
             code, _, err = invoke(
                 command, *given_, *(["--config", "none.toml"] if command == "train" else [])

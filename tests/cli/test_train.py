@@ -1,5 +1,4 @@
-"""equidp train, predict, audit and ledger show: from a table to a model card, in whatever way it is
-stopped."""
+"""equidp train, predict, evaluate and ledger show: from a table to a model card, however it is stopped."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
 
     run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
     pd.read_csv(people / "people.csv").iloc[::-1].to_csv(people / "others.csv", index=False)
-    code, out, _ = run("audit", "run", "others.csv", "--reference", "plain", "--json", "a.json")
+    code, out, _ = run("evaluate", "run", "others.csv", "--reference", "plain", "--json", "a.json")
     assert code == 0
     assert "privacy cost" in out
     assert "Demographic parity difference" in out
@@ -280,7 +279,7 @@ def test_every_option_can_come_from_a_file(run):
         (("train", "--resume", "run"), "holds no run"),
         (("train", "--resume", "run", "--epochs", "3"), "leave out epochs"),
         (("predict", "run"), "holds no run"),
-        (("audit", "run"), "holds no run"),
+        (("evaluate", "run"), "holds no run"),
         (("ledger", "show", "people.csv"), "is no ledger"),
         (("ledger", "show", "run"), "cannot be read"),
         (("ledger", "show", "run", "--delta", "2"), "delta=2"),
@@ -321,31 +320,31 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         assert not (people / "p.csv").exists()
     assert "fill them in, or leave those rows out" in err
     table.assign(sex="X").to_csv(people / "x.csv", index=False)
-    assert "sex holds 'X', which the training data did not; known: F, M" in run("audit", "run", "x.csv")[2]
+    assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
     assert (
         "exists and is not empty. Go on with it by --resume run"
         in run("train", *TABLE, *PLAN, "--out", "run")[2]
     )
-    assert "trained by dpsgd; a reference is a run by sgd" in run("audit", "run", "--reference", "run")[2]
+    assert "trained by dpsgd; a reference is a run by sgd" in run("evaluate", "run", "--reference", "run")[2]
     table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
     assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
     table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)
-    for command in (("train", "--resume", "run"), ("audit", "run")):
+    for command in (("train", "--resume", "run"), ("evaluate", "run")):
         assert "is not the data that 'run' began with" in run(*command)[2]
     ledger = people / "run" / "ledger"
     ledger.write_text(ledger.read_text().replace('"steps":2', '"steps":1'))
-    for command in (("train", "--resume", "run"), ("audit", "run"), ("ledger", "show", "run")):
+    for command in (("train", "--resume", "run"), ("evaluate", "run"), ("ledger", "show", "run")):
         code, _, err = run(*command)
         assert code == 2
         assert "does not match its checksum" in err or "is not the data" in err
 
 
 @pytest.mark.filterwarnings("always::equidp.DataWarning")
-def test_an_audit_on_the_training_file_says_what_that_is_worth(run, people):
+def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     (people / "copy.csv").write_bytes((people / "people.csv").read_bytes())
     for name in ("people.csv", "copy.csv"):
-        code, _, err = run("audit", "run", name)
+        code, _, err = run("evaluate", "run", name)
         assert code == 0
         assert "most of its rows are training examples" in " ".join(err.split())
 
@@ -356,21 +355,21 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
         assert run("train", *TABLE, *PLAN, "--batch-size", size, "--out", folder)[0] == 0
     run_folder, kept = people / "run", (people / "run" / "model.pt").read_bytes()
     (run_folder / "model.pt").write_bytes((people / "other" / "model.pt").read_bytes())
-    for command in (("audit", "run"), ("predict", "run")):
+    for command in (("evaluate", "run"), ("predict", "run")):
         code, out, err = run(*command)
         assert (code, out) == (2, "")
         assert "model.pt in 'run' is not the one that card.md there tells of" in " ".join(err.split())
     (run_folder / "model.pt").write_bytes(kept)
     for name in ("ledger", "ledger.seal"):
         (run_folder / name).write_bytes((people / "other" / name).read_bytes())
-    assert "the ledger in 'run' is not the one" in " ".join(run("audit", "run")[2].split())
+    assert "the ledger in 'run' is not the one" in " ".join(run("evaluate", "run")[2].split())
     (run_folder / "card.md").unlink()
-    assert "--resume run" in run("audit", "run")[2]
+    assert "--resume run" in run("evaluate", "run")[2]
 
 
 def test_files_that_are_not_as_they_were_written_are_named(run, people):
-    """A card that says epsilon 1, a figure released anew, or another delta: an audit is not to pass over
-    them."""
+    """A card that says epsilon 1, a figure released anew, or another delta: an evaluation
+    must not pass over them."""
     assert run("train", *TABLE, *PLAN, "--individual", "--out", "run")[0] == 0
     folder = people / "run"
     for line in (folder / "files.sha256").read_text().splitlines():
@@ -386,7 +385,7 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     ):
         kept = (folder / name).read_bytes()
         (folder / name).write_bytes(kept + b" ")
-        for command in ("audit", "predict"):
+        for command in ("evaluate", "predict"):
             code, out, err = run(command, "run")
             assert (code, out) == (2, "")
             assert f"{name} in 'run' is not as equidp wrote it" in " ".join(err.split())
@@ -395,12 +394,12 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
         )  # and lists nothing anew
         (folder / name).write_bytes(kept)
     (folder / "released.json").rename(folder / "elsewhere.json")
-    assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("audit", "run")[2].split())
+    assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("evaluate", "run")[2].split())
     (folder / "elsewhere.json").rename(folder / "released.json")
     (folder / "files.sha256").unlink()
-    assert "write it anew by equidp train --resume run" in " ".join(run("audit", "run")[2].split())
+    assert "write it anew by equidp train --resume run" in " ".join(run("evaluate", "run")[2].split())
     assert run("train", "--resume", "run")[0] == 0
-    assert run("audit", "run")[0] == 0
+    assert run("evaluate", "run")[0] == 0
 
 
 def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, people):
@@ -422,7 +421,7 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
     run("train", *TABLE, *PLAN, "--out", "run")
     table = pd.read_csv(people / "people.csv")
     table.assign(job=["miner", "miner", *table["job"][2:]]).to_csv(people / "new.csv", index=False)
-    for arguments in (("predict", "run", "new.csv"), ("audit", "run", "new.csv")):
+    for arguments in (("predict", "run", "new.csv"), ("evaluate", "run", "new.csv")):
         code, out, err = run(*arguments)
         assert code == 0
         assert out
@@ -444,10 +443,10 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     assert [row["group"] for row in rows] == ["F", "M"]
     assert all(0 < row["mean"] < 3 and 0 < row["standard_error"] < 1 for row in rows)
     assert "estimated mean epsilon of the training examples of F" in (people / "run" / "card.md").read_text()
-    code, out, _ = run("audit", "run", "--json", "audit.json")
+    code, out, _ = run("evaluate", "run", "--json", "figures.json")
     assert code == 0
     assert f"as released with noise: F {rows[0]['mean']:.3g} ± " in out
-    assert json.loads((people / "audit.json").read_text())["released"] == rows
+    assert json.loads((people / "figures.json").read_text())["released"] == rows
     assert run("train", "--resume", "run")[0] == 0  # nothing is left to do: nothing is released again
     assert json.loads((people / "run" / "released.json").read_text()) == rows
     (people / "run" / "released.json").unlink()
@@ -513,8 +512,8 @@ def test_nothing_that_is_read_is_written_over(run, people):
     for arguments in (
         ("predict", "run", "people.csv", "--out", "people.csv"),
         ("predict", "run", "people.csv", "--out", "run/ledger"),
-        ("audit", "run", "people.csv", "--json", "people.csv"),
-        ("audit", "run", "--json", "run/model.pt"),
+        ("evaluate", "run", "people.csv", "--json", "people.csv"),
+        ("evaluate", "run", "--json", "run/model.pt"),
         ("compare", *TABLE, "--seeds", "1", "--json", "people.csv"),
         ("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"),
     ):

@@ -1,7 +1,5 @@
-"""The command line: one module for each command."""
+"""The command line: one command a module, loaded when it is called."""
 
-from equidp.cli import ablate, advise, audit, compare, ledger, predict, train
-from equidp.cli import account as plan
 from equidp.cli.app import app, main
 
-__all__ = ["ablate", "advise", "app", "audit", "compare", "ledger", "main", "plan", "predict", "train"]
+__all__ = ["app", "main"]

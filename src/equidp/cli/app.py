@@ -1,113 +1,157 @@
-"""What the commands share. They parse, call, and turn equidp's own errors into one clear message and exit code 2."""
+"""`equidp`: the list of commands, options from a TOML file, and errors as one message with exit code 2.
+
+Imports nothing heavy, so that help, version and completion start at once: a command's module is loaded
+when it is called.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal, get_args
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
+from cyclopts import (
+    App,
+    Argument,
+    ArgumentCollection,
+    CycloptsError,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
 )
+from cyclopts.config import Dict, Toml
 
-from equidp._validate import names
+from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
-from equidp.comparison.grid import Progress as ProgressHook
-from equidp.errors import (
-    ApproximationWarning,
-    DataWarning,
-    EquidpError,
-    PrivacyWarning,
-    SettingError,
-    TrainingStopped,
-)
+from equidp.cli.messages import fail, show_warning
+from equidp.errors import EquidpError, SettingError
 
-app = typer.Typer(
+COMMANDS = {
+    "train": "Train one model privately and write its model card.",
+    "evaluate": "Show the guarantee of a run, its metrics by group, and what privacy cost each group.",
+    "predict": "Predict the class of each row with a trained model.",
+    "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
+    "compare": "Train one model several ways and show what privacy cost each group.",
+    "ablate": "Train without noise to see which error of clipping hurts a group.",
+    "account": "Work out epsilon from noise, or noise from epsilon, without data.",
+    "ledger": "Explain what a run or a budget has spent.",
+    "methods": "List the methods, or the settings of one of them.",
+}
+"""Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
+
+Shell = Literal["bash", "zsh", "fish", "powershell"]
+
+
+def _shown(default: Any) -> str | None:
+    """A default as it is typed; None for one that says nothing."""
+    if default is None or default is False or default in ("", ()):
+        return None
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def read_options(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Splits lists at commas, and adds options from the file of `--config`; the command line overrides them.
+
+    Raises:
+        SettingError: two options of one name; a file that cannot be read or has a value that cannot be.
+        CycloptsError: the file has an option that the command does not have.
+    """
+    taken = [name for argument in arguments if not argument.children for name in argument.names]
+    for name in {name for name in taken if taken.count(name) > 1}:
+        raise SettingError(
+            f"equidp {commands[0]} has two options {name}: one is a setting of a method; rename that setting."
+        )
+    for argument in arguments:
+        if _is_list(argument):
+            argument.tokens = [
+                token.evolve(value=part)
+                for token in argument.tokens
+                for part in _parts(argument, token.value)
+            ]
+    config = arguments.get("--config", None)
+    if config is not None and config.tokens:
+        path = config.tokens[0].value
+        content = {
+            name: _checked(path, name, value, arguments.get(f"--{name}", None))
+            for name, value in _read(path).items()
+        }
+        Dict(content, source=repr(path), use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _is_list(argument: Argument) -> bool:
+    return get_args(argument.hint)[1:] == (...,)
+
+
+def _parts(argument: Argument, text: str) -> list[str]:
+    """What stands between commas; nothing is an empty list of texts, but no number."""
+    return names(text) or ([] if get_args(argument.hint)[0] is str else [text])
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return Toml(path, must_exist=True).config
+    except (CycloptsError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingError(f"--config {path!r} cannot be read as TOML: {reason}.") from error
+
+
+def _checked(path: str, name: str, value: Any, option: Argument | None) -> Any:
+    """A value of a TOML file, as its option takes it."""
+    if option is None:
+        return value  # refused later, with the closest name
+    flag = bool in (option.hint, *get_args(option.hint))
+    if isinstance(value, dict) or isinstance(value, bool) != flag:
+        given = "a table" if isinstance(value, dict) else str(value).lower()
+        expected = "true or false" if flag else "a text, a number or a list"
+        raise SettingError(f"{name} in {path!r} is {given}; expected {expected}.")
+    return names(value) if isinstance(value, str) and _is_list(option) else value
+
+
+app = App(
     name="equidp",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
     help="Train with differential privacy, see what it costs each group, and even that out.",
+    version=lambda: version("equidp"),
+    help_format="plaintext",
+    help_epilogue="equidp COMMAND --help describes a command, with examples.",
+    default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown),
+    config=read_options,
 )
-messages = Console(stderr=True)
+for _name, _help in COMMANDS.items():
+    app.command(f"equidp.cli.{_name}:app", name=_name, help=_help, sort_key=list(COMMANDS).index(_name))
+app.register_install_completion_command(help="Install completion for a shell, which never starts Python.")
+
+
+@app.command(name="--show-completion")
+def show_completion(shell: Shell | None = None) -> None:
+    """Print what --install-completion would install."""
+    sys.stdout.write(app.generate_completion(shell=shell))
 
 
 def main() -> None:
     """Entry point of the `equidp` command."""
     keep_freed_memory()
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.showwarning = show_warning  # type: ignore[assignment]
+    tokens = sys.argv[1:]
     try:
-        app()
-    except EquidpError as error:
-        sys.exit(_fail(str(error)))
+        if tokens and tokens[0] in COMMANDS and app[tokens[0]].default_command:
+            app[tokens[0]].help = None  # of the list of commands; the command's own says more
+        try:
+            app(tokens, print_error=False, exit_on_error=False, verbose=False)
+        finally:
+            sys.stdout.flush()  # here, where a broken pipe is no error
+    except UnknownCommandError as error:
+        if tokens[0] == "audit":
+            fail("unknown command 'audit'; equidp evaluate shows the metrics of a run.")
+        fail(str(error if tokens[0] in COMMANDS else unknown_name("command", tokens[0], COMMANDS)))
+    except UnusedCliTokensError as error:
+        listed = ", ".join(map(repr, error.unused_tokens or ()))
+        fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
+    except (CycloptsError, EquidpError) as error:
+        fail(str(error))
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
-        sys.exit(_fail(f"{place}{error.strerror or error}."))
-
-
-@contextmanager
-def stoppable(otherwise: str) -> Iterator[None]:
-    """Has a stopped command end with a sentence on how to go on, `otherwise` where the interruption has none."""
-    try:
-        yield
-    except TrainingStopped as stopped:
-        say(str(stopped))
-        raise typer.Exit(128 + stopped.signal) from stopped
-    except KeyboardInterrupt as stopped:
-        say(otherwise)
-        raise typer.Exit(130) from stopped
-
-
-def say(text: str) -> None:
-    """A line for a person, beside the results on standard output."""
-    messages.print(escape(text), highlight=False, soft_wrap=True)
-
-
-def numbers(option: str, text: str) -> list[float]:
-    try:
-        given = [float(number) for number in names(text)]
-        if not given:
-            raise ValueError
-        return given
-    except ValueError:
-        raise SettingError(
-            f"{option} {text!r}; expected a number, or several with commas between them."
-        ) from None
-
-
-def _fail(text: str) -> int:
-    messages.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
-    return 2
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning):
-        messages.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def progress_bar() -> Iterator[ProgressHook]:
-    """A bar over the steps of all runs, with the time left; shown on a terminal only."""
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
-        task = progress.add_task("training", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        fail(f"{place}{error.strerror or error}.")

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App, Group, Parameter
 
 from equidp._files import check_writable
-from equidp._validate import names
-from equidp.cli.app import app, numbers, progress_bar, say, stoppable
-from equidp.cli.options import (
-    BatchSize,
-    Bounds,
-    DataOrDigits,
-    Delta,
-    Drop,
-    Engine,
-    Epochs,
-    Group,
-    Individual,
-    InitialBound,
-    Jobs,
-    JsonFile,
-    Missing,
-    Model,
-    NamedData,
-    ReleaseEpsilon,
-    Smoothing,
-    Target,
-    TestShare,
-    chosen_data,
-    opened,
-    plan_changes,
-    release_cost,
-)
+from equidp.cli import options
+from equidp.cli.messages import progress_bar, say, stoppable
+from equidp.cli.settings import changes
 from equidp.comparison.compare import DEFAULT_METHODS, compare
-from equidp.comparison.result import Comparison
-from equidp.data.table import TEST_SHARE
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS
@@ -48,125 +23,120 @@ from equidp.report.page import write_report
 from equidp.report.terminal import print_comparison
 from equidp.training.plan import default_plan
 
+app = App(
+    name="compare",
+    help_epilogue="""Examples:
 
-@app.command("compare")
-def compare_command(
-    context: typer.Context,
-    data: DataOrDigits = None,
-    named_data: NamedData = None,
-    target: Target = None,
-    group: Group = "",
-    drop: Drop = "",
-    missing: Missing = "refuse",
-    bounds: Bounds = "",
-    methods: Annotated[str, typer.Option(help=f"Some of {', '.join(METHODS)}.")] = ",".join(DEFAULT_METHODS),
-    seeds: Annotated[int, typer.Option(help="How many runs of each method.")] = 5,
-    model: Model = None,
-    epsilon: Annotated[
-        str | None,
-        typer.Option(help="Calibrate the noise to this epsilon; several, with commas, show the trade-off."),
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise as a multiple of the sensitivity.")
-    ] = None,
-    delta: Delta = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of SGD, for every method.")] = None,
-    clipping_bound: Annotated[
-        float | None, typer.Option(help="C, or the base bound, for every method.")
-    ] = None,
-    test_share: TestShare = TEST_SHARE,
-    smoothing: Smoothing = None,
-    initial_bound: InitialBound = None,
-    tau: Annotated[float, typer.Option(help="Largest gap in privacy cost that counts as equal.")] = 0.05,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    json_file: JsonFile = None,
-    directory: Annotated[Path, typer.Option(help="Where finished runs are kept.")] = Path("equidp-runs"),
-    jobs: Jobs = None,
-    engine: Engine = "ghost",
-    individual: Individual = False,
-    release_epsilon: ReleaseEpsilon = None,
-    include_sensitive: Annotated[
-        bool, typer.Option("--include-sensitive", help="Add the groups' true epsilons to the report.")
-    ] = False,
-    diagnose: Annotated[
-        bool,
-        typer.Option("--diagnose", help="Find out where the disparity comes from; reads raw training data."),
-    ] = False,
+  equidp compare --report report.html
+
+  equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5
+
+  equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\
+      --report report.html
+
+  equidp compare --individual --report report.html""",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What is compared: arguments of `equidp.compare`."""
+
+    methods: Annotated[tuple[str, ...], Parameter(choices=METHODS)] = DEFAULT_METHODS
+    """Methods to compare, with commas."""
+    seeds: int = 5
+    """Number of runs of each method."""
+    epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()
+    """Target epsilon, which the noise is calibrated to; several, with commas, show the trade-off."""
+    tau: float = 0.05
+    """Largest gap in privacy cost that counts as equal."""
+    engine: options.Engine = "ghost"
+    directory: Path = Path("equidp-runs")
+    """Folder where finished runs are kept."""
+    jobs: options.Jobs = None
+
+
+@Parameter(name="*", group=Group("Results", sort_key=6))
+@dataclass(frozen=True)
+class ResultOptions:
+    """Where results go."""
+
+    report: Path | None = None
+    """Write an HTML report to this file."""
+    json_file: options.JsonFile = None
+    include_sensitive: bool = False
+    """Add the true epsilons of the groups to the report, which must then not be shared."""
+
+
+@Parameter(name="*", group=Group("Diagnosis", sort_key=7))
+@dataclass(frozen=True)
+class DiagnosisOptions:
+    """Whether and when to diagnose."""
+
+    diagnose: bool = False
+    """Find out where the disparity comes from; reads raw training data."""
     diagnose_every: Annotated[
-        int | None, typer.Option(help=f"Steps between diagnoses; default {DiagnosisPlan.every}.")
-    ] = None,
-    diagnose_groups: Annotated[str, typer.Option(help="Groups to diagnose, with commas; default: all.")] = "",
+        int | None, Parameter(help=f"Steps between diagnoses; default: {DiagnosisPlan.every}.")
+    ] = None
+    diagnose_groups: tuple[str, ...] = ()
+    """Groups to diagnose, with commas; default: all."""
+
+    def plan(self) -> DiagnosisPlan | None:
+        """What to diagnose and when; None where nothing is."""
+        if not self.diagnose and (self.diagnose_groups or self.diagnose_every is not None):
+            raise SettingError(
+                "--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too."
+            )
+        every = DiagnosisPlan.every if self.diagnose_every is None else self.diagnose_every
+        return DiagnosisPlan(every, self.diagnose_groups or None) if self.diagnose else None
+
+
+@app.default
+def compare_command(
+    data: options.Data = "digits",
+    *,
+    wanted: ComparisonOptions = ComparisonOptions(),
+    config: options.Config = None,
+    table: options.TableOptions = options.TableOptions(),
+    plan: options.PlanOptions = options.PlanOptions(),
+    settings: options.MethodOptions = options.MethodOptions(),
+    release: options.ReleaseOptions = options.ReleaseOptions(),
+    results: ResultOptions = ResultOptions(),
+    diagnosis: DiagnosisOptions = DiagnosisOptions(),
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
-    Samples and noise come from seeds, so that methods are compared fairly: the models are for choosing a method, not for release.
-
-    Examples:
-
-        equidp compare --report report.html
-
-        equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5
-
-        equidp compare people.csv --target income --group sex --epsilon 1,3,8 --report report.html
-
-        equidp compare --individual --report report.html
+    Samples and noise come from seeds, so that methods are compared fairly: the models are for choosing a
+    method, not for release.
     """
-    data = chosen_data(data, named_data)
-    if include_sensitive and not (individual and report):
+    report, json_file = results.report, results.json_file
+    if results.include_sensitive and not (release.individual and report):
         raise SettingError(
-            "--include-sensitive adds to a report with individual privacy; give --individual and --report too."
+            "--include-sensitive is for reports of individual privacy; give --individual and --report too."
         )
-    release_epsilon = release_cost(individual, release_epsilon)
     for path in (report, json_file):
         if path is not None:
             check_writable(path, data)
-    if epsilon is not None and noise_multiplier is not None:
-        raise SettingError(
-            f"--epsilon {epsilon} and --noise-multiplier {noise_multiplier}; give one of the two."
-        )
-    if not diagnose and (diagnose_groups or diagnose_every is not None):
-        raise SettingError("--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too.")
-    epsilons = [] if epsilon is None else numbers("--epsilon", epsilon)
-    source = opened(
-        data, target=target, group=group, drop=drop, missing=missing, bounds=bounds, test_share=test_share
-    )
-    chosen = names(methods)
-    stopped = "stopped. Finished runs are kept: the same command goes on from them."
+    changed = changes(plan, settings, wanted.methods)
+    options.check_one_noise(wanted.epsilons, changed)
+    asked = {"release_epsilon": release.cost(), "diagnosis": diagnosis.plan(), **vars(wanted)}
+    source = table.open(data)
+    stopped = "stopped. Finished runs are kept: the same command continues from them."
     with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(
             source,
-            methods=chosen,
-            seeds=seeds,
-            plan=default_plan(source).with_changes(plan_changes(context, chosen)),
-            epsilons=epsilons,
-            tau=tau,
-            engine=engine,
-            directory=directory,
-            jobs=jobs,
+            plan=default_plan(source).with_changes(changed),
             on_progress=on_progress,
             command=shlex.join(["equidp", *sys.argv[1:]]),
-            release_epsilon=release_epsilon,
-            diagnosis=DiagnosisPlan(
-                DiagnosisPlan.every if diagnose_every is None else diagnose_every,
-                tuple(names(diagnose_groups)) or None,
-            )
-            if diagnose
-            else None,
+            **asked,
         )
-    _deliver(comparison, report, json_file, include_sensitive=include_sensitive)
-
-
-def _deliver(
-    comparison: Comparison, report: Path | None, json_file: Path | None, *, include_sensitive: bool
-) -> None:
     if json_file is not None:
         comparison.to_json(json_file)
     if report is not None:
-        write_report(comparison, report, include_sensitive=include_sensitive)
-    print_comparison(comparison)  # last: the reader may close the pipe
+        write_report(comparison, report, include_sensitive=results.include_sensitive)
+    print_comparison(comparison)  # last: its reader may close the pipe
     for sentence in sensitive_findings(comparison):
-        typer.echo(sentence)
+        print(sentence)
     if report is not None:
         say(f"Report: {report.resolve()}")

@@ -7,44 +7,37 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App, Parameter
 
-from equidp.accounting import run_event
-from equidp.cli.app import app
 from equidp.kernel.epsilon import checked_delta, epsilon
+from equidp.kernel.events import run_event
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted_steps
 
-ledger = typer.Typer(no_args_is_help=True, help="What was spent.")
-app.add_typer(ledger, name="ledger")
-
+app = App(name="ledger", help="Explain what a run or a budget has spent.")
 _DELTAS = (1e-5, 1e-6, 1e-7)
 
 
-@ledger.callback()
-def _commands() -> None:
-    """Keeps `show` a command of its own although there is but one."""
+@app.command(
+    name="show",
+    help_epilogue="""Examples:
 
+  equidp ledger show run
 
-@ledger.command("show")
+  equidp ledger show people.ledger --delta 1e-6""",
+)
 def show_command(
-    file: Annotated[Path, typer.Argument(help="A ledger, a budget, or the folder of a run.")],
-    delta: Annotated[float | None, typer.Option(help="Default: the budget's or the run's.")] = None,
+    file: Annotated[Path, Parameter(help="A ledger, a budget, or the folder of a run.")],
+    /,
+    *,
+    delta: Annotated[float | None, Parameter(help="Default: of the budget or the run.")] = None,
 ) -> None:
-    """Explain a ledger in words: what was spent when, what that adds up to, and how to check it.
-
-    Examples:
-
-        equidp ledger show run
-
-        equidp ledger show people.ledger --delta 1e-6
-    """
+    """Explain a ledger in words: what was spent when, what that adds up to, and how to check it."""
     if delta is not None:
         checked_delta(delta)
     path = file / "ledger" if file.is_dir() else file
-    content = read_ledger(path)
-    for line in _explained(path, content, delta):
-        typer.echo(line)
+    for line in _explained(path, read_ledger(path), delta):
+        print(line)
 
 
 def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
@@ -54,7 +47,7 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
     if content.torn:
         lines += [
             "",
-            "The last line was torn. It paid for no noise; whoever opens the ledger next counts a block for it.",
+            "The last line was torn. It paid for no noise; opening the ledger again counts a block for it.",
         ]
     entries = content.entries
     budget = content.facts.get("budget", {})
@@ -84,8 +77,8 @@ def _session(blocks: list[Spent]) -> list[str]:
     open_steps = sum(block.steps for block in blocks if not block.settled)
     if open_steps:
         lines.append(
-            f"  Of these, {open_steps:,} were paid for ahead by a process that is still at work or was stopped before it could say "
-            "how many it took: they count in full."
+            f"  Of these, {open_steps:,} were paid for ahead by a process that is still at work, or was "
+            "stopped before it could say how many it took: they count in full."
         )
     return lines
 

@@ -1,8 +1,8 @@
-"""Freed memory is kept for the next step.
+"""Keeps freed memory for the next step.
 
-By default the C library gives what a step freed back to the operating system and asks for it anew in the next one: page by page, a
-quarter of a step's time for a model of some size. Only a program may decide otherwise, so the command line does it and the library
-does not.
+By default the C library returns what a step freed to the operating system, and asks for it again in the next
+step, page by page: a quarter of the time of a step for a model of some size. Only a program may decide
+otherwise, so the command line does it and the library does not.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 
-# Names of the environment's settings, glibc's own numbers for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes; older versions
-# refuse more than 32 MiB of the first.
+# Environment variables, numbers that glibc has for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes; older
+# versions refuse more than 32 MiB of the first.
 _SETTINGS = (("MALLOC_MMAP_THRESHOLD_", -3, (2**30, 2**25)), ("MALLOC_TRIM_THRESHOLD_", -1, (2**30,)))
 
 
 def keep_freed_memory() -> None:
-    """Here and in processes started from here on, where the C library can be told to and the environment has not decided."""
+    """For this process and those it starts, unless the environment has decided or the C library cannot."""
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is None:
         return

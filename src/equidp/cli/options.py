@@ -1,128 +1,152 @@
-"""Options that several commands have."""
+"""Options of several commands: frozen dataclasses, some generated from settings of plans and methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from cyclopts import Group, Parameter
 
-from equidp._validate import names
-from equidp.cli.app import say
 from equidp.cli.parse import parse_bounds
+from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, open_source
-from equidp.data.table import TEST_SHARE
+from equidp.data.table import MISSING_RULES, TEST_SHARE
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
+from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.models import MODELS
-from equidp.training.plan import Plan
+from equidp.policies.methods import METHODS
 
-Target = Annotated[str | None, typer.Option(help="Column to predict, where the data is a file.")]
-Group = Annotated[
-    str,
-    typer.Option(
-        help="Column of the groups, where the data is a file; several, with commas, are crossed. May be the target."
-    ),
-]
-Drop = Annotated[str, typer.Option(help="Columns of the file to leave out, with commas.")]
-Missing = Annotated[str, typer.Option(help="Missing values in a file: refuse, or category.")]
-Bounds = Annotated[
-    str,
-    typer.Option(
-        help="Public ranges of numbers in a file, as age=0:100,hours=0:99, instead of its statistics."
-    ),
-]
-_DATA_HELP = f"One of {', '.join(SOURCES)}; or a path to a CSV or Parquet file."
-DATA = typer.Argument(help=_DATA_HELP, autocompletion=lambda: list(SOURCES))
-DataOrDigits = Annotated[
-    str | None,
-    typer.Argument(help=f"{_DATA_HELP} Default: digits.", autocompletion=lambda: list(SOURCES)),
-]
-NamedData = Annotated[str | None, typer.Option("--data", help="The same as DATA.")]
-TestShare = Annotated[float, typer.Option(help="Share of a file's rows to test on, in (0, 1).")]
-Model = Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}; default: the data's.")]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the training data.")]
-BatchSize = Annotated[int | None, typer.Option(help="Expected size of a Poisson sample.")]
-LearningRate = Annotated[float | None, typer.Option(help="Of SGD.")]
-ClippingBound = Annotated[float | None, typer.Option(help="C, or the base bound.")]
-Delta = Annotated[float | None, typer.Option(help="Delta of the whole run.")]
-Smoothing = Annotated[float | None, typer.Option(help="DPSGD-F's average over released counts, 0 to 1.")]
-InitialBound = Annotated[
-    float | None, typer.Option(help="Global-Adapt's Z before it learns: at least the clipping bound.")
-]
-Engine = Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")]
-Jobs = Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)]
-Budget = Annotated[Path | None, typer.Option(help="Ledger of a budget that all runs on this data share.")]
-BudgetEpsilon = Annotated[float | None, typer.Option(help="Of a new budget.")]
-BudgetDelta = Annotated[float | None, typer.Option(help="Of a new budget.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON here.")]
-Individual = Annotated[
-    bool,
-    typer.Option("--individual", help="Account for each example; release each group's mean epsilon."),
-]
-ReleaseEpsilon = Annotated[
-    float | None,
-    typer.Option(help=f"What that release may cost a run, with --individual; default {RELEASE_EPSILON}."),
-]
-RunFolder = Annotated[Path, typer.Argument(help="Folder that equidp train made.")]
-Rows = Annotated[
-    Path | None,
-    typer.Argument(help="CSV or Parquet file with the run's columns; default: the run's test examples."),
-]
+if TYPE_CHECKING:
+    NameOrFile = str
+else:
+    NameOrFile = Literal[tuple(SOURCES)] | str | Path  # completes to names and files
+
+_DATA_HELP = "A dataset, or a path to a CSV or Parquet file; --data is the same."
+_DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
+_ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
+_TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
+
+Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
+Method = Annotated[str, Parameter(help="How gradients are bounded; see equidp methods.", choices=METHODS)]
+Model = Annotated[str | None, Parameter(help="Default: of the dataset, or logistic.", choices=MODELS)]
+Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
+Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
+Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
+Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
+JsonFile = Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file as JSON.")]
+Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
+RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
+Rows = Annotated[Path | None, Parameter(help=_ROWS_HELP)]
+
+_PLAN = Group("Training", sort_key=2)
+_METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME)."
 
 
-_OF_METHODS = {"smoothing": ("dpsgd-f", "dpsgd-f-code"), "initial_bound": ("global-adapt",)}
+@Parameter(name="*", group=_PLAN)
+@options_from(plan_settings())
+class PlanOptions:
+    """How to train."""
 
 
-def release_cost(individual: bool, release_epsilon: float | None) -> float | None:
-    """Epsilon of a release of individual privacy; None where none is asked for."""
-    if release_epsilon is not None and not individual:
-        raise SettingError(
-            f"--release-epsilon {release_epsilon} releases individual privacy; give --individual too."
+@Parameter(name="*", group=_PLAN)
+@options_from(plan_settings(leave_out=("noise_multiplier", "delta")))
+class NoiselessPlanOptions:
+    """How to train without noise."""
+
+
+@Parameter(name="*", group=Group("Settings of methods", help=_METHOD_HELP, sort_key=3))
+@options_from(method_settings())
+class MethodOptions:
+    """How to bound gradients."""
+
+
+@Parameter(name="*", group=Group("Data in a file", sort_key=1))
+@dataclass(frozen=True)
+class TableOptions:
+    """How to read a file."""
+
+    target: str | None = None
+    """Column to predict."""
+    group: tuple[str, ...] = ()
+    """Column of the groups; several, with commas, are crossed. May be the target."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out, with commas."""
+    missing: Annotated[str, Parameter(choices=MISSING_RULES)] = "refuse"
+    """Whether to refuse missing values or make them a category."""
+    bounds: str = ""
+    """Public ranges of numbers, such as age=0:100,hours=0:99, used instead of statistics of the data."""
+    test_share: float = TEST_SHARE
+    """Share of the rows to test on, between 0 and 1."""
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `open_source`."""
+        return {**vars(self), "bounds": parse_bounds(self.bounds)}
+
+    def open(self, data: str) -> DataSource:
+        """The named dataset, or the file as these options describe it."""
+        return open_source(data, **self.settings())
+
+
+@Parameter(name="*", group=Group("Budget", sort_key=4))
+@dataclass(frozen=True)
+class BudgetOptions:
+    """A budget that several commands share."""
+
+    budget: Path | None = None
+    """Ledger of a budget that all runs on this data share."""
+    budget_epsilon: float | None = None
+    """Epsilon of a new budget."""
+    budget_delta: float | None = None
+    """Delta of a new budget."""
+
+
+@Parameter(name="*", group=Group("Privacy of individuals", sort_key=5))
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """Whether to release individual privacy."""
+
+    individual: bool = False
+    """Account for each example, and release the mean epsilon of each group."""
+    release_epsilon: Annotated[
+        float | None, Parameter(help=f"Epsilon of that release for each run; default: {RELEASE_EPSILON}.")
+    ] = None
+
+    def cost(self) -> float | None:
+        """Epsilon of a release of individual privacy; None where none is asked for."""
+        if self.individual:
+            return RELEASE_EPSILON if self.release_epsilon is None else self.release_epsilon
+        if self.release_epsilon is not None:
+            raise SettingError(
+                f"--release-epsilon {self.release_epsilon} is for individual privacy; give --individual too."
+            )
+        return None
+
+
+def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> None:
+    """Refuses a target epsilon and a noise multiplier together."""
+    if epsilons and "noise_multiplier" in changes:
+        given = (
+            f"--epsilon {','.join(map(str, epsilons))} and --noise-multiplier {changes['noise_multiplier']}"
         )
-    return (RELEASE_EPSILON if release_epsilon is None else release_epsilon) if individual else None
+        raise SettingError(f"{given}: each decides the noise; give one of the two.")
 
 
-def opened(
-    data: str,
-    *,
-    target: str | None,
-    group: str,
-    drop: str,
-    missing: str,
-    bounds: str,
-    test_share: float = TEST_SHARE,
-) -> DataSource:
-    """The data, as the options of a command describe it."""
-    return open_source(
-        data,
-        target=target,
-        group=tuple(names(group)),
-        drop=tuple(names(drop)),
-        missing=missing,
-        bounds=parse_bounds(bounds),
-        test_share=test_share,
-    )
-
-
-def chosen_data(data: str | None, named: str | None) -> str:
-    """The data, from whichever place it was named in."""
-    if data is not None and named is not None:
-        raise SettingError(f"{data!r} and --data {named!r}; name the data once.")
-    return data or named or "digits"
-
-
-def plan_changes(context: typer.Context, methods: Sequence[str]) -> dict[str, Any]:
-    """Those options of a command that are settings of a `Plan`, where they were given; says which these methods do not have."""
-    settings = {each.name for each in fields(Plan)}
-    changes = {
-        name: value for name, value in context.params.items() if name in settings and value is not None
-    }
-    for name, owners in _OF_METHODS.items():
-        if name in changes and not set(owners) & set(methods):
-            option = f"--{name.replace('_', '-')}"
-            say(f"{option} is of {' and '.join(owners)}; {', '.join(methods)} takes no notice of it.")
-    return changes
+def typed_again(options: Any) -> list[str]:
+    """The options that differ from their defaults, as a command line has them."""
+    typed = []
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, tuple):
+            line = io.StringIO()
+            csv.writer(line).writerow(value)
+            value = line.getvalue().strip()
+        if getattr(options, field.name) != field.default:
+            typed.append(f"--{field.name.replace('_', '-')}={value}")
+    return typed

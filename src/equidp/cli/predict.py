@@ -1,72 +1,79 @@
-"""`equidp predict`: what a finished run says of new rows."""
+"""`equidp predict`: the classes that a finished run predicts for new rows."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import torch
-import typer
+from cyclopts import App, Parameter
 
 from equidp._files import check_writable, write_whole
-from equidp._validate import names
-from equidp.cli.app import app, say
-from equidp.cli.options import Rows, RunFolder
+from equidp.cli import options
+from equidp.cli.messages import say
 from equidp.data.read import check_columns, read_as_written
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.runs.saved import open_run
 
+app = App(
+    name="predict",
+    help_epilogue="""Examples:
 
-@app.command("predict")
+  equidp predict run new-people.csv --keep id --out predictions.csv
+
+  equidp predict run new-people.csv | head""",
+)
+
+
+@app.default
 def predict_command(
-    run: RunFolder,
-    table: Rows = None,
+    run: options.RunFolder,
+    table: options.Rows = None,
+    /,
+    *,
     keep: Annotated[
-        str, typer.Option(help="Columns of the table to write beside the predictions, such as an id.")
-    ] = "",
-    out: Annotated[Path | None, typer.Option(help="CSV file; default: standard output.")] = None,
+        tuple[str, ...],
+        Parameter(help="Columns of the table to write beside the predictions, such as an id."),
+    ] = (),
+    out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
 ) -> None:
-    """Predict the class of each row, with probabilities, in the order of the rows.
-
-    Examples:
-
-        equidp predict run new-people.csv --keep id --out predictions.csv
-
-        equidp predict run new-people.csv | head
-    """
+    """Predict the class of each row, with probabilities, in the order of the rows."""
     if out is not None:
         check_writable(out, run, table)
     if keep and table is None:
-        raise SettingError(f"--keep {keep} names columns of a table; give the table too.")
+        raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     kept = open_run(run)
     inputs = kept.test().inputs if table is None else kept.inputs(table)
     classes = kept.facts["class_names"]
     shares = torch.softmax(predict(kept.run.model, inputs).double(), dim=1)
     if not torch.isfinite(shares).all():
         raise SettingError(
-            f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller learning rate."
+            f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller "
+            "learning rate."
         )
     texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
     if keep and table is not None:
-        rows = pd.concat([_beside(table, names(keep), rows.columns), rows], axis=1)
+        rows = pd.concat([_beside(table, keep, rows.columns), rows], axis=1)
     text = rows.to_csv(index=False)
     if out is None:
-        typer.echo(text, nl=False)
+        sys.stdout.write(text)
         return
     write_whole(out, text.encode())
     say(f"{len(rows):,} predictions: {out}")
 
 
-def _beside(table: Path, keep: list[str], taken: pd.Index) -> pd.DataFrame:
+def _beside(table: Path, keep: tuple[str, ...], taken: pd.Index) -> pd.DataFrame:
     """Columns of the table as they stand in it."""
     clash = [name for name in keep if name in taken]
     if clash:
         raise SettingError(
-            f"--keep {clash[0]}: the predictions have a column of that name; rename the table's, or leave it out."
+            f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the table, "
+            "or leave it out."
         )
     written = read_as_written(table)
     check_columns(written, keep, "--keep")

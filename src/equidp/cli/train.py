@@ -3,181 +3,138 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App, ArgumentCollection, Group, Parameter
 
-from equidp._validate import names
-from equidp.accounting import ACCOUNTANTS
 from equidp.accounting.planned import PlannedRun
-from equidp.cli.app import app, say, stoppable
-from equidp.cli.options import (
-    DATA,
-    BatchSize,
-    Bounds,
-    Budget,
-    BudgetDelta,
-    BudgetEpsilon,
-    ClippingBound,
-    Delta,
-    Drop,
-    Engine,
-    Epochs,
-    Group,
-    Individual,
-    InitialBound,
-    LearningRate,
-    Missing,
-    ReleaseEpsilon,
-    Smoothing,
-    Target,
-    TestShare,
-    plan_changes,
-    release_cost,
-)
-from equidp.cli.parse import parse_bounds
-from equidp.cli.toml import read_config
+from equidp.cli import options
+from equidp.cli.app import read_options
+from equidp.cli.evaluate import print_evaluation
+from equidp.cli.messages import say, stoppable
+from equidp.cli.settings import changes
 from equidp.data import SOURCES, GroupedDataset
-from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.predict import diverged
-from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.models import MODELS
-from equidp.policies.methods import METHODS
-from equidp.report.card import guarantee_in_words
+from equidp.kernel.epsilon import epsilon
+from equidp.policies.methods import BASELINE
 from equidp.report.format import counted_steps
-from equidp.report.terminal import print_groups, print_recalls
-from equidp.runs.config import TrainConfig, plan_for
+from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
-from equidp.training.parts import BEYOND_BUDGET, Callback
+from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
+from equidp.training.parts import BEYOND_BUDGET, Callback
 
 _NOT_BEGUN = (
-    "stopped between two steps of the command. To go on: equidp train --resume, with the run's folder."
+    "stopped between two steps of the command. To continue: equidp train --resume, with the run's folder."
 )
 
 
-@app.command("train")
+def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuses other options beside `--resume`: a run continues with its own settings."""
+    names = [argument.name for argument in arguments if argument.tokens]
+    others = [name for name in names if name not in ("--resume", "--previous")]
+    if "--resume" in names and others:
+        raise SettingError(f"--resume continues with the settings of the run; leave out {', '.join(others)}.")
+
+
+app = App(
+    name="train",
+    config=(read_options, resume_alone),
+    help_epilogue="""Examples:
+
+  equidp train people.csv --target income --group sex --method dpsgd-f \\
+      --epsilon 3 --out run
+
+  equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run
+
+  equidp train --resume run
+
+  equidp train people.csv --config train.toml --budget people.ledger \\
+      --budget-epsilon 3 --budget-delta 1e-6 --out run""",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RunOptions:
+    """One run: what is the same for every method."""
+
+    epsilon: float | None = None
+    """Target epsilon, which the noise is calibrated to."""
+    seed: int = 0
+    """Seed of the split and the initial weights; noise never has a seed."""
+    engine: options.Engine = "ghost"
+    accountant: options.Accountant = "pld"
+    beyond_budget: Annotated[str, Parameter(choices=BEYOND_BUDGET)] = "refuse"
+    """What to do where the plan does not fit into the budget."""
+    checkpoint_seconds: float = 30.0
+    """Seconds between two checkpoints."""
+
+
+@Parameter(name="*", group=Group("Continuing a run", sort_key=6))
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Which run to continue."""
+
+    resume: Path | None = None
+    """Continue the run in this folder, with its own settings."""
+    previous: bool = False
+    """With --resume: start from the checkpoint before the last."""
+
+
+@app.default
 def train_command(
-    context: typer.Context,
-    data: Annotated[str | None, DATA] = None,
+    data: options.Data | None = None,
+    *,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the run: model, ledger, checkpoints, model card.")
+        Path | None, Parameter(help="Folder for model, ledger, checkpoints and model card.")
     ] = None,
-    target: Target = None,
-    group: Group = "",
-    drop: Drop = "",
-    missing: Missing = "refuse",
-    bounds: Bounds = "",
-    test_share: TestShare = TEST_SHARE,
-    method: Annotated[
-        str, typer.Option(help=f"One of {', '.join(METHODS)}.", autocompletion=lambda: list(METHODS))
-    ] = "dpsgd",
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"One of {', '.join(MODELS)}; default: the data's.", autocompletion=lambda: list(MODELS)
-        ),
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Calibrate the noise to this epsilon.")] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise as a multiple of the sensitivity, instead of --epsilon.")
-    ] = None,
-    delta: Delta = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    learning_rate: LearningRate = None,
-    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    clipping_bound: ClippingBound = None,
-    smoothing: Smoothing = None,
-    initial_bound: InitialBound = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the split and the initial weights; noise never has a seed.")
-    ] = 0,
-    engine: Engine = "ghost",
-    accountant: Annotated[str, typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}.")] = "pld",
-    budget: Budget = None,
-    budget_epsilon: BudgetEpsilon = None,
-    budget_delta: BudgetDelta = None,
-    beyond_budget: Annotated[
-        str, typer.Option(help=f"Where the plan does not fit: {' or '.join(BEYOND_BUDGET)}.")
-    ] = "refuse",
-    individual: Individual = False,
-    release_epsilon: ReleaseEpsilon = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Between two checkpoints.")] = 30.0,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    previous: Annotated[
-        bool, typer.Option("--previous", help="With --resume: from the checkpoint before the last.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be spent and how long it would take.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with any of these options, such as epsilon = 3; the command line goes first.",
-            is_eager=True,
-            callback=read_config,
-        ),
-    ] = None,
+    method: options.Method = "dpsgd",
+    run: RunOptions = RunOptions(),
+    dry_run: Annotated[bool, Parameter(help="Say what would be spent and how long it would take.")] = False,
+    config: options.Config = None,
+    table: options.TableOptions = options.TableOptions(),
+    plan: options.PlanOptions = options.PlanOptions(),
+    settings: options.MethodOptions = options.MethodOptions(),
+    budget: options.BudgetOptions = options.BudgetOptions(),
+    release: options.ReleaseOptions = options.ReleaseOptions(),
+    resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
-    """Train one model privately, and write its model card.
+    """Train one model privately and write its model card.
 
-    Samples and noise come from the operating system. The run goes on after Ctrl-C, SIGTERM or a crash with --resume.
-
-    Examples:
-
-        equidp train people.csv --target income --group sex --method dpsgd-f --epsilon 3 --out run
-
-        equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run
-
-        equidp train --resume run
-
-        equidp train people.csv --config train.toml --budget people.ledger --budget-epsilon 3 --budget-delta 1e-6 --out run
+    Samples and noise come from the operating system. After Ctrl-C, SIGTERM or a crash, --resume continues
+    the run.
     """
-    if resume is not None:
-        _refuse_others(context)
+    if resumed.resume is not None:
+        folder = resumed.resume
         with stoppable(_NOT_BEGUN):
-            trained = train(resume, previous=previous, callbacks=_bar(), on_resume=_say_resumed)
-        _report(resume, *trained)
+            trained = train(folder, previous=resumed.previous, callbacks=_bar(), on_resume=_say_resumed)
+        _report(folder, *trained)
         return
-    if previous:
+    if resumed.previous:
         raise SettingError("--previous is for --resume.")
     if data is None or (out is None and not dry_run):
         raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
-    if epsilon is not None and noise_multiplier is not None:
-        raise SettingError(
-            f"--epsilon {epsilon} and --noise-multiplier {noise_multiplier}; give one of the two."
-        )
-    if data not in SOURCES and method != "sgd" and epsilon is None and noise_multiplier is None:
+    changed = changes(plan, settings, [method])
+    options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed)
+    noisy = run.epsilon is not None or "noise_multiplier" in changed
+    if data not in SOURCES and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, or --noise-multiplier.")
     if out is not None:
         check_new(out)
+    path = None if budget.budget is None else str(budget.budget.absolute())
     wanted = TrainConfig(
-        data=str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
-        method=method,
-        plan=plan_for(data, plan_changes(context, [method])),
-        target=target,
-        group=tuple(names(group)),
-        drop=tuple(names(drop)),
-        missing=missing,
-        bounds=parse_bounds(bounds),
-        test_share=test_share,
-        epsilon=epsilon,
-        seed=seed,
-        engine=engine,
-        accountant=accountant,
-        budget=None if budget is None else str(budget.absolute()),
-        budget_epsilon=budget_epsilon,
-        budget_delta=budget_delta,
-        beyond_budget=beyond_budget,
-        checkpoint_seconds=checkpoint_seconds,
-        release_epsilon=release_cost(individual, release_epsilon),
+        str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
+        method,
+        default_plan(data).with_changes(changed),
+        release_epsilon=release.cost(),
+        **{**table.settings(), **vars(run), **vars(budget), "budget": path},
     )
     prepared = prepare(wanted)
     if dry_run or out is None:
@@ -189,42 +146,31 @@ def train_command(
     _report(out, *trained)
 
 
-def _refuse_others(context: typer.Context) -> None:
-    """A run goes on with its own settings."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in ("resume", "previous") and source is not None and source.name != "DEFAULT":
-            raise SettingError(
-                f"--resume goes on with the settings of the run; leave out {name.replace('_', '-')}."
-            )
-
-
 def _bar() -> tuple[Callback, ...]:
     return (ProgressBar(),) if sys.stdout.isatty() else ()
 
 
 def _say_resumed(spent: int, lost: int) -> None:
-    say(f"Going on: {spent:,} steps are spent, {lost:,} of them lost since the last checkpoint.")
+    say(f"Continuing: {spent:,} steps are spent, {lost:,} of them lost since the last checkpoint.")
 
 
 def _say_plan(prepared: Prepared) -> None:
     trainer, config = prepared.trainer, prepared.config
-    if config.method == "sgd":
-        typer.echo(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
+    if not prepared.plan.policy.private:
+        print(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
     else:
         for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
-            typer.echo(line)
-        if config.release_epsilon is not None:
-            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
-            total = epsilon_of(entries, trainer.delta, config.accountant)
-            typer.echo(
-                f"Releasing each group's mean epsilon costs {config.release_epsilon:g} besides: epsilon {total:.4f} in all "
-                f"({config.accountant})."
-            )
+            print(line)
+    if config.release_epsilon is not None:
+        entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
+        print(
+            f"Releasing the mean epsilon of each group costs {config.release_epsilon:g} more: epsilon "
+            f"{epsilon(entries, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
+        )
     seconds = seconds_per_step(prepared)
-    typer.echo(
-        f"Training would take about {_duration(seconds * trainer.steps)} on this machine, {1000 * seconds:.3g} ms a step. "
-        "Nothing was spent or written."
+    print(
+        f"Training would take about {_duration(seconds * trainer.steps)} on this machine, "
+        f"{1000 * seconds:.3g} ms a step. Nothing was spent or written."
     )
 
 
@@ -235,21 +181,15 @@ def _duration(seconds: float) -> str:
 
 
 def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
-    """What a person wants to know, and where the rest is."""
-    for sentence in guarantee_in_words(run):
-        typer.echo(sentence)
-    taken, planned = run.settings["planned steps"], run.settings["steps of the whole plan"]
-    if taken < planned:
-        say(
-            f"warning: the budget held {counted_steps(taken)} of the plan's {planned:,}; training stopped there."
-        )
+    """Prints the guarantee, what the run does to each group, and where its card is."""
+    taken, planned = run.facts.steps, run.facts.planned_steps
+    if taken is not None and planned is not None and taken < planned:
+        held = f"the budget held {counted_steps(taken)} of the plan's {planned:,}"
+        say(f"warning: {held}; training stopped there.")
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     found = evaluate(run.model, test)
-    print_groups(found.groups)
-    print_recalls(found.recalls)
-    for sentence in found.blind_spots:
-        typer.echo(sentence)
+    print_evaluation(run, found)
     if len(found.blind_spots) > 1:
-        say("Other settings may do better: equidp advise, with the same data and options, works some out.")
-    typer.echo(f"Model card: {folder / 'card.html'}")
+        say("Other settings may do better: equidp advise recommends some for the same data and options.")
+    print(f"Model card: {folder / 'card.html'}")

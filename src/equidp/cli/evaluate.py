@@ -1,0 +1,103 @@
+"""`equidp evaluate`: what a finished run guarantees, does to each group, and cost each group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+from cyclopts import App, Parameter
+
+from equidp._files import check_writable, write_whole
+from equidp.cli import options
+from equidp.errors import SettingError
+from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.policies.methods import BASELINE
+from equidp.report.card import guarantee_in_words
+from equidp.report.format import points
+from equidp.report.terminal import print_groups, print_recalls
+from equidp.runs.saved import KeptRun, open_run
+from equidp.training.run import Run
+
+app = App(
+    name="evaluate",
+    help_epilogue="""Examples:
+
+  equidp evaluate run
+
+  equidp evaluate run others.csv --reference run-sgd --json figures.json""",
+)
+
+
+@app.default
+def evaluate_command(
+    run: options.RunFolder,
+    test: options.Rows = None,
+    /,
+    *,
+    reference: Annotated[
+        Path | None,
+        Parameter(help="Folder of a run by --method sgd on the same data, to show what privacy cost."),
+    ] = None,
+    level: Annotated[float, Parameter(help="Level of the intervals.")] = 0.95,
+    json_file: options.JsonFile = None,
+) -> None:
+    """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
+
+    Intervals treat the test examples as a sample; they do not say what another training run would give.
+    """
+    if json_file is not None:
+        check_writable(json_file, run, test, reference)
+    kept = open_run(run)
+    data = kept.test() if test is None else kept.grouped(test)
+    other = None if reference is None else _reference(kept, reference).run.model
+    found = evaluate(kept.run.model, data, level=level, reference=other)
+    if json_file is not None:
+        facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
+        write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())
+    print_evaluation(kept.run, found)
+    if kept.released:
+        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released]
+        of = "each group's training examples, as released with noise"
+        print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
+    for name, value in found.gaps.items():
+        print(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
+    if found.costs is not None:
+        print_groups(found.costs)
+        print(_gap(found.costs[found.costs["group"].isin(data.group_names) & (found.costs["count"] > 0)]))
+
+
+def print_evaluation(run: Run, found: Evaluation) -> None:
+    """Prints the guarantee of a run and its metrics by group."""
+    for sentence in guarantee_in_words(run):
+        print(sentence)
+    print_groups(found.groups)
+    print_recalls(found.recalls)
+    for sentence in found.blind_spots:
+        print(sentence)
+
+
+def _gap(costs: pd.DataFrame) -> str:
+    by_group = costs.set_index("group")["privacy_cost"]
+    gap = points(by_group.max() - by_group.min())
+    most = "all groups the same" if gap == points(0.0) else f"group {by_group.idxmax()} most"
+    return (
+        f"Privacy costs {most}; the largest gap between groups is {gap} points of accuracy. "
+        "One run of each method shows no tendency: equidp compare does."
+    )
+
+
+def _reference(kept: KeptRun, folder: Path) -> KeptRun:
+    other = open_run(folder)
+    if other.config.method != BASELINE:
+        raise SettingError(
+            f"{str(folder)!r} was trained by {other.config.method}; a reference is a run by {BASELINE}, "
+            "without privacy."
+        )
+    if other.facts["sensitive_data_sha256"] != kept.facts["sensitive_data_sha256"]:
+        raise SettingError(
+            f"{str(folder)!r} was trained on other data, or on another split of it, than "
+            f"{str(kept.folder)!r}; train the reference with the same data and --seed."
+        )
+    return other

@@ -1,0 +1,51 @@
+"""`equidp methods`: the methods, and the settings of one of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from equidp.policies.methods import METHODS
+from equidp.policies.setting import settings_of
+
+app = App(
+    name="methods",
+    help_epilogue="""Examples:
+
+  equidp methods
+
+  equidp methods dpsgd-f""",
+)
+
+
+@app.default
+def methods_command(
+    name: Annotated[str | None, Parameter(help="Method to describe.", choices=METHODS)] = None,
+    /,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.")] = False,
+) -> None:
+    """List the methods, or the settings of one of them with defaults and meaning.
+
+    A setting is an option of train, compare and ablate, a key of their TOML files, and an argument of the
+    estimators.
+    """
+    if name is None:
+        content: dict[str, Any] = {each: method.summary for each, method in METHODS.items()}
+        table = Table("method", "what it does", box=None)
+        for row in content.items():
+            table.add_row(*row)
+    else:
+        settings = settings_of(METHODS[name].policy)
+        content = {each.name: {"default": each.default, "help": each.help} for each in settings}
+        table = Table("setting", "default", "meaning", box=None, title=f"{name}: {METHODS[name].summary}")
+        for each in settings:
+            table.add_row(f"--{each.name.replace('_', '-')}", str(each.default), each.help)
+    if as_json:
+        print(json.dumps(content, indent=2))
+    else:
+        Console().print(table)

@@ -1,0 +1,83 @@
+"""Options generated from the fields of plans and of methods: a new field is an option with no other edit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cyclopts import Parameter
+
+from equidp.cli.messages import say
+from equidp.models import MODELS
+from equidp.policies.methods import METHODS, all_settings
+from equidp.policies.setting import MethodSetting, settings_of
+from equidp.training.plan import Plan
+
+_Options = TypeVar("_Options")
+_PLAIN = (int, float, str, bool)
+
+
+def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
+    """Returns the fields of `Plan` that are numbers or names."""
+    kinds = get_type_hints(Plan)
+    return [
+        MethodSetting(field.name, kind, field.default, field.metadata.get("help", _HELP.get(field.name, "")))
+        for field in dataclasses.fields(Plan)
+        if (kind := _without_none(kinds[field.name])) in _PLAIN and field.name not in leave_out
+    ]
+
+
+def method_settings() -> list[MethodSetting]:
+    """Returns the settings of all methods, one for each name; their help says which methods take them."""
+    every = {each.name: each for method in METHODS.values() for each in settings_of(method.policy)}
+    return [
+        dataclasses.replace(every[name], help=f"{every[name].help} Of {', '.join(owners)}.")
+        for name, owners in all_settings().items()
+    ]
+
+
+def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]], type[_Options]]:
+    """Makes a class a frozen dataclass with a field for each setting, which is None unless it is given."""
+
+    def add(cls: type[_Options]) -> type[_Options]:
+        cls.__annotations__ = {}
+        for each in settings:
+            choices = Parameter(choices=MODELS) if each.name == "model" else None
+            cls.__annotations__[each.name] = Annotated[_without_none(each.type) | None, choices]
+            setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
+        return dataclasses.dataclass(frozen=True)(cls)
+
+    return add
+
+
+def _without_none(kind: Any) -> Any:
+    """The type of an optional value; the first plain one of several."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    parts = [part for part in get_args(kind) if part is not NoneType]
+    return next((part for part in parts if part in _PLAIN), parts[0])
+
+
+def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
+    """Returns what was given of a plan and of methods; says which settings none of these methods takes."""
+    given = {name: value for name, value in vars(methods_settings).items() if value is not None}
+    for name in given:
+        owners = all_settings()[name]
+        if not set(owners) & set(methods):
+            option = f"--{name.replace('_', '-')}"
+            say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
+    return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
+
+
+_HELP = {
+    "model": "Model; default: of the dataset, or logistic.",
+    "learning_rate": "Learning rate of SGD.",
+    "batch_size": "Expected size of a Poisson sample.",
+    "epochs": "Passes over the training data.",
+    "noise_multiplier": "Noise as a multiple of the sensitivity, instead of --epsilon.",
+    "delta": "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
+    "momentum": "Momentum of SGD.",
+    "weight_decay": "Weight decay of SGD.",
+}

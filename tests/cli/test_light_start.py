@@ -1,0 +1,87 @@
+"""Help, version and completion start at once: they never load torch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from equidp.cli.app import COMMANDS
+
+HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dp_accounting")
+
+
+def loaded(code: str) -> tuple[str, list[str]]:
+    """What a fresh process prints, and which heavy modules it has loaded at its end."""
+    program = f"""
+import sys
+def end():
+    print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+import atexit
+atexit.register(end)
+{code}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return done.stdout, eval(done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["trian"], ["audit", "run"]])
+def test_nothing_heavy_is_loaded(arguments):
+    code = f"import sys; sys.argv = ['equidp', *{arguments}]; from equidp.cli import main; main()"
+    out, heavy = loaded(code)
+    assert heavy == []
+    if arguments in ([], ["--help"]):
+        assert all(f"│ {name} " in out for name in COMMANDS)
+
+
+def test_importing_equidp_loads_nothing_heavy():
+    assert loaded("import equidp; dir(equidp)") == ("", [])
+
+
+def test_the_version_is_said(capsys):
+    out, _ = loaded("import sys; sys.argv = ['equidp', '--version']; from equidp.cli import main; main()")
+    assert out.strip().count(".") == 2
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """A shell's completion script, whose `equidp` is no program: what it offers stands in the script."""
+    done = subprocess.run(
+        [sys.executable, "-m", "equidp", "--show-completion", "bash"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path_factory.mktemp("completion") / "equidp.bash"
+    path.write_text(done.stdout)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["eva"], {"evaluate"}),
+        (["train", "ad"], {"adult", "adult-esipova"}),
+        (["train", "--data", "dut"], {"dutch", "dutch-esipova"}),
+        (["train", "--method", "dps"], {"dpsgd", "dpsgd-f", "dpsgd-f-code"}),
+        (["train", "--model", "len"], {"lenet"}),
+        (["train", "--smo"], {"--smoothing"}),
+        (["compare", "--meth"], {"--methods"}),
+        (["account", "--accountant", "p"], {"pld"}),
+        (["methods", "global-"], {"global-adapt"}),
+        (["ledger", "s"], {"show"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_completion_offers_commands_options_and_values_without_python(script, words, offered):
+    line = ["equidp", *words]
+    program = f"""
+source {script}
+COMP_WORDS=({" ".join(line)}) COMP_CWORD={len(words)}
+cur={words[-1]} PATH=/nowhere _equidp
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert set(done.stdout.split()) == offered, done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,33 @@
+"""The public names: listed once for Python and once for type checkers, and loaded on first use."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import equidp
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(equidp.__file__).with_suffix(".pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    stated = {alias.asname: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    assert stated == {name: f"equidp.{home}.{name}" for name, home in equidp._HOME.items()}
+
+
+def test_every_public_name_loads_and_is_listed():
+    for name in equidp.__all__:
+        assert getattr(equidp, name) is not None
+        assert name in dir(equidp)
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        equidp.nope  # noqa: B018
+
+
+def test_a_subpackage_loads_as_an_attribute():
+    code = "import equidp; print(equidp.data.SOURCES['digits'].__name__, equidp.Plan().epochs)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Digits", "20"]
