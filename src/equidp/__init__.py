@@ -1,6 +1,6 @@
 """equidp: differentially private training at the same price for every group.
 
-Each public name is loaded when it is first used (PEP 562). `__init__.pyi` lists the same names for type checkers.
+Public names are loaded when they are first used (PEP 562). `__init__.pyi` lists them for type checkers.
 """
 
 import importlib
@@ -14,15 +14,16 @@ _HOMES = {
     "data.dataset": "DataSource DataSplit GroupedDataset",
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "engines": "make_compatible",
-    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError PolicyError "
-    "PrivacyWarning SettingError TrainingStopped",
+    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
+    "PolicyError PrivacyWarning SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
     "kernel.ledger_file": "LedgerFile",
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Policy Quantile check_policy",
-    "policies.methods": "METHODS",
+    "kernel.policy": "NoState Policy Setting",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Quantile check_policy",
+    "policies.methods": "METHODS Method",
     "report.card": "write_card",
     "report.page": "write_report",
     "report.terminal": "print_comparison",

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 import equidp
 from equidp.data import open_source

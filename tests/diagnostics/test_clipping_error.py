@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_error
 from equidp.errors import SettingError

@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, noise_risk, norm_condition
 from equidp.diagnostics.gradients import BatchGradients, cosine

@@ -8,8 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from equidp.errors import SettingError
 from equidp.individual.histories import Histories, individual_epsilons, own_noise_multiplier

@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import equidp
 from equidp.errors import BudgetError

@@ -12,8 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 from torch import Tensor
 

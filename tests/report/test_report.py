@@ -10,8 +10,7 @@ from rich.console import Console
 from equidp._files import check_writable
 from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
-from equidp.report import page as html
-from equidp.report import words
+from equidp.report import page as html, words
 from equidp.report.format import points, upper
 from equidp.report.summary import summarise
 from equidp.report.terminal import print_comparison

@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 
 from equidp._validate import check_number
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel.epsilon import checked_accountant, checked_delta
-from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 

@@ -11,8 +11,7 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.schedule import default_delta
 from equidp.advice.norm_profile import NormProfile, Spent
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
 from equidp.policies.methods import make_policy
 from equidp.training.plan import ModelFactory, Plan
 

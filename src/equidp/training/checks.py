@@ -3,6 +3,7 @@ spent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,10 @@ from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy
 
 
-def check_kinds(model: object, train: object, policy: object, ledger: object, budget: object) -> None:
-    """Each is what it should be."""
+def check_kinds(
+    model: object, train: object, policy: object, ledger: object, budget: object, callbacks: object
+) -> None:
+    """Refuses an argument of another kind than the Trainer expects."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
     if isinstance(train, DataLoader):
@@ -41,6 +44,11 @@ def check_kinds(model: object, train: object, policy: object, ledger: object, bu
         raise SettingError(
             f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, "
             "delta=1e-6)."
+        )
+    if not (isinstance(callbacks, Sequence) and all(hasattr(each, "after_step") for each in callbacks)):
+        raise SettingError(
+            f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
+            "[equidp.ProgressBar()]."
         )
 
 

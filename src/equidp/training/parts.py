@@ -3,12 +3,18 @@ sense."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
+from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, make_engine
 from equidp.errors import SettingError
@@ -88,6 +94,15 @@ def checked_engine(
     engine = make_engine(name, model, loss)
     check_engine(engine, model, loss, inputs, targets)
     return engine
+
+
+def loader(
+    train: GroupedDataset | Dataset[Any], num_groups: int | None, workers: int
+) -> Callable[[Iterable[torch.Tensor]], Iterator[Batch]]:
+    """What turns sampled indices into batches: out of memory, or by `workers` processes."""
+    if isinstance(train, GroupedDataset):
+        return partial(batches, train)
+    return partial(loaded_batches, train, num_groups=num_groups, workers=workers)
 
 
 def class_names(train: object) -> tuple[str, ...]:

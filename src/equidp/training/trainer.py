@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import Schedule, checked_schedule
-from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -22,15 +21,8 @@ from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits, statistics_noise
+from equidp.training import parts
 from equidp.training.checks import check_kinds, check_optimizer, check_scheduler, checked_groups
-from equidp.training.parts import (
-    checked_engine,
-    chosen_noise,
-    chosen_randomness,
-    class_names,
-    spread,
-    steps_within,
-)
 from equidp.training.run import Run, RunFacts, copied
 
 
@@ -72,24 +64,19 @@ class Trainer:
         target_epsilon: of this plan's steps; the noise is calibrated to it. Give this or `noise_multiplier`.
         noise_multiplier: sigma; 0 trains without privacy.
         delta: the whole run's delta; below 1 / n.
-        num_groups: K, public; for a torch Dataset with a policy that needs groups. A GroupedDataset knows its
-            own.
+        num_groups: K, public; for a torch Dataset with a policy that needs groups.
         loss: (outputs, targets) -> losses [batch], one per example.
         engine: name of the gradient engine.
         accountant: name of the accountant, see `equidp.accounting.ACCOUNTANTS`.
-        secure: draw samples and noise from the operating system's entropy. False needs a `seed`, for research
-            alone.
+        secure: draw samples and noise from the operating system. False needs a `seed`, for research alone.
         seed: of the sampling and the noise, where `secure` is False.
         scheduler: a torch learning-rate scheduler, stepped after each step.
         callbacks: watch the run.
         workers: processes that load a dataset that is not in memory.
-        physical_batch_size: the most examples in the engine at a time, whatever `batch_size` is; bounds
-            memory.
-        ledger: where steps are recorded, such as a `LedgerFile`; steps of this plan that it holds are not
-            taken again.
+        physical_batch_size: the most examples in the engine at a time; bounds memory.
+        ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend.
-        beyond_budget: "refuse" a plan that does not fit into the budget, or "stop" at the last step that
-            fits.
+        beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -103,9 +90,7 @@ class Trainer:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
         ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
-        >>> for batch in trainer.batches():
-        ...     trainer.step(batch)
-        >>> trainer.steps_done
+        >>> trainer.fit().facts.steps
         4
     """
 
@@ -136,22 +121,17 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
     ) -> None:
-        check_kinds(model, train, policy, ledger, budget)
+        check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = checked_groups(policy, train, num_groups)
-        if not (isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)):
-            raise SettingError(
-                f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
-                "[equidp.ProgressBar()]."
-            )
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
-        self.scheduler, self.callbacks, self.workers = scheduler, tuple(callbacks), workers
+        self.scheduler, self.callbacks = scheduler, tuple(callbacks)
         self.sample_rate, self.planned_steps = checked_schedule(
             self.num_examples, batch_size, epochs=epochs, steps=steps
         )
         self.delta, self.accountant = delta, accountant
         check_delta(delta, self.num_examples)
-        self.noise_multiplier = chosen_noise(
+        self.noise_multiplier = parts.chosen_noise(
             policy, noise_multiplier, target_epsilon, delta, self.sample_rate, self.planned_steps, accountant
         )
         self.event = StepEvent(
@@ -161,15 +141,16 @@ class Trainer:
         done = sum(count for event, count in ledger.entries if event == self.event)
         steps = self.planned_steps
         if budget is not None:
-            steps = steps_within(budget, self.event, steps, done, beyond_budget)
+            steps = parts.steps_within(budget, self.event, steps, done, beyond_budget)
             ledger = budget.ledger(ledger)
-        self.ledger = ledger
+        self.ledger, self.steps, self.expected_batch_size = ledger, steps, float(batch_size)
         also_spent = tuple(entry for entry in ledger.entries if entry[0] != self.event)
         self.epsilon_so_far = EpsilonMeter(self.event, steps, delta, accountant, also_spent)
-        self.randomness = chosen_randomness(secure, seed, ledger.steps)
+        self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-        few = next(self._load([spread(self.num_examples)]))
-        self.engine = checked_engine(engine, model, self.loss, few, class_names(train))
+        load = parts.loader(train, num_groups, workers)
+        few = next(load([parts.spread(self.num_examples)]))
+        self.engine = parts.checked_engine(engine, model, self.loss, few, parts.class_names(train))
         check_optimizer(optimizer, model)
         check_scheduler(scheduler, optimizer, steps - done)
         self._stopped: BaseException | None = None
@@ -178,36 +159,21 @@ class Trainer:
             policy,
             list(model.parameters()),
             event=self.event,
-            expected_batch_size=float(batch_size),
+            expected_batch_size=self.expected_batch_size,
             num_groups=num_groups or 1,
             ledger=ledger,
             randomness=self.randomness,
             physical_batch_size=physical_batch_size,
         )
         self._loop = PrivateLoop(
-            self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=self._load
+            self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
         )
         self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
-
-    def _load(self, samples: Iterable[torch.Tensor]) -> Iterator[Batch]:
-        if isinstance(self.train, GroupedDataset):
-            return batches(self.train, samples)
-        return loaded_batches(self.train, samples, num_groups=self.num_groups, workers=self.workers)
-
-    @property
-    def steps(self) -> int:
-        """T, the steps of this run: those planned, or as many of them as the budget holds."""
-        return self._loop.steps
 
     @property
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases too."""
         return self._loop.steps_done
-
-    @property
-    def expected_batch_size(self) -> float:
-        """b."""
-        return self._step.expected_batch_size
 
     @property
     def epoch(self) -> float:
@@ -220,8 +186,7 @@ class Trainer:
         return self._step.state
 
     def restore(self, policy_state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from saved values of the policy's state, by name, with a model that took steps of this plan
-        before.
+        """Sets the policy's state to saved values, by name; the model took steps of this plan before.
 
         Raises:
             SettingError: they are of another policy.
@@ -230,8 +195,7 @@ class Trainer:
         if set(policy_state) != set(state._fields):
             raise SettingError(
                 f"the saved state has {sorted(policy_state)}; {type(self.policy).__name__} expects "
-                f"{sorted(state._fields)}. "
-                "Restore it with the policy it was saved from."
+                f"{sorted(state._fields)}. Restore it with the policy it was saved from."
             )
         self._step.state = type(state)(**policy_state)
         self._loop.begun = True
@@ -252,13 +216,11 @@ class Trainer:
                 augmentation (`batch._replace(inputs=...)`).
 
         Raises:
-            SettingError: another batch, no steps left, or other parameters than at the start; nothing is
-                spent.
+            SettingError: another batch, no steps left, or other parameters; nothing is spent.
         """
         if self.steps_done >= self.steps:
             raise SettingError(
-                f"all {self.steps} planned steps are spent; make a new Trainer to plan, and account for, "
-                "more."
+                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
         self._loop.take(batch)
         if self.scheduler is not None:
@@ -277,9 +239,8 @@ class Trainer:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
-                f"the ledger holds all {self.steps} planned steps, and this Trainer took none of them; "
-                "restore the model "
-                "from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
+                f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore "
+                "the model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
             )
         was_training = self.model.training
         self.model.train()
@@ -306,9 +267,8 @@ class Trainer:
         return self.run()
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
-        """Lets `limits` watch each batch's norms and bound each example's share of the sensitivity; None:
-        removes it."""
-        taken = self.share_limits
+        """Sets what watches norms and bounds each example's share of the sensitivity; None: nothing does."""
+        taken = self._step.share_limits
         if limits is not None and taken is not None and limits != taken:
             raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
         self._step.share_limits = limits
@@ -319,8 +279,7 @@ class Trainer:
         return self._step.share_limits
 
     def run(self) -> Run:
-        """What has been trained and spent so far; with steps left, of a copy of the model that stays as it
-        is.
+        """What has been trained and spent so far; with steps left, of a copy of the model.
 
         Raises:
             ModelError: the model cannot be copied.
@@ -338,6 +297,6 @@ class Trainer:
             engine=type(self.engine).__name__,
             seeded=isinstance(self.randomness, SeededRandomness),
             groups=self.train.group_names if isinstance(self.train, GroupedDataset) else (),
-            classes=class_names(self.train),
+            classes=parts.class_names(self.train),
         )
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)
