@@ -59,10 +59,8 @@ class Trainer:
         train: the training data: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group).
         policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
         batch_size: b, the expected size of a sample; the sample rate is b / n.
-        epochs: passes over the data; steps = floor(epochs * n / b). Give this or `steps`.
-        steps: T, the number of private steps.
-        target_epsilon: of this plan's steps; the noise is calibrated to it. Give this or `noise_multiplier`.
-        noise_multiplier: sigma; 0 trains without privacy.
+        epochs, steps: passes over the data, or T = floor(epochs * n / b) private steps; one of the two.
+        target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma (0: no privacy); one.
         delta: the whole run's delta; below 1 / n.
         num_groups: K, public; for a torch Dataset with a policy that needs groups.
         loss: (outputs, targets) -> losses [batch], one per example.
