@@ -1,6 +1,7 @@
 """equidp: differentially private training at the same price for every group.
 
-Each public name is loaded when it is first used (PEP 562). `__init__.pyi` lists the same names for type checkers.
+Each public name is loaded when it is first used (PEP 562). `__init__.pyi` lists the same names for type
+checkers.
 """
 
 import importlib
@@ -14,14 +15,15 @@ _HOMES = {
     "data.dataset": "DataSource DataSplit GroupedDataset",
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "engines": "make_compatible",
-    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError PolicyError "
-    "PrivacyWarning SettingError TrainingStopped",
+    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
+    "PolicyError PrivacyWarning SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
     "kernel.ledger_file": "LedgerFile",
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Policy Quantile check_policy",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Policy Quantile "
+    "check_policy",
     "policies.methods": "METHODS",
     "report.card": "write_card",
     "report.page": "write_report",

@@ -51,7 +51,9 @@ def own(people):
     (people / "own.py").write_text(OWN)
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
-        done = subprocess.run([sys.executable, "own.py", *arguments], cwd=people, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "own.py", *arguments], cwd=people, capture_output=True, text=True
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

@@ -25,10 +25,11 @@ from equidp.report.format import counted_steps
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
+from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
-from equidp.training.parts import BEYOND_BUDGET, Callback
+from equidp.training.trainer import Callback
 
 _NOT_BEGUN = (
     "stopped between two steps of the command. To continue: equidp train --resume, with the run's folder."
