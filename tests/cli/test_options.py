@@ -11,8 +11,9 @@ PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
 BUDGET = "--budget b.ledger --budget-epsilon 3 --budget-delta 1e-6"
 RELEASE = "--individual --release-epsilon 0.2"
 ONCE = {
-    "train": f"people.csv --out run {FILE} {PLAN} {BUDGET} {RELEASE} --method dpsgd-f --epsilon 3 --delta 1e-5"
-    " --noise-multiplier 1.1 --momentum 0.9 --weight-decay 0.01 --clipping-bound 0.5 --smoothing 0.9"
+    "train": f"people.csv --out run {FILE} {PLAN} {BUDGET} {RELEASE}"
+    " --method dpsgd-f --epsilon 3 --delta 1e-5 --noise-multiplier 1.1"
+    " --momentum 0.9 --weight-decay 0.01 --clipping-bound 0.5 --smoothing 0.9"
     " --initial-bound 10 --seed 3 --engine functional --accountant rdp --beyond-budget stop"
     " --checkpoint-seconds 5 --dry-run",
     "compare": f"--data people.csv {FILE} {PLAN} {RELEASE} --methods sgd,dpsgd --seeds 2 --epsilon 1,3"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 
-# Environment variables, numbers that glibc has for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes; older
-# versions refuse more than 32 MiB of the first.
+# Environment variables, numbers that glibc has for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes;
+# older versions refuse more than 32 MiB of the first.
 _SETTINGS = (("MALLOC_MMAP_THRESHOLD_", -3, (2**30, 2**25)), ("MALLOC_TRIM_THRESHOLD_", -1, (2**30,)))
 
 
