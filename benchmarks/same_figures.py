@@ -60,7 +60,8 @@ def figures(
 ) -> dict[Cell, tuple[float, ...]]:
     """What `equidp compare` of a checkout finds: accuracy and loss of each method and group."""
     work = Path(tempfile.mkdtemp(dir=folder))
-    data = ["csv.csv", "--target", "income", "--group", "sex"] if name == "csv" else [name]
+    table = ["csv.csv", "--target", "income", "--group", "sex", "--batch-size", "60"]
+    data = table if name == "csv" else [name]
     write_table(work / "csv.csv")
     command = [
         *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),
