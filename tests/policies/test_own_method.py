@@ -1,0 +1,246 @@
+"""A method with settings of its own is one file and one line in METHODS, and everything else knows it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import equidp
+from equidp.comparison import code_digest
+from equidp.comparison.code_digest import without_words
+from equidp.comparison.grid import Cell
+from equidp.data.dataset import DataSplit
+from equidp.errors import SettingError
+from equidp.policies.methods import METHODS, Method
+from equidp.training.build import build
+from equidp.training.plan import Plan, ResolvedPlan
+from support.toy import toy
+
+SOURCE = '''
+"""Clips harder where gradients are long, more so from step to step."""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import NamedTuple
+import torch
+from torch import Tensor, nn
+from equidp.kernel.policy import Policy, Setting
+from equidp.policies.setting import setting
+
+
+class Bound(NamedTuple):
+    bound: Tensor
+
+
+@dataclass(frozen=True)
+class Own(Policy):
+    """Weight bound / (norm + softness); the bound shrinks by a factor at each release."""
+
+    softness: float = setting(0.5, "Added to norms.")
+    shrinkage: float = setting(0.9, "Factor of the bound after each release, in (0, 1].")
+    statistics_ratio: float = setting(10.0, "sigma_s / sigma.")
+
+    def init(self, setting: Setting) -> Bound:
+        return Bound(torch.tensor(1.0))
+
+    def statistics(self, state: Bound, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones(1)
+
+    def update(self, state: Bound, released: Tensor) -> Bound:
+        return Bound(state.bound * self.shrinkage)
+
+    def weight(self, state: Bound, norm: Tensor, group: Tensor) -> Tensor:
+        return state.bound / (norm + self.softness)
+
+    def sensitivity(self, state: Bound) -> float:
+        return float(state.bound)
+
+
+def own_model(shape, classes):
+    return nn.Linear(shape[0], classes)
+'''
+
+
+class Toys:
+    """Splits of the toy data."""
+
+    name = "toys"
+    notes = ()
+    highlighted_groups = None
+
+    def split(self, seed: int) -> DataSplit:
+        return DataSplit(train=toy(120, seed=seed), test=toy(60, seed=seed + 1))
+
+
+def imported(folder: Path, source: str = SOURCE):
+    """The module, anew from this source."""
+    (folder / "own_method.py").write_text(source)
+    sys.modules.pop("own_method", None)
+    importlib.invalidate_caches()
+    return importlib.import_module("own_method")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The method in a file on disk, and its line in the table."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = imported(folder)
+    monkeypatch.setitem(METHODS, "mine", Method(module.Own, "clips harder where gradients are long"))
+    yield module
+    sys.modules.pop("own_method", None)
+
+
+def plan(**settings) -> Plan:
+    return Plan(batch_size=30, epochs=1, method_settings={"softness": 0.25, "shrinkage": 0.5, **settings})
+
+
+def test_it_keeps_the_contract(own):
+    equidp.check_policy(own.Own())
+
+
+def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
+    resolved = plan(clipping_bound=7.0).resolve("mine", 120)
+    assert resolved.policy == own.Own(softness=0.25, shrinkage=0.5)
+    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+    trainer = build(resolved, toy(120), seed=0, secure=False, accountant="rdp")
+    run = trainer.fit()
+    assert float(trainer.policy_state.bound) == 0.5**trainer.steps == 0.5**4
+    assert run.facts.method == "Own"
+    assert run.facts.method_settings == {"softness": 0.25, "shrinkage": 0.5, "statistics_ratio": 10.0}
+    assert run.entries[0][0].statistics_noise == 10.0
+    with pytest.raises(SettingError, match="Did you mean 'softness'"):
+        plan(sofness=1.0)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
+    comparison = equidp.compare(
+        Toys(), methods=["mine"], seeds=2, plan=plan(), directory=tmp_path / f"runs-{jobs}", jobs=jobs
+    )
+    epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
+    assert len(comparison.results[comparison.results["method"] == "mine"]) == 2 * 3
+    assert set(epochs["clipping_bound"]) == {0.5**4}
+    assert len(list((tmp_path / f"runs-{jobs}").glob("*.parquet"))) == 4
+
+
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+def test_the_estimator_trains_it(own):
+    data = toy(120)
+    classifier = equidp.PrivateClassifier(
+        epsilon=5.0,
+        method="mine",
+        method_settings={"shrinkage": 0.5},
+        epochs=1,
+        batch_size=30,
+        random_state=0,
+    )
+    classifier.fit(data.inputs.numpy(), data.targets.numpy())
+    assert classifier.run_.facts.method_settings["shrinkage"] == 0.5
+    assert classifier.epsilon_spent_ <= 5.0
+
+
+def cell(method: str = "mine", **changes) -> Cell:
+    return Cell(
+        SOURCE_OF_DATA, plan().with_changes(changes).resolve(method, 120), "", float("nan"), 0, "ghost"
+    )
+
+
+SOURCE_OF_DATA = Toys()
+
+
+def changed(own, old: str, new: str) -> None:
+    """Takes the module anew with another source."""
+    assert old in SOURCE
+    module = imported(Path(own.__file__).parent, SOURCE.replace(old, new))
+    METHODS["mine"] = METHODS["mine"]._replace(policy=module.Own)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("state.bound / (norm", "0.5 * state.bound / (norm"),
+        ("return torch.ones(1)", "return torch.zeros(1)"),
+        ("torch.tensor(1.0)", "torch.tensor(2.0)"),
+    ],
+)
+def test_a_kept_run_is_not_that_of_another_method_of_the_same_name(own, old, new):
+    before = cell().file_name()
+    assert cell().file_name() == before
+    changed(own, old, new)
+    assert cell().file_name() != before
+    changed(own, old, old)
+    assert cell().file_name() == before
+
+
+def test_a_kept_run_is_not_that_of_another_model_of_the_same_name(own):
+    before = cell(model=own.own_model).file_name()
+    changed(own, "nn.Linear(shape[0], classes)", "nn.Linear(shape[0], classes, bias=False)")
+    assert cell(model=sys.modules["own_method"].own_model).file_name() != before
+
+
+def test_a_kept_run_is_not_that_of_other_settings(own):
+    names = {
+        cell().file_name(),
+        cell(softness=0.3).file_name(),
+        cell("dpsgd").file_name(),
+        cell("dpsgd", clipping_bound=2.0).file_name(),
+    }
+    assert len(names) == 4
+    assert cell("dpsgd").file_name() == cell("dpsgd", softness=0.3).file_name()
+
+
+WORDS = '''
+"""A module."""
+class Step:
+    """A step."""
+    # How far.
+    rate: float = 0.5
+    def __call__(self, x):
+        """Takes it."""
+        return self.rate * x  # as is
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('"""A module."""', '"""A better sentence."""', True),
+        ('        """Takes it."""\n', "", True),
+        ("# How far.", "# How much.", True),
+        ("  # as is", "", True),
+        ("self.rate * x", "self.rate*x", True),
+        ("rate: float = 0.5", "rate: float = 0.25", False),
+        ("self.rate * x", "x", False),
+        ("def __call__", "def call", False),
+    ],
+)
+def test_words_of_equidp_change_no_kept_run_and_code_does(old, new, same):
+    assert (without_words(WORDS) == without_words(WORDS.replace(old, new))) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [('"""Another first sentence."""\n', True), ("BOUND = 3\n", False)],
+    ids=["words", "code"],
+)
+def test_kept_runs_outlive_changes_of_words_in_equidp_alone(own, tmp_path, monkeypatch, text, same):
+    package = tmp_path / "equidp"
+    for part in code_digest._FIGURES:
+        place = package / part
+        place = place if part.endswith(".py") else place / "code.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text('"""A first sentence."""\nNUMBER = 1\n')
+    names = []
+    monkeypatch.setattr(code_digest, "_PACKAGE", package)
+    for _ in range(2):
+        code_digest.package_digest.cache_clear()
+        names.append(cell().file_name())
+        path = package / "kernel" / "code.py"
+        path.write_text(path.read_text().replace('"""A first sentence."""\n', text))
+    code_digest.package_digest.cache_clear()
+    assert (names[0] == names[1]) == same
