@@ -47,8 +47,8 @@ class IndividualReport:
         >>> from equidp.kernel.ledger import MemoryLedger
         >>> from equidp.kernel.noise import SeededRandomness
         >>> private, bounds, groups = np.array([0.5, 1.5]), np.array([2.0, 2.0]), np.array([0, 1])
-        >>> given = {"delta": 1e-5, "guaranteed": True, "ledger": MemoryLedger(), "randomness": SeededRandomness(0)}
-        >>> report = IndividualReport(private, bounds, bounds, groups, ("a", "b"), largest=2.0, **given)
+        >>> given = {"guaranteed": True, "ledger": MemoryLedger(), "randomness": SeededRandomness(0)}
+        >>> report = IndividualReport(private, bounds, bounds, groups, ("a", "b"), 2.0, 1e-5, **given)
         >>> report.sensitive_worst_to_best()
         3.0
     """
