@@ -38,7 +38,7 @@ def by_hand(shares: list[float], event: StepEvent) -> float:
     sigma=st.sampled_from([0.7, 2.0]),
     statistics=st.sampled_from([None, 7.0]),
 )
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_epsilons_are_those_of_dp_accounting(data, sigma, statistics):
     event = StepEvent(0.1, sigma, statistics)
     histories = Histories(len(data), 0.25)

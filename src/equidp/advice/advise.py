@@ -90,8 +90,7 @@ class Advice:
         ]
 
 
-@dataclass(frozen=True)
-class _Schedule:
+class _Schedule(NamedTuple):
     batch_size: int
     epochs: float
     steps: int
@@ -259,6 +258,5 @@ def _learning_rate(schedule: _Schedule, ratio: float, bound: float) -> tuple[flo
 
 def _model(ratio: float, num_parameters: int) -> str:
     text = f"Model: {num_parameters:,} parameters. The noise left is {ratio:.2g} of a clipped gradient."
-    if ratio > _RULES.quiet:
-        text += " A smaller model, or frozen layers, would lower it with the root of the number."
-    return text
+    advice = " A smaller model, or frozen layers, would lower it with the root of the number."
+    return text + (advice if ratio > _RULES.quiet else "")

@@ -96,14 +96,6 @@ def private_profile(
 
     Raises:
         SettingError, ModelError, BudgetError: before anything is spent.
-
-    Example:
-        >>> import equidp
-        >>> groups = torch.arange(300) % 2
-        >>> data = equidp.GroupedDataset(torch.randn(300, 5), groups, groups, ("a", "b"), ("no", "yes"))
-        >>> profile = private_profile(data, nn.Linear(5, 2), epsilon=1.0, delta=1e-5)
-        >>> len(profile.counts), len(profile.group_shares)
-        (77, 2)
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
     norms, groups = _counted(data, model)

@@ -54,6 +54,9 @@ class DiagnosisPlan:
         check_whole(1, " of steps", every=self.every)
 
 
+Announce = Callable[[str], None]
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -94,7 +97,7 @@ class Diagnostics(Callback):
         effort: Effort | None = None,
         record: RunRecord | None = None,
         seed: int = 0,
-        announce: Callable[[str], None] = _say,
+        announce: Announce = _say,
     ) -> None:
         self.plan = DiagnosisPlan(every, None if groups is None else tuple(groups), effort or Effort())
         self._seed, self._announce = seed, announce
@@ -104,12 +107,7 @@ class Diagnostics(Callback):
 
     @classmethod
     def of(
-        cls,
-        plan: DiagnosisPlan,
-        *,
-        record: RunRecord | None = None,
-        seed: int = 0,
-        announce: Callable[[str], None] = _say,
+        cls, plan: DiagnosisPlan, record: RunRecord | None = None, *, seed: int = 0, announce: Announce = _say
     ) -> Diagnostics:
         """Returns the callback that follows a plan."""
         return cls(plan.every, plan.groups, effort=plan.effort, record=record, seed=seed, announce=announce)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -90,9 +90,8 @@ def cost_of(
         effort: how much.
     """
     sizes = data.group_sizes().tolist()
-    gradients = math.ceil(2 * effort.batches * batch_size) + sum(
-        min(size, effort.gradient_examples or size) for size in sizes
-    )
+    gradients = sum(min(size, effort.gradient_examples or size) for size in sizes)
+    gradients += math.ceil(2 * effort.batches * batch_size)
     per_product = [min(sizes[group], effort.curvature_examples or sizes[group]) for group in groups]
     products = sum(per_product) * (2 * effort.batches + effort.trace_vectors + effort.eigenvalue_products)
     count = min(subject.chunk_size, len(data), max(per_product))
@@ -105,7 +104,4 @@ def cost_of(
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    work()  # includes one-time setup
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return timeit.repeat(work, number=1, repeat=2)[1]  # the first time includes setup

@@ -124,7 +124,7 @@ class GroupCurvature:
 
     trace: TraceEstimate
     eigenvalues: ExtremeEigenvalues
-    along: list[tuple[float, float]]
+    along: list[list[float]]
 
 
 def group_curvature(
@@ -152,5 +152,6 @@ def group_curvature(
         relative_error=effort.eigenvalue_error,
         max_products=effort.eigenvalue_products,
     )
-    along = [hessian.quadratic(batch.mean, batch.clipped) for batch in batches]
-    return GroupCurvature(trace, eigenvalues, [(mean, clipped) for mean, clipped in along])
+    return GroupCurvature(
+        trace, eigenvalues, [hessian.quadratic(batch.mean, batch.clipped) for batch in batches]
+    )

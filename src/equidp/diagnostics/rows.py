@@ -69,31 +69,16 @@ def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
     row: dict[str, Any] = {"group": view.name, "examples": view.count, "learning_rate": step.learning_rate}
     for name, values in figures.by_batch.items():
         row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
-    row |= _noise_row(curvature, step)
-    row["excess"] = row["clipping"] + row["noise"]
-    row["excess_se"] = math.hypot(row["clipping_se"], row["noise_se"])
-    return row | _curvature_row(curvature) | _gradient_row(view, step)
-
-
-def _noise_row(curvature: GroupCurvature, step: Step) -> dict[str, float]:
-    trace, scale, rate = curvature.trace, step.noise_multiplier * step.sensitivity, step.learning_rate
-    row = {}
+    trace, ends, rate = curvature.trace, curvature.eigenvalues, step.learning_rate
+    scale = step.noise_multiplier * step.sensitivity
     for name, noise_scale in (("noise", scale / step.batch_size), ("noise_published", scale)):
         row[name] = noise_risk(trace.value, learning_rate=rate, noise_scale=noise_scale)
         row[f"{name}_se"] = noise_risk(trace.standard_error, learning_rate=rate, noise_scale=noise_scale)
-    return row
-
-
-def _curvature_row(curvature: GroupCurvature) -> dict[str, float]:
-    trace, ends = curvature.trace, curvature.eigenvalues
-    return {
-        "trace": trace.value,
-        "trace_se": trace.standard_error,
-        "trace_vectors": trace.vectors,
-        "smallest_eigenvalue": ends.smallest,
-        "largest_eigenvalue": ends.largest,
-        "eigenvalue_residual": ends.residual,
-    }
+    row["excess"] = row["clipping"] + row["noise"]
+    row["excess_se"] = math.hypot(row["clipping_se"], row["noise_se"])
+    row |= {"trace": trace.value, "trace_se": trace.standard_error, "trace_vectors": trace.vectors}
+    row |= {"smallest_eigenvalue": ends.smallest, "largest_eigenvalue": ends.largest}
+    return row | {"eigenvalue_residual": ends.residual} | _gradient_row(view, step)
 
 
 def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:

@@ -146,14 +146,11 @@ of the summed divergences.
 def _divergence_table(event: StepEvent, shares: tuple[float, ...]) -> tuple[Floats, Floats]:
     """Returns orders [orders], and the Renyi divergence of one step for each share, [cells, orders]."""
     orders, _ = renyi_divergences(event)
-    rows = []
-    for share in shares:
-        noise = own_noise_multiplier(event, share)
-        spent = not math.isinf(noise)
-        rows.append(
-            renyi_divergences(StepEvent(event.sample_rate, noise))[1] if spent else np.zeros_like(orders)
-        )
-    return orders, np.stack(rows)
+    noises = [own_noise_multiplier(event, share) for share in shares]
+    events = [None if math.isinf(noise) else StepEvent(event.sample_rate, noise) for noise in noises]
+    return orders, np.stack(
+        [renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events]
+    )
 
 
 def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:

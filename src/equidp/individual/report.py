@@ -46,10 +46,9 @@ class IndividualReport:
     Example:
         >>> from equidp.kernel.ledger import MemoryLedger
         >>> from equidp.kernel.noise import SeededRandomness
-        >>> private, bounds = np.array([0.5, 1.5]), np.array([2.0, 2.0])
-        >>> report = IndividualReport(private, bounds, bounds, np.array([0, 1]), ("a", "b"), largest=2.0,
-        ...                           delta=1e-5, guaranteed=True, ledger=MemoryLedger(),
-        randomness=SeededRandomness(0))
+        >>> private, bounds, groups = np.array([0.5, 1.5]), np.array([2.0, 2.0]), np.array([0, 1])
+        >>> given = {"guaranteed": True, "ledger": MemoryLedger(), "randomness": SeededRandomness(0)}
+        >>> report = IndividualReport(private, bounds, bounds, groups, ("a", "b"), 2.0, 1e-5, **given)
         >>> report.sensitive_worst_to_best()
         3.0
     """

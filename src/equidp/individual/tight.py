@@ -144,23 +144,16 @@ def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
     return above * step - half + np.log1p(share * math.expm1(step))
 
 
-def _losses(mean: float, sample_rate: float, width: float, points: int) -> tuple[Floats, Floats]:
-    """Returns a Gaussian's log densities, up to a constant, and losses, at equidistant points, [points]."""
-    outputs = np.linspace(-width, width + mean, points)
-    densities = -(outputs**2) / 2
-    exponents = mean * outputs - mean**2 / 2
-    if sample_rate == 1:
-        return densities, exponents
-    return densities, np.logaddexp(math.log1p(-sample_rate), math.log(sample_rate) + exponents)
-
-
 def _law(
     mean: float, sample_rate: float, removing: bool, width: float, points: int
 ) -> tuple[Floats, Floats, float]:
-    """Returns one step's losses, their log probabilities, [points] each, and the mean loss."""
-    densities, losses = _losses(mean, sample_rate, width, points)
+    """Returns one step's losses and log probabilities at equidistant outputs, [points], and the mean loss."""
+    outputs = np.linspace(-width, width + mean, points)
+    logs, losses = -(outputs**2) / 2, mean * outputs - mean**2 / 2
+    if sample_rate < 1:
+        losses = np.logaddexp(math.log1p(-sample_rate), math.log(sample_rate) + losses)
     # Removing an example: log(P / Q) under P, the mixture; adding one: log(Q / P) under Q.
-    logs, losses = (densities + losses, losses) if removing else (densities, -losses)
+    logs, losses = (logs + losses, losses) if removing else (logs, -losses)
     logs -= logsumexp(logs)
     return losses, logs, float(np.exp(logs) @ losses)
 
