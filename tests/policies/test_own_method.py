@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -244,3 +247,92 @@ def test_kept_runs_outlive_changes_of_words_in_equidp_alone(own, tmp_path, monke
         path.write_text(path.read_text().replace('"""A first sentence."""\n', text))
     code_digest.package_digest.cache_clear()
     assert (names[0] == names[1]) == same
+
+
+MODEL = """
+from functools import partial
+from torch import nn
+
+SIZES = {"a": 4, "b": 3}
+
+
+class Base(nn.Module):
+    def forward(self, inputs):
+        return self.out(inputs) if self.kind in {"a", "b", "c"} else inputs
+
+
+class Net(Base):
+    kind = "a"
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.out = nn.Linear(shape[0], helped(classes))
+
+
+def helped(classes):
+    return classes
+
+
+def wide(width):
+    def factory(shape, classes):
+        return nn.Sequential(nn.Linear(shape[0], width), Net((width,), classes))
+    return factory
+
+
+def sized(width, shape, classes):
+    return nn.Linear(shape[0], SIZES["a"])
+
+
+FACTORIES = {"class": Net, "closure": wide(4), "partial": partial(sized, 4)}
+"""
+
+ASK = """
+import sys; sys.path.insert(0, sys.argv[1])
+from equidp.comparison.code_digest import object_digest
+from own_model import FACTORIES
+print({name: object_digest(factory) for name, factory in FACTORIES.items()})
+"""
+
+
+def digests(folder: Path, source: str, seed: int) -> dict[str, str]:
+    """Of the factories of this source, in a process with another order of sets."""
+    (folder / "own_model.py").write_text(source)
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(folder)], env=environment, capture_output=True, text=True, check=True
+    )
+    return literal_eval(done.stdout)
+
+
+def test_a_users_code_has_one_digest_in_all_processes(tmp_path):
+    """Else each process would train again what is kept on disk."""
+    found = [digests(tmp_path, MODEL, seed) for seed in (1, 2)]
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("self.out(inputs) if", "-self.out(inputs) if", {"class", "closure"}),
+        ("return classes\n", "return classes + 0\n", {"class", "closure"}),
+        ('kind = "a"', 'kind = "d"', {"class", "closure"}),
+        ("wide(4)", "wide(5)", {"closure"}),
+        ("partial(sized, 4)", "partial(sized, 5)", {"partial"}),
+        ('"a": 4', '"a": 5', {"partial"}),
+    ],
+)
+def test_a_users_code_has_another_digest_where_it_or_what_it_uses_changes(
+    tmp_path, monkeypatch, old, new, differs
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = []
+    for source in (MODEL, MODEL.replace(old, new)):
+        (tmp_path / "own_model.py").write_text(source)
+        sys.modules.pop("own_model", None)
+        importlib.invalidate_caches()
+        factories = importlib.import_module("own_model").FACTORIES
+        found.append({name: code_digest.object_digest(factory) for name, factory in factories.items()})
+    sys.modules.pop("own_model", None)
+    assert {name for name in found[0] if found[0][name] != found[1][name]} == differs
