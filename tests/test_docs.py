@@ -13,9 +13,10 @@ from equidp.policies.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
+SLOW = ("compare(", "membership_inference(")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.stem}-{index}", marks=SOAK[: "compare(" in block])
+    pytest.param(block, id=f"{page.stem}-{index}", marks=SOAK[: any(word in block for word in SLOW)])
     for page in PAGES
     for index, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
