@@ -168,4 +168,4 @@ def _converted(orders: Floats, divergences: Floats, delta: float) -> Floats:
         epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     epsilons = np.where(orders > 1.01, epsilons, np.inf)
     epsilons = np.where(delta**2 + np.expm1(-divergences) > 0, 0.0, epsilons)
-    return epsilons.min(axis=1).clip(min=0.0)
+    return np.asarray(epsilons.min(axis=1).clip(min=0.0))

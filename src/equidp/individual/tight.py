@@ -103,7 +103,7 @@ def _half_widths(
         sums[counts @ (~finite).astype(np.float64) > 0] = np.inf
         bounds.append((sums / _TILTS).min(axis=1))
     # 5% more holds at least ten standard deviations of the added mechanism.
-    return 1.05 * np.maximum(*bounds)
+    return np.asarray(1.05 * np.maximum(*bounds))
 
 
 def _on_window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> Floats:
@@ -130,7 +130,7 @@ def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
     ends = 2 * np.stack(
         [(spectra[:, 1:] @ (1 / imaginary)).real, (spectra[:, 1:] @ (1 / (1 + imaginary))).real], axis=1
     )
-    return (constant + moving - ends[:, :1] + ends[:, 1:] * left) / (2 * half)
+    return np.asarray((constant + moving - ends[:, :1] + ends[:, 1:] * left) / (2 * half))
 
 
 def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
@@ -141,7 +141,7 @@ def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
     high, low = deltas[rows, above], deltas[rows, after]
     share = np.divide(high - target, high - low, out=np.ones(len(deltas)), where=high > low).clip(0.0, 1.0)
     step = 2 * half / _POINTS
-    return above * step - half + np.log1p(share * math.expm1(step))
+    return np.asarray(above * step - half + np.log1p(share * math.expm1(step)))
 
 
 def _law(
