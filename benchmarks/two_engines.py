@@ -8,7 +8,6 @@ order; so both are printed.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -20,10 +19,10 @@ import torch
 from torch import nn
 
 from equidp import Plan, default_plan
-from equidp.comparison.grid import RunSpec, split
+from equidp.comparison.grid import split
 from equidp.data import DataSplit, GroupedDataset, open_source
 from equidp.models import MODELS
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 METHODS = {
     "digits": ("sgd", "dpsgd", "dpsgd-f", "global-adapt"),
@@ -42,13 +41,11 @@ def in_dtype(data: GroupedDataset, dtype: torch.dtype) -> GroupedDataset:
 def figures(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype, engine: str) -> pd.DataFrame:
     """A trained run's figures, one row per group."""
     torch.set_num_threads(1)
-    source = open_source(name)
-    data = split(source, seed)
+    data = split(open_source(name), seed)
     data = DataSplit(in_dtype(data.train, dtype), in_dtype(data.test, dtype), data.notes)
-    own = plan.for_method(method)
-    assert isinstance(own.model, str)
-    own = replace(own, model=partial(_model, own.model, dtype), delta=own.delta or 1e-5)
-    run = make_trainer(RunSpec(source, method, own, "", math.nan, seed, engine), data).fit()
+    resolved = replace(plan, delta=plan.delta or 1e-5).resolve(method, len(data.train))
+    resolved = replace(resolved, factory=partial(_model, resolved.model, dtype))
+    run = build(resolved, data.train, seed=seed, secure=False, engine=engine).fit()
     return run.metrics(data.test).set_index("group")
 
 
