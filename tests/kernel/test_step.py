@@ -183,12 +183,28 @@ class InUpdate(Naive):
         return state
 
 
-def test_an_update_that_writes_elsewhere_than_to_the_state_ends_the_step(monkeypatch):
+@pytest.mark.parametrize("size", [0, 2])
+def test_an_update_that_writes_elsewhere_than_to_the_state_ends_the_step(size, monkeypatch):
     monkeypatch.setattr(InUpdate, "kept", None)
     step = make_step(InUpdate(), NoNoise())
     with pytest.raises(PolicyError, match="InUpdate changed its settings"):
-        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+        private_gradient(step, torch.ones(size, DIMENSION), nobody(size))
     assert step.parameters[0].grad is None
+
+
+@dataclass(frozen=True)
+class FailsHalfWay(Naive):
+    def update(self, state: Any, released: Tensor) -> Any:
+        state.theta.zero_()
+        raise RuntimeError("half way")
+
+
+def test_an_update_that_fails_half_way_leaves_the_state_as_it_was():
+    step = make_step(FailsHalfWay(), NoNoise())
+    with pytest.raises(RuntimeError, match="half way"):
+        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
+    assert step.state.theta.tolist() == [1.0] * GROUPS
+    assert step.ledger.steps == 1
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, da
         }.get(damage, b"")
     )
     resumed, checkpoints = trainer_in(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is damaged.*saved after 0 steps, is whole.*previous=True"):
+    with pytest.raises(CheckpointError, match=r"is damaged.*saved after 0 steps, is intact.*previous=True"):
         checkpoints.restore(resumed)
     assert checkpoints.restore(resumed, previous=True) == 13
     assert resumed.fit().entries[0][1] == 40
@@ -191,7 +191,7 @@ def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
     first, last = sorted(tmp_path.glob("checkpoint-*"))
     for file in (first, last):
         file.write_bytes(b"")
-    with pytest.raises(CheckpointError, match="No earlier one is whole"):
+    with pytest.raises(CheckpointError, match="No earlier one is intact"):
         checkpoints.restore(trainer)
     first.unlink()
     with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
@@ -207,7 +207,7 @@ def test_another_plan_or_another_ledger_is_refused(tmp_path):
     with pytest.raises(SettingError, match="settings of that run"):
         checkpoints.restore(other)
     forgetful = make_trainer(policy=equidp.DPSGDF(1.0))
-    with pytest.raises(BudgetError, match="the ledger knows of 0"):
+    with pytest.raises(BudgetError, match="the ledger has 0"):
         checkpoints.restore(forgetful)
 
 

@@ -52,10 +52,12 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def object_digest(thing: Any) -> str:
-    """Of a class or function: its name if it is equidp's own, else its code and what that code uses of its module.
+    """Of a class or function: its name if it is equidp's own, else its code and what that code uses of its
+    module.
 
-    A method or model of the user's keeps its name while its code changes, so the name says too little. The digest is the
-    same in each process: neither the order of sets nor names that pickles draw at random are in it.
+    A method or model of the user's keeps its name while its code changes, so the name says too little. The
+    digest is the same in each process: neither the order of sets nor names that pickles draw at random are in
+    it.
     """
     inner = thing
     while isinstance(inner, partial):

@@ -1,8 +1,8 @@
-"""Checkpoints: a run that was stopped, in whatever way, goes on from the last one.
+"""Checkpoints: a run that was stopped continues from the last one.
 
-What is kept: the model, the optimizer, the scheduler, the policy's state, and how many steps were spent by
-then. Not kept: where randomness stood. A run that goes on draws fresh noise, and steps that were spent after
-the checkpoint stay spent.
+A checkpoint holds the model, the optimizer, the scheduler, the policy's state and the number of steps spent.
+It does not hold the state of randomness: a resumed run draws fresh noise, and steps spent after the
+checkpoint stay spent.
 """
 
 from __future__ import annotations
@@ -29,26 +29,43 @@ from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError
 from equidp.training.trainer import Callback, Trainer
 
 _FORMAT = 1
-_SHARE_OF_TIME = 0.02  # of training, that saving may take
+_SHARE_OF_TIME = 0.02
+"""Share of training time that saving may take."""
 
 
 class Checkpoints(Callback):
-    """Saves a run as it goes, and restores it. Give it to the `Trainer` as the last of its callbacks.
+    """Saves a run while it trains, and restores it. Give it to the `Trainer` as the last callback.
 
-    Ctrl-C and SIGTERM end training once the step under way is complete: `fit` saves and raises
-    `TrainingStopped`. A second signal ends it at once. A checkpoint is replaced only when the next one is
-    whole and on disk; the last two are kept.
+    Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
+    signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
+    two are kept.
 
     Args:
-        folder: where checkpoints lie; made if there is none.
-        seconds: between two checkpoints; more where saving takes long.
-        how_to_resume: what the message of a stopped run says.
-        after_saving: called with the trainer each time, to keep what else belongs to that moment.
+        folder: of the checkpoints; created if missing.
+        seconds: between two checkpoints; longer where saving is slow.
+        how_to_resume: advice in the message of a stopped run.
+        after_saving: called with the trainer after each save, to save what belongs to the same step.
 
     Raises:
         CheckpointError: the folder cannot be written; before any budget is spent.
-        ModelError: the state is more than tensors and plain values, so that `torch.load(weights_only=True)`
+        ModelError: the state is more than tensors and plain values, so `torch.load(weights_only=True)`
             refuses it.
+
+    Example:
+        >>> import tempfile, torch, equidp
+        >>> x = torch.randn(64, 3)
+        >>> data = equidp.GroupedDataset(
+        ...     x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes")
+        ... )
+        >>> model = torch.nn.Linear(3, 2)
+        >>> checkpoints = equidp.Checkpoints(tempfile.mkdtemp())
+        >>> trainer = equidp.Trainer(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=32,
+        ...     steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[checkpoints],
+        ... )
+        >>> run = trainer.fit()
+        >>> checkpoints.steps_kept()
+        2
     """
 
     def __init__(
@@ -83,41 +100,38 @@ class Checkpoints(Callback):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
-        # A step that was spent and not completed may have left the model half updated: the checkpoint before
-        # it holds.
+        # A step that was spent but not completed may have left the model half updated: keep the checkpoint
+        # before it.
         if trainer.steps_done == self._complete and not self._failed:
             self._save(trainer)
 
     def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
-        """Loads the last checkpoint into a trainer that was made as the one that saved it, with the same
-        ledger.
+        """Loads the last checkpoint into a trainer made like the one that saved it, with the same ledger.
 
         Args:
             trainer: not trained yet.
-            previous: load the one before the last.
+            previous: load the checkpoint before the last.
 
         Returns:
-            Steps spent after that checkpoint. They are lost: the run goes on with the steps of its plan that
-            are left, and the scheduler is where the plan has it.
+            Number of steps spent after that checkpoint. They are lost: the run continues with the remaining
+            steps of its plan, and the scheduler is moved past the lost ones.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; says whether the one before is whole.
+            CheckpointError: there is none, or it is damaged; says whether the one before is intact.
             SettingError: the trainer has another plan.
-            BudgetError: the ledger knows of fewer steps than the checkpoint.
+            BudgetError: the ledger has fewer steps than the checkpoint.
         """
         state = self._load(previous)
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
-                f"{asdict(trainer.event)}; make "
-                "the trainer with the settings of that run."
+                f"{asdict(trainer.event)}; make the trainer with the settings of that run."
             )
         lost: int = trainer.steps_done - state["steps"]
         if lost < 0:
             raise BudgetError(
-                f"the checkpoint was saved after {state['steps']} steps, and the ledger knows of "
-                f"{trainer.steps_done}; give the "
-                "ledger of that run."
+                f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
+                f"{trainer.steps_done}; give the ledger of that run."
             )
         trainer.model.load_state_dict(state["model"])
         trainer.optimizer.load_state_dict(state["optimizer"])
@@ -125,13 +139,13 @@ class Checkpoints(Callback):
         if trainer.scheduler is not None:
             trainer.scheduler.load_state_dict(state["scheduler"])
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns of steps that a scheduler takes alone
+                warnings.simplefilter("ignore")  # torch warns when a scheduler steps without its optimizer
                 for _ in range(lost):
                     trainer.scheduler.step()
         return lost
 
     def steps_kept(self, *, previous: bool = False) -> int:
-        """Steps that the checkpoint which `restore` would load was saved after."""
+        """Number of steps spent before the checkpoint that `restore` would load."""
         return int(self._load(previous)["steps"])
 
     def _save(self, trainer: Trainer) -> None:
@@ -148,9 +162,8 @@ class Checkpoints(Callback):
             self._failed = True
             raise CheckpointError(
                 f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training "
-                "stops. Make room or make "
-                "the folder writable, then resume: what was spent is in the ledger, and the checkpoint "
-                "before is whole."
+                "stops. Make room or make the folder writable, then resume: what was spent is in the ledger, "
+                "and the checkpoint before is intact."
             ) from error
         self._saved = trainer.steps_done
         if self._after_saving is not None:
@@ -159,7 +172,7 @@ class Checkpoints(Callback):
         self._saving_took = self._saved_at - began
 
     def _drop_old(self, newest: Path) -> None:
-        """Leaves the newest and the one before, which a damaged one of the same step is not."""
+        """Keeps the newest and the last one of an earlier step: another of the same step may be damaged."""
         others = [path for path in self._files() if path != newest]
         earlier = [path for path in others if _steps(path) < _steps(newest)]
         for path in set(others) - set(earlier[-1:]):
@@ -173,8 +186,7 @@ class Checkpoints(Callback):
         if len(files) < 1 + previous:
             raise CheckpointError(
                 f"there is no {'earlier ' if previous and files else ''}checkpoint in "
-                f"{os.fspath(self.folder)!r}; expected a "
-                "folder that a run was kept in."
+                f"{os.fspath(self.folder)!r}; expected the folder of an earlier run."
             )
         chosen = files[-1 - previous]
         state = _unpacked(chosen)
@@ -182,9 +194,10 @@ class Checkpoints(Callback):
             return state
         before = _unpacked(files[-2]) if len(files) > 1 and not previous else None
         offer = (
-            "No earlier one is whole: train anew, into another folder; what was spent stays spent."
+            "No earlier one is intact: train again, into another folder; what was spent stays spent."
             if before is None
-            else f"The one saved after {before['steps']} steps is whole: use previous=True (--previous)."
+            else f"The one before, saved after {before['steps']} steps, is intact: resume from it with "
+            "previous=True (--previous)."
         )
         raise CheckpointError(
             f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}"
@@ -237,15 +250,14 @@ def _packed(state: dict[str, Any], *, check: bool) -> bytes:
         except pickle.UnpicklingError as error:
             raise ModelError(
                 "the state of model, optimizer, scheduler or policy holds more than tensors and plain "
-                "values, so a checkpoint of "
-                f"it could not be loaded safely ({str(error).splitlines()[0]}). Keep such objects out of "
-                "state_dict()."
+                f"values, so its checkpoint could not be loaded safely ({str(error).splitlines()[0]}). Keep "
+                "such objects out of state_dict()."
             ) from error
     return buffer.getvalue()
 
 
 def _unpacked(path: Path) -> dict[str, Any] | None:
-    """The state, or None where the file is not what was saved under its name."""
+    """The saved state, or None where the file does not match the checksum in its name."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -1,5 +1,4 @@
-"""Whether the parts that a Trainer is given fit together: what does not is refused before anything is
-spent."""
+"""Checks that the parts of a Trainer fit together, before any budget is spent."""
 
 from __future__ import annotations
 
@@ -16,28 +15,30 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.ledger import Ledger
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import Policy, check_settings
 
 
 def check_kinds(
     model: object, train: object, policy: object, ledger: object, budget: object, callbacks: object
 ) -> None:
-    """Refuses an argument of another kind than the Trainer expects."""
+    """Refuses arguments of another kind that are easily mistaken for the right one.
+
+    Raises:
+        ModelError, DataError, SettingError, PolicyError: names the argument and what was expected.
+    """
     if not isinstance(model, nn.Module):
         raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
     if isinstance(train, DataLoader):
         raise DataError(
-            "train is a DataLoader, whose batches are no Poisson samples; pass its dataset (loader.dataset)."
+            "train is a DataLoader, whose batches are not Poisson samples; pass its dataset (loader.dataset)."
         )
-    by_place = hasattr(train, "__len__") and hasattr(train, "__getitem__")
-    if isinstance(train, IterableDataset) or not (by_place or isinstance(train, GroupedDataset)):
+    by_index = hasattr(train, "__len__") and hasattr(train, "__getitem__")
+    if isinstance(train, IterableDataset) or not (by_index or isinstance(train, GroupedDataset)):
         raise DataError(
             f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
-            "__len__ and __getitem__: "
-            "a Poisson sample takes examples by their places."
+            "__len__ and __getitem__: a Poisson sample takes examples by index."
         )
-    if not isinstance(policy, Policy):
-        raise SettingError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
+    check_settings(policy)
     if not isinstance(ledger, Ledger | None):
         raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
     if not isinstance(budget, PrivacyBudget | None):
@@ -53,14 +54,13 @@ def check_kinds(
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
-    """K: the dataset's own, or what was given for a torch Dataset; None where neither says and the method
-    needs none."""
+    """K: the dataset's own, or as given for a torch Dataset; None where it is unknown and the method needs
+    none."""
     if isinstance(train, GroupedDataset):
         if num_groups not in (None, train.num_groups):
             raise SettingError(
                 f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out "
-                "for a "
-                "GroupedDataset."
+                "for a GroupedDataset."
             )
         return train.num_groups
     if num_groups is not None:
@@ -68,14 +68,14 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
     elif policy.needs_groups:
         raise SettingError(
             f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
-            "there are; "
-            "give num_groups=..., which is public."
+            "there are; give num_groups=..., which is public."
         )
     return num_groups
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """The optimizer moves what the model trains, one step for each gradient."""
+    """Refuses an optimizer that does not hold all parameters the model trains, or takes several gradients a
+    step."""
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise SettingError(
             f"optimizer={optimizer!r}; expected a torch optimizer, such as "
@@ -92,28 +92,25 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if trained and len(left) == len(trained):
         raise SettingError(
             "the optimizer holds no parameter of the model; make it from model.parameters(), after "
-            "make_compatible or any "
-            "other call that gives another model."
+            "make_compatible or any other call that returns a new model."
         )
     if left:
         raise SettingError(
             f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: "
-            "their gradients would be "
-            "clipped and noised for nothing. Make the optimizer after the last change to the model, or "
-            "freeze those "
-            "(requires_grad_(False))."
+            "their gradients would be clipped and noised for nothing. Make the optimizer after the last "
+            "change to the model, or freeze those (requires_grad_(False))."
         )
 
 
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """The scheduler moves this optimizer's rate, once after each of so many steps."""
+    """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within the next `steps`
+    steps."""
     if scheduler is None:
         return
     if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
-            "ReduceLROnPlateau follows a figure that is measured, and the Trainer steps a scheduler without "
-            "one; step it in a "
-            "callback's after_epoch, with a figure of public or test data."
+            "ReduceLROnPlateau follows a measured figure, and the Trainer steps a scheduler without one; "
+            "step it in a callback's after_epoch, with a figure of public or test data."
         )
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise SettingError(
@@ -127,6 +124,5 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
     if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
         raise SettingError(
             f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the "
-            f"plan has {steps}; give "
-            "it those (total_steps)."
+            f"plan has {steps}; set its total_steps to cover them."
         )

@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal."""
+"""ProgressBar: progress of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class ProgressBar(Callback):
-    """A bar with the time left and epsilon so far, on the terminal."""
+    """Shows steps, time left and epsilon so far on the terminal.
+
+    Example:
+        >>> import equidp
+        >>> callbacks = [equidp.ProgressBar()]
+    """
 
     _progress: Progress | None = None
 
@@ -34,7 +39,7 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def after_step(self, trainer: Trainer) -> None:
-        if self._progress is None:  # in a loop of one's own
+        if self._progress is None:  # in your own loop, without fit
             self.before_training(trainer)
         assert self._progress is not None
         epsilon = f"<= {trainer.epsilon_so_far(trainer.steps_done):.3g} at delta {trainer.delta:g}"

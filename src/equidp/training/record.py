@@ -1,4 +1,4 @@
-"""The run's record: an append-only table of what happened, which metrics, reports and plots read."""
+"""RunRecord: an append-only table of a run's figures, which metrics, reports and plots read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from equidp.errors import DataError
 
 
 class RunRecord:
-    """Rows of figures, in the order in which they came, and the settings they came from.
+    """Rows of figures in the order they were appended, and the settings of the run.
 
-    By default rows hold released values and figures of test data only: nothing of the training data that
+    By default rows hold released values and figures of test data: nothing about the training data that
     epsilon does not cover.
 
     Args:
         settings: plain values (numbers, strings, lists) that describe the run.
         rows: rows of an earlier part of the run.
+
+    Example:
+        >>> import equidp
+        >>> record = equidp.RunRecord({"method": "dpsgd"})
+        >>> record.append({"epoch": 1, "group": "a", "accuracy": 0.5})
+        >>> record.table()["accuracy"].tolist()
+        [0.5]
     """
 
     def __init__(
@@ -32,6 +39,7 @@ class RunRecord:
         self._rows: list[dict[str, Any]] = [dict(row) for row in rows]
 
     def append(self, row: Mapping[str, Any]) -> None:
+        """Adds one row."""
         self._rows.append(dict(row))
 
     def table(self) -> pd.DataFrame:
@@ -48,7 +56,11 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RunRecord:
-        """Reads what `save` wrote."""
+        """The record in a file that `save` wrote.
+
+        Raises:
+            DataError: the file is missing, damaged or of another kind.
+        """
         try:
             table = pd.read_parquet(path)
             settings = json.loads(table.attrs["settings"])

@@ -1,4 +1,4 @@
-"""Callbacks: the only way to watch a run. They read; the guarantee does not depend on them."""
+"""EpochRecorder: figures of each group after each epoch, from test data and releases."""
 
 from __future__ import annotations
 
@@ -18,17 +18,35 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class EpochRecorder(Callback):
-    """Writes figures of each group into a record after each epoch: of test data and releases, never of the
+    """Appends figures of each group to a record after each epoch: of test data and releases, never of
     training data.
 
-    Gradient figures (norms, share clipped, norm of the mean gradient) are those of a sample of the test data
-    under the current model and policy; an example counts as clipped when its weight is below that of a
-    vanishing gradient of its group.
+    Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
+        clipping_bound,
+    scale, scale_name, epsilon. Gradient figures are those of a sample of the test data under the current
+    model and policy; an example counts as clipped when its weight is below that of a vanishing gradient of
+    its group.
 
     Args:
-        record: where the rows go.
-        test: what is measured.
-        gradient_examples: how many test examples of each group gradients are taken of, at most.
+        record: receives the rows.
+        test: the test data.
+        gradient_examples: largest number of test examples per group to take gradients of.
+
+    Example:
+        >>> import torch, equidp
+        >>> x = torch.randn(64, 3)
+        >>> data = equidp.GroupedDataset(
+        ...     x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes")
+        ... )
+        >>> model = torch.nn.Linear(3, 2)
+        >>> record = equidp.RunRecord()
+        >>> trainer = equidp.Trainer(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=32,
+        ...     steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[equidp.EpochRecorder(record, data)],
+        ... )
+        >>> run = trainer.fit()
+        >>> record.table()["group"].tolist()
+        ['a', 'b']
     """
 
     def __init__(self, record: RunRecord, test: GroupedDataset, *, gradient_examples: int = 200) -> None:
@@ -40,7 +58,7 @@ class EpochRecorder(Callback):
         ]
 
     def before_training(self, trainer: Trainer) -> None:
-        # While nothing is spent, should the model be one that has no metrics.
+        # Before any budget is spent: a model whose outputs have no metrics.
         check_outputs(predict(trainer.model, self.test.inputs[:1]), self.test.targets)
 
     def after_epoch(self, trainer: Trainer) -> None:
@@ -88,7 +106,7 @@ class EpochRecorder(Callback):
 
 
 def _released_figures(released: dict[str, Tensor], group: int) -> dict[str, Any]:
-    """The clipping bound of the group and, if the policy has one, its further scale (Z or theta)."""
+    """The group's clipping bound and, where the policy has one, its second scale (Z or theta)."""
     figures = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
     bound = figures.pop("clipping_bound", math.nan)
     name, scale = next(iter(figures.items()), ("", math.nan))
