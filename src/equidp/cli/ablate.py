@@ -42,8 +42,8 @@ def ablate_command(
 ) -> None:
     """Train without noise and with one error of clipping at a time: magnitude, direction, both, none.
 
-    No run is private. It shows which error hurts a group more over a whole training (Esipova et al.,
-    Table 1).
+    Shows which error hurts a group more over a whole training (Esipova et al., Table 1).
+    No run is private.
     """
     if json_file is not None:
         check_writable(json_file, data)

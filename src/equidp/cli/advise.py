@@ -72,8 +72,8 @@ def advise_command(
 ) -> None:
     """Recommend method, clipping bound, noise, batch size and epochs for a target epsilon, with reasons.
 
-    Reads the private data once, through noise, and says what that cost; the recommended noise makes up
-    for it.
+    Reads the private data once, through noise, and says what that cost.
+    The recommended noise makes up for it.
     """
     if wanted.public is not None and wanted.profile_epsilon:
         given = f"--public {wanted.public} and --profile-epsilon {wanted.profile_epsilon:g}"

@@ -19,6 +19,7 @@ from cyclopts import (
     CycloptsError,
     Parameter,
     UnknownCommandError,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 from cyclopts.config import Dict, Toml
@@ -148,6 +149,8 @@ def main() -> None:
     except UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))
         fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
+    except UnknownOptionError as error:
+        fail(f"{error} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except (CycloptsError, EquidpError) as error:
         fail(str(error))
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough

@@ -107,8 +107,8 @@ def compare_command(
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
-    Samples and noise come from seeds, so that methods are compared fairly: the models are for choosing a
-    method, not for release.
+    Samples and noise come from seeds, so that methods are compared fairly.
+    The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
     if results.include_sensitive and not (release.individual and report):

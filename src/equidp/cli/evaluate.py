@@ -45,7 +45,8 @@ def evaluate_command(
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
-    Intervals treat the test examples as a sample; they do not say what another training run would give.
+    Intervals treat the test examples as a sample.
+    They do not say what another training run would give.
     """
     if json_file is not None:
         check_writable(json_file, run, test, reference)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted_steps
+from equidp.runs.layout import read_config
 
 app = App(name="ledger", help="Explain what a run or a budget has spent.")
 _DELTAS = (1e-5, 1e-6, 1e-7)
@@ -84,9 +85,8 @@ def _session(blocks: list[Spent]) -> list[str]:
 
 
 def _delta_of_run(path: Path) -> float | None:
-    """Of the run whose ledger this is, where it lies in the run's folder."""
+    """The delta of the run in whose folder a ledger lies; None where it lies elsewhere."""
     try:
-        content = json.loads((path.parent / "config.json").read_text())
-        return float(content["config"]["plan"]["delta"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_config(path.parent)[1].delta
+    except DataError:
         return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,13 +138,12 @@ def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> No
 
 def typed_again(options: Any) -> list[str]:
     """The options that differ from their defaults, as a command line has them."""
-    typed = []
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if isinstance(value, tuple):
-            line = io.StringIO()
-            csv.writer(line).writerow(value)
-            value = line.getvalue().strip()
-        if getattr(options, field.name) != field.default:
-            typed.append(f"--{field.name.replace('_', '-')}={value}")
-    return typed
+    return [
+        f"--{field.name.replace('_', '-')}={_joined(value) if isinstance(value, tuple) else value}"
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != field.default
+    ]
+
+
+def _joined(values: tuple[str, ...]) -> str:
+    return ",".join(f'"{value}"' if "," in value else value for value in values)

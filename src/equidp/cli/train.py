@@ -109,8 +109,8 @@ def train_command(
 ) -> None:
     """Train one model privately and write its model card.
 
-    Samples and noise come from the operating system. After Ctrl-C, SIGTERM or a crash, --resume continues
-    the run.
+    Samples and noise come from the operating system.
+    After Ctrl-C, SIGTERM or a crash, --resume continues the run.
     """
     if resumed.resume is not None:
         folder = resumed.resume
