@@ -1,8 +1,7 @@
-"""Accuracy and loss of every group after whole runs, with one engine and with the other (same_figures.py).
+"""Compares accuracy and loss of every group after whole runs with each engine (called by same_figures.py).
 
-The engines add the same products in another order. In float64 that is far below what any figure shows. In
-float32 a network's run may differ from its twin, as two runs of one engine do on machines that add in another
-order; so both are printed.
+The engines add the same products in a different order. In float64 no figure shows it. In float32 a network's
+runs may differ, as they do between two machines that add in different orders; so both are printed.
 """
 
 from __future__ import annotations
