@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from operator import is_
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -123,38 +125,59 @@ def check_settings(policy: object) -> None:
                 f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep "
                 "tensors in the state."
             )
-    for (owner, field), value in attributes(policy).items():
-        if owner is not None and not (hasattr(value, "__get__") or isinstance(value, _CONSTANT)):
-            raise PolicyError(
-                f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected "
-                "a number, a "
-                "text or a tuple. Keep what changes in the state."
-            )
+    for owner in _holders(policy):
+        for field, value in vars(owner).items():
+            constant = hasattr(value, "__get__") or isinstance(value, _CONSTANT)
+            if not constant and not field.startswith(("__", "_abc_")):
+                raise PolicyError(
+                    f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected "
+                    "a number, a text or a tuple. Keep what changes in the state."
+                )
 
 
-def attributes(policy: Policy) -> dict[tuple[type | None, str], object]:
-    """What the policy (None) and its classes hold, by holder and name: what must stay as it is while it is
-    used."""
-    own = {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
-    held: list[tuple[type | None, Any]] = [(None, {**vars(policy), **own})]
-    held += [(owner, vars(owner)) for owner in type(policy).__mro__ if owner not in (ABC, object)]
-    return {
-        (owner, name): value
-        for owner, values in held
-        for name, value in values.items()
-        if not name.startswith(("__", "_abc_"))
-    }
+Held = tuple[tuple[Mapping[str, object], tuple[object, ...]], ...]
+"""Namespaces of a policy and its classes, each with the values that it held."""
 
 
-def check_unchanged(policy: Policy, before: dict[tuple[type | None, str], object]) -> None:
-    """Refuses a policy that holds anything else than `attributes` told before.
+def attributes(policy: Policy) -> Held:
+    """What the policy and its classes hold now, and must hold as long as the policy is used."""
+    own = {each.name for each in fields(policy)} - vars(policy).keys()  # type: ignore[arg-type]
+    slots = ((_Slots(policy, tuple(own)),) if own else ()) + (vars(policy),)
+    return tuple((held, tuple(held.values())) for held in (*slots, *map(vars, _holders(policy))))
+
+
+def check_unchanged(policy: Policy, before: Held) -> None:
+    """Refuses a policy that holds anything else than `attributes` found before.
 
     Raises:
         PolicyError: a rule wrote to the policy or its class.
     """
-    now = attributes(policy)
-    if now.keys() != before.keys() or any(value is not before[key] for key, value in now.items()):
-        raise PolicyError(f"{type(policy).__name__} changed its settings; keep what changes in the state.")
+    for held, values in before:
+        if len(held) != len(values) or not all(map(is_, held.values(), values)):
+            raise PolicyError(
+                f"{type(policy).__name__} changed its settings; keep what changes in the state."
+            )
+
+
+class _Slots(Mapping[str, object]):
+    """Fields of an object that has slots for them."""
+
+    def __init__(self, holder: object, names: tuple[str, ...]) -> None:
+        self._holder, self._names = holder, names
+
+    def __getitem__(self, name: str) -> object:
+        return getattr(self._holder, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _holders(policy: Policy) -> Iterator[type]:
+    """The policy's classes, which could hold state too."""
+    return (owner for owner in type(policy).__mro__ if owner not in (ABC, object))
 
 
 def check_state(policy: Policy, state: object) -> None:

@@ -122,7 +122,7 @@ class PrivateStep:
         state = policy.init(Setting(num_groups, self.expected_batch_size, event.noise_multiplier))
         check_state(policy, state)
         self.state: Any = copied(state)
-        self._attributes = attributes(policy)
+        self._held = attributes(policy)
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
@@ -212,7 +212,7 @@ class PrivateStep:
         rows = example_rows(self.policy, self.state, *((norms, groups) if len(norms) else made_up))[
             : len(norms)
         ]
-        check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
+        check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
         released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=self.randomness)
         state = self.policy.update(copied(self.state), released.to(torch.float32))
@@ -226,7 +226,7 @@ class PrivateStep:
         _, _, groups, indices = part
         norms = measured.norms.detach()
         weights = example_weights(self.policy, self.state, norms, groups)
-        check_unchanged(self.policy, self._attributes)
+        check_unchanged(self.policy, self._held)
         limits = self._limits(indices, norms)
         measured.weighted_sum(
             capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
@@ -243,7 +243,7 @@ class PrivateStep:
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
-        check_unchanged(self.policy, self._attributes)
+        check_unchanged(self.policy, self._held)
         sensitivity = float(self.policy.sensitivity(copied(self.state)))
         if math.isinf(sensitivity) and sensitivity > 0 and self.event.noise_multiplier == 0:
             return sensitivity
