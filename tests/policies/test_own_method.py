@@ -123,12 +123,12 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
     comparison = equidp.compare(
-        Toys(), methods=["mine"], seeds=2, plan=plan(), directory=tmp_path / f"runs-{jobs}", jobs=jobs
+        Toys(), methods=["mine"], seeds=1, plan=plan(), directory=tmp_path / f"runs-{jobs}", jobs=jobs
     )
     epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
-    assert len(comparison.results[comparison.results["method"] == "mine"]) == 2 * 3
+    assert len(comparison.results[comparison.results["method"] == "mine"]) == 3
     assert set(epochs["clipping_bound"]) == {0.5**4}
-    assert len(list((tmp_path / f"runs-{jobs}").glob("*.parquet"))) == 4
+    assert len(list((tmp_path / f"runs-{jobs}").glob("*.parquet"))) == 2
 
 
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
@@ -138,6 +138,7 @@ def test_the_estimator_trains_it(own):
         epsilon=5.0,
         method="mine",
         method_settings={"shrinkage": 0.5},
+        accountant="rdp",
         epochs=1,
         batch_size=30,
         random_state=0,

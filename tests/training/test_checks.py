@@ -76,7 +76,7 @@ def test_optimizers_that_would_not_train_the_model():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "follows a figure that is measured"),
+        (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "follows a measured figure"),
         (lambda optimizer: lr_scheduler.StepLR, "expected a scheduler made for the optimizer"),
         (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "made for another optimizer"),
         (

@@ -523,7 +523,7 @@ def test_a_finished_ledger_and_a_fresh_model_are_no_run():
     trainer = make_trainer(ledger=ledger)
     trainer.fit()
     assert trainer.fit().model is trainer.model  # that is done
-    with pytest.raises(SettingError, match="this Trainer took none of them; restore the model"):
+    with pytest.raises(SettingError, match=r"this Trainer took none\. Restore the model"):
         make_trainer(ledger=ledger).fit()
 
 

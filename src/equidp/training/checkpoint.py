@@ -60,8 +60,8 @@ class Checkpoints(Callback):
         >>> model = torch.nn.Linear(3, 2)
         >>> checkpoints = equidp.Checkpoints(tempfile.mkdtemp())
         >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=32,
-        ...     steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[checkpoints],
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     batch_size=32, steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[checkpoints],
         ... )
         >>> run = trainer.fit()
         >>> checkpoints.steps_kept()

@@ -46,7 +46,10 @@ def check_kinds(
             f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, "
             "delta=1e-6)."
         )
-    if not (isinstance(callbacks, Sequence) and all(hasattr(each, "after_step") for each in callbacks)):
+    watching = isinstance(callbacks, Sequence) and all(
+        hasattr(each, "after_step") and not isinstance(each, type) for each in callbacks
+    )
+    if not watching:
         raise SettingError(
             f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
             "[equidp.ProgressBar()]."

@@ -22,10 +22,9 @@ class EpochRecorder(Callback):
     training data.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
-        clipping_bound,
-    scale, scale_name, epsilon. Gradient figures are those of a sample of the test data under the current
-    model and policy; an example counts as clipped when its weight is below that of a vanishing gradient of
-    its group.
+    clipping_bound, scale, scale_name, epsilon. Gradient figures are those of a sample of the test data under
+    the current model and policy; an example counts as clipped when its weight is below that of a vanishing
+    gradient of its group.
 
     Args:
         record: receives the rows.
@@ -41,8 +40,9 @@ class EpochRecorder(Callback):
         >>> model = torch.nn.Linear(3, 2)
         >>> record = equidp.RunRecord()
         >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=32,
-        ...     steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[equidp.EpochRecorder(record, data)],
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     batch_size=32, steps=2, noise_multiplier=2.0, delta=1e-3,
+        ...     callbacks=[equidp.EpochRecorder(record, data)],
         ... )
         >>> run = trainer.fit()
         >>> record.table()["group"].tolist()
