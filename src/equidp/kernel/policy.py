@@ -130,8 +130,8 @@ def check_settings(policy: object) -> None:
             constant = hasattr(value, "__get__") or isinstance(value, _CONSTANT)
             if not constant and not field.startswith(("__", "_abc_")):
                 raise PolicyError(
-                    f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; expected "
-                    "a number, a text or a tuple. Keep what changes in the state."
+                    f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; "
+                    "expected a number, a text or a tuple. Keep what changes in the state."
                 )
 
 
