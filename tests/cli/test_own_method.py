@@ -13,7 +13,10 @@ from support.command import people
 __all__ = ["people"]  # a fixture
 
 OWN = '''
-"""Clips like DP-SGD, at a bound that is a multiple of another."""
+"""A method that clips at a multiple of a bound, and a program that runs commands with it."""
+import contextlib
+import io
+import json
 import sys
 from dataclasses import dataclass
 
@@ -24,10 +27,10 @@ from equidp.policies.setting import setting
 
 
 @dataclass(frozen=True)
-class Doubled(Policy):
+class Multiple(Policy):
     half_bound: float = setting(0.5, "Half of the clipping bound.")
     times: int = setting(2, "Multiple of that half.")
-    tight: bool = setting(False, "Whether to clip to the half alone.")
+    tight: bool = setting(False, "Whether to clip at the half itself.")
 
     def init(self, setting):
         return NoState()
@@ -39,72 +42,93 @@ class Doubled(Policy):
         return self.half_bound * (1 if self.tight else self.times)
 
 
-METHODS["doubled"] = Method(Doubled, "clips at a multiple of a bound")
-main()
+METHODS["multiple"] = Method(Multiple, "clips at a multiple of a bound")
+ended = []
+for arguments in json.load(sys.stdin):
+    sys.argv, out, err = ["equidp", *arguments], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            ended.append([end.code or 0, out.getvalue(), " ".join(err.getvalue().split())])
+json.dump(ended, sys.stdout)
 '''
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "40", "--epochs", "1")
+ONCE = ("--half-bound", "2", "--tight", "--seeds", "1", "--jobs", "1")
+COMMANDS = {
+    "listed": ("methods", "multiple", "--json"),
+    "shown": ("methods", "multiple"),
+    "train": (
+        "train",
+        *TABLE,
+        "--config",
+        "own.toml",
+        "--method",
+        "multiple",
+        "--times",
+        "4",
+        "--out",
+        "run",
+    ),
+    "compare": ("compare", *TABLE, *ONCE, "--methods", "multiple", "--json", "c.json"),
+    "ablate": ("ablate", *TABLE, *ONCE, "--method", "multiple", "--errors", "both"),
+    "ignored": ("train", *TABLE, "--method", "dpsgd", "--epsilon", "3", "--times", "3", "--dry-run"),
+    "mistyped": ("train", *TABLE, "--method", "multiple", "--half-bond", "3"),
+}
+
+
+def called(program: str, commands: list, folder) -> list:
+    """Runs commands in one process: (exit code, standard output, standard error) of each."""
+    (folder / "own.py").write_text(program)
+    given = json.dumps(commands)
+    done = subprocess.run([sys.executable, "own.py"], cwd=folder, capture_output=True, text=True, input=given)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def own(people):
-    """Runs a user's script, which adds a method and calls the command line."""
-    (people / "own.py").write_text(OWN)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        done = subprocess.run(
-            [sys.executable, "own.py", *arguments], cwd=people, capture_output=True, text=True
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    return run
+def ended(people):
+    (people / "own.toml").write_text("half-bound = 0.25\ntimes = 9\nnoise-multiplier = 2\n")
+    return dict(zip(COMMANDS, called(OWN, list(COMMANDS.values()), people), strict=True))
 
 
-def test_its_settings_are_listed_with_defaults_and_meaning(own):
-    listed = json.loads(own("methods", "doubled", "--json").stdout)
-    assert listed == {
+def test_its_settings_are_listed_with_defaults_and_meaning(ended):
+    assert json.loads(ended["listed"][1]) == {
         "half_bound": {"default": 0.5, "help": "Half of the clipping bound."},
         "times": {"default": 2, "help": "Multiple of that half."},
-        "tight": {"default": False, "help": "Whether to clip to the half alone."},
+        "tight": {"default": False, "help": "Whether to clip at the half itself."},
     }
-    shown = own("methods", "doubled").stdout
-    assert "clips at a multiple of a bound" in shown
-    assert "--half-bound" in shown
+    assert "clips at a multiple of a bound" in ended["shown"][1]
+    assert "--half-bound" in ended["shown"][1]
 
 
-def test_they_are_options_of_train_and_keys_of_its_file(own, people):
-    (people / "own.toml").write_text("half-bound = 0.25\ntimes = 9\nnoise-multiplier = 2\n")
-    done = own("train", *TABLE, "--config", "own.toml", "--method", "doubled", "--times", "4", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    content = json.loads((people / "run" / "config.json").read_text())
-    assert content["plan"]["policy"] == {**content["plan"]["policy"], "half_bound": 0.25, "times": 4}
+def test_they_are_options_of_train_and_keys_of_its_file(ended, people):
+    code, _, err = ended["train"]
+    assert code == 0, err
+    policy = json.loads((people / "run" / "config.json").read_text())["plan"]["policy"]
+    assert (policy["half_bound"], policy["times"], policy["tight"]) == (0.25, 4, False)
 
 
-def test_they_are_options_of_compare_and_ablate(own, people):
-    common = (*TABLE, "--half-bound", "2", "--tight", "--seeds", "1", "--jobs", "1")
-    done = own("compare", *common, "--methods", "doubled", "--json", "c.json")
-    assert done.returncode == 0, done.stderr
-    assert "doubled" in (people / "c.json").read_text()
-    done = own("ablate", *common, "--method", "doubled", "--errors", "both")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("command", ["compare", "ablate"])
+def test_they_are_options_where_methods_are_compared(ended, command):
+    code, out, err = ended[command]
+    assert code == 0, err
+    assert "multiple" in out
 
 
-def test_a_method_that_does_not_take_them_says_so(own):
-    done = own("train", *TABLE, "--method", "dpsgd", "--epsilon", "3", "--times", "3", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "--times is a setting of doubled; dpsgd ignores it." in done.stderr
+def test_a_method_that_does_not_take_them_says_so(ended):
+    code, _, err = ended["ignored"]
+    assert "--times is a setting of multiple; dpsgd ignores it." in err
+    assert code == 0, err
 
 
-def test_a_mistyped_setting_gets_the_closest_name(own):
-    done = own("train", *TABLE, "--method", "doubled", "--half-bond", "3")
-    assert done.returncode == 2
-    assert "Did you mean --half-bound?" in done.stderr
+def test_a_mistyped_setting_gets_the_closest_name(ended):
+    code, _, err = ended["mistyped"]
+    assert code == 2
+    assert "Did you mean --half-bound?" in err
 
 
-def test_a_setting_named_as_an_option_is_refused(own, people):
-    (people / "clash.py").write_text(OWN.replace("times", "seed"))
-    done = subprocess.run(
-        [sys.executable, "clash.py", "train", "digits"], cwd=people, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "two options --seed: one is a setting of a method; rename that setting" in done.stderr
+def test_a_setting_named_as_an_option_is_refused(people):
+    ((code, _, err),) = called(OWN.replace("times", "seed"), [("train", "digits")], people)
+    assert code == 2
+    assert "two options --seed: one is a setting of a method; rename that setting" in err
