@@ -1,4 +1,4 @@
-"""What `equidp advise` recommends, and what it gives beside other methods at the same settings and epsilon.
+"""What `equidp advise` recommends, and its accuracy beside other methods at the same settings and epsilon.
 
 EQUIDP_DATA=... python benchmarks/advice.py adult
 """

@@ -1,4 +1,4 @@
-"""Who trains: each gives a function that takes one whole step on one batch, noise and optimizer included."""
+"""Contenders. Each makes a function that takes one whole step on one batch, noise and optimizer included."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import equidp
-from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.kernel.loop import Batch
 
@@ -23,9 +22,9 @@ Step = Callable[[], object]
 Batches = tuple[Tensor, Tensor, Tensor]
 
 POLICIES: dict[str, Callable[[], equidp.Policy]] = {
-    "dpsgd": lambda: equidp.DPSGD(1.0),
-    "dpsgd-f": lambda: equidp.DPSGDF(1.0, 2),
-    "global-adapt": lambda: equidp.GlobalAdapt(1.0, initial_bound=10.0),
+    "dpsgd": lambda: equidp.DPSGD(clipping_bound=1.0),
+    "dpsgd-f": lambda: equidp.DPSGDF(clipping_bound=1.0),
+    "global-adapt": lambda: equidp.GlobalAdapt(clipping_bound=1.0, initial_bound=10.0),
 }
 
 
@@ -57,7 +56,7 @@ def trainer_of(
     return equidp.Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=0.01),
-        GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=names),
+        equidp.GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=names),
         policy=POLICIES[policy](),
         batch_size=batch_size or len(inputs),
         delta=1e-6,
@@ -78,17 +77,17 @@ def ours(
 
 
 def repeated(trainer: equidp.Trainer, batch: Batch) -> Step:
-    """A step on the same batch each time, which a Trainer refuses: nothing is protected here."""
+    """Returns a step on the same batch each time, which a Trainer refuses, since it protects nobody."""
 
     def step() -> None:
-        trainer._sample = batch.indices
+        trainer._loop._sample = batch.indices
         trainer.step(batch)
 
     return step
 
 
 def norms_alone(model: nn.Module, batch: Batches) -> Step:
-    """What a pass for accounting or diagnostics costs."""
+    """Returns a pass over norms alone, as accounting and diagnostics take it."""
     trainer = trainer_of(model, batch, "dpsgd")
     return lambda: dataset_norms(trainer.engine, *batch[:2])
 
@@ -109,7 +108,7 @@ def opacus(model: nn.Module, batch: Batches, mode: str) -> Step:
 def opacus_parts(
     model: nn.Module, loader: DataLoader, mode: str, *, poisson: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable, DataLoader]:
-    """Opacus as its guides say, in one of its four modes: hooks, functorch, fast gradient clipping, ghost."""
+    """Sets up Opacus as its guides do, in one of the modes of `OPACUS`."""
     device = next(model.parameters()).device
     fixed = ModuleValidator.fix(model).to(device)
     loss = nn.CrossEntropyLoss()
@@ -153,7 +152,7 @@ CONTENDERS: dict[str, Callable[[nn.Module, Batches], Step]] = {
 
 
 def steps_for(subject: Subject, device: torch.device) -> tuple[dict[str, Step], dict[str, str]]:
-    """A step of each contender that can train the subject, and why the others cannot."""
+    """Returns a step of each contender that can train the subject, and why the others cannot."""
     batch = tuple(tensor.to(device) for tensor in subject.batch())
     steps, refused = {}, {}
     for name, make in CONTENDERS.items():

@@ -1,10 +1,9 @@
-"""What diagnosing one step costs: LeNet of 431,080 parameters, two groups, as many examples as MNIST with 500
-eights.
+"""The cost of diagnosing one step: LeNet of 431,080 parameters, two groups, and MNIST's size with 500 eights.
 
     python benchmarks/diagnostics.py [--examples 54649] [--rounds 3]
 
-Times are of the processor, on one thread, so that other work on the machine counts little. Inputs are drawn:
-what they hold does not change what a diagnosis costs, since the number of vectors is fixed here.
+Times are processor time on one thread, so that other work on the machine matters little. Inputs are random:
+their values do not change the cost of a diagnosis, since the number of vectors is fixed here.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     data = drawn(chosen.examples)
     model = MODELS["lenet"]((1, 28, 28), 10).to(memory_format=torch.channels_last)
-    step, policy = training_step(model, data), equidp.DPSGD(1.0)
+    step, policy = training_step(model, data), equidp.DPSGD(clipping_bound=1.0)
 
     def diagnosis(effort: Effort) -> Callable[[], object]:
         given = {"batch_size": BATCH_SIZE, "learning_rate": 0.01, "noise_multiplier": 0.8}
@@ -59,7 +58,7 @@ def main() -> None:
     print(f"training step: {1000 * seconds(step):.0f} ms, peak {step_memory / 2**20:.0f} MiB")
     for name, effort in SETTINGS.items():
         ratios = [seconds(diagnosis(effort), 1) / seconds(step) for _ in range(chosen.rounds)]
-        # Vectors come one after another: how many there are does not change the peak.
+        # Vectors are drawn one after another, so their number does not change the peak.
         few = replace(effort, trace_vectors=2, gradient_examples=2000)
         memory = peak_bytes(diagnosis(few)) + resting
         print(
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def drawn(examples: int) -> equidp.GroupedDataset:
-    """Images of noise; 500 examples in the second group."""
+    """Returns images of noise; 500 examples are in the second group."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(examples, 1, 28, 28, generator=generator)
     targets = torch.randint(0, 10, (examples,), generator=generator)
@@ -80,12 +79,12 @@ def drawn(examples: int) -> equidp.GroupedDataset:
 
 
 def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callable[[], object]:
-    """A private step of DP-SGD, noise and optimizer included, on one batch."""
+    """Returns a private step of DP-SGD, noise and optimizer included, on one batch."""
     trainer = equidp.Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=0.0),
         data,
-        policy=equidp.DPSGD(1.0),
+        policy=equidp.DPSGD(clipping_bound=1.0),
         batch_size=BATCH_SIZE,
         steps=100_000,
         noise_multiplier=0.8,
@@ -97,7 +96,7 @@ def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callab
 
 
 def seconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Of the processor."""
+    """Returns processor time of one repeat."""
     if repeats > 1:
         work()
     start = time.process_time()

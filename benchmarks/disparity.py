@@ -1,18 +1,16 @@
-"""Where the disparity between classes 2 and 8 comes from on MNIST, in Esipova et al.'s setting (their figure
-12).
+"""Where the disparity between classes 2 and 8 comes from on MNIST, as in Esipova et al., figure 12.
 
     EQUIDP_DATA=... python benchmarks/disparity.py [--epochs 12] [--methods dpsgd,global-adapt] \\
         [--out disparity.json]
 
-Reads private data freely: for research on public data. Group gradients are of 1,000 examples of each class,
-and Hessian products of 64, drawn anew for each.
+Reads raw data without noise: for research on public data. Group gradients are of 1,000 examples of each
+class, and Hessian products of 64, drawn anew for each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +21,9 @@ import torch
 from matplotlib.figure import Figure
 
 from equidp import Diagnostics, Effort, Plan, default_plan
-from equidp.comparison.grid import RunSpec, split
+from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 DATA = "mnist-esipova"
 EVERY = 426  # steps; two epochs
@@ -36,21 +34,18 @@ SHOWN = ("direction", "magnitude", "direction_alternative", "magnitude_alternati
 def diagnosed(method: str, plan: Plan) -> list[dict[str, float | str]]:
     """One row per diagnosed step and class."""
     torch.set_num_threads(1)
-    source = open_source(DATA)
-    data = split(source, 0)
+    data = split(open_source(DATA), 0)
     diagnostics = Diagnostics(EVERY, ("2", "8"), effort=EFFORT)
-    spec = RunSpec(source, method, plan.for_method(method), "", math.nan, seed=0, engine="ghost")
-    accuracy = (
-        make_trainer(spec, data, (diagnostics,)).fit().metrics(data.test).set_index("group")["accuracy"]
-    )
+    resolved = plan.resolve(method, len(data.train))
+    run = build(resolved, data.train, seed=0, secure=False, callbacks=[diagnostics]).fit()
+    accuracy = run.metrics(data.test).set_index("group")["accuracy"]
     print(f"{method}: accuracy {accuracy['2']:.4f} of class 2, {accuracy['8']:.4f} of class 8", flush=True)
     rows = diagnostics.diagnosis.sensitive_groups.to_dict("records")
     return [{"method": method, **row} for row in rows]
 
 
 def draw(rows: list[dict[str, float | str]], path: Path) -> None:
-    """Curves by class: direction and magnitude, in either split, a column per method; two standard errors on
-    either side."""
+    """Draws direction and magnitude by class in both splits, a column per method, with two standard errors."""
     table = pd.DataFrame(rows)
     methods = list(dict.fromkeys(table["method"]))
     figure = Figure(figsize=(4.6 * len(methods), 6.4))

@@ -20,8 +20,7 @@ Epoch = Callable[[], object]
 
 
 def data() -> tuple[Batches, str]:
-    """Adult's training split where it is at hand, and numbers of the same shape where it is not; and which of
-    them it is."""
+    """Returns Adult's training split, or random numbers of its shape without EQUIDP_DATA, and which it is."""
     if os.environ.get(DATA_VARIABLE):
         train = open_source("adult").split(0).train
         return (train.inputs, train.targets, train.groups), "Adult"

@@ -1,12 +1,11 @@
-"""How good are estimates of individual epsilons, and how good are noisy releases of them? One run on MNIST,
-beside the truth.
+"""The errors of estimated individual epsilons, and of their noisy releases, in one run on MNIST.
 
     EQUIDP_DATA=... python benchmarks/estimates.py [--epochs 10] [--method dpsgd] [--clipping-bound C] \\
         [--out estimates.json]
 
 Norms of `held` examples in every step (exact), of all examples three times an epoch, and of each example when
 it was last drawn. Then, as in Yu et al., Table 2, 20 releases of the mean and of quantiles at (0.1, 1e-5).
-For public data: prints raw values.
+Prints raw values: for public data.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +20,14 @@ import numpy.typing as npt
 import torch
 
 from equidp import Callback, GroupedDataset, IndividualAccountant, Trainer, default_plan
-from equidp.comparison.grid import RunSpec, split
+from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.engines import dataset_norms
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualReport
 from equidp.individual.histories import Histories, individual_epsilons
 from equidp.individual.step_counts import current_shares
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 _QUANTILES = [0.1, 0.3, 0.5, 0.7, 0.9]
 
@@ -82,15 +80,14 @@ def main() -> None:
     parser.add_argument("--clipping-bound", type=float, help="default: the data's plan's")
     parser.add_argument("--out", type=Path, default=Path("estimates.json"))
     chosen = parser.parse_args()
-    source = open_source(chosen.data)
-    data = split(source, 0)
-    plan = replace(default_plan(chosen.data), epochs=chosen.epochs).for_method(chosen.method)
+    data = split(open_source(chosen.data), 0)
+    plan = default_plan(chosen.data).with_changes({"epochs": chosen.epochs})
     if chosen.clipping_bound:
         plan = plan.with_changes({"clipping_bound": chosen.clipping_bound})
     held = HeldExamples(data.train, chosen.held)
     rare, sampled = IndividualAccountant(per_epoch=3), IndividualAccountant("sampled")
-    spec = RunSpec(source, chosen.method, plan, setting="", target_epsilon=0.0, seed=0, engine="ghost")
-    trainer = make_trainer(spec, data, (held, rare, sampled))
+    resolved = plan.resolve(chosen.method, len(data.train))
+    trainer = build(resolved, data.train, seed=0, secure=False, callbacks=[held, rare, sampled])
     trainer.fit()
     exact = individual_epsilons(held.histories, trainer.event, trainer.delta)
     start = time.perf_counter()

@@ -1,5 +1,4 @@
-"""Individual accounting at size: a million examples with 100 times new norms, and what it adds to a step of
-LeNet on MNIST.
+"""The cost of individual accounting: a million examples with 100 updates of their norms, and a step of LeNet.
 
 EQUIDP_DATA=... python benchmarks/individual.py [--examples 1000000] [--updates 100] [--steps 60]
 """
@@ -14,11 +13,11 @@ import numpy as np
 import torch
 
 from equidp import IndividualAccountant, Trainer, default_plan
-from equidp.comparison.grid import RunSpec, split
+from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.individual.histories import Histories, individual_epsilons
 from equidp.kernel.ledger import StepEvent
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 _WARMING_UP = 32
 
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 class TimedAccountant(IndividualAccountant):
-    """Notes how long its part of each step takes."""
+    """Measures how long its part of each step takes."""
 
     def before_training(self, trainer: Trainer) -> None:
         super().before_training(trainer)
@@ -76,15 +75,14 @@ class TimedAccountant(IndividualAccountant):
 
 
 def accounting_share(method: str, steps: int) -> float:
-    """Time of the accountant's part of the steps over that of the whole steps; norms are those of the
-    batches.
+    """Returns the accountant's share of the time of training steps; norms are those of the batches.
 
     Means, because the accountant counts steps together; without the first steps, which warm up.
     """
-    source = open_source("mnist")
+    train = split(open_source("mnist"), 0).train
     accountant = TimedAccountant("sampled")
-    spec = RunSpec(source, method, default_plan("mnist").for_method(method), "", 0.0, 0, "ghost")
-    trainer = make_trainer(spec, split(source, 0), (accountant,))
+    plan = default_plan("mnist").resolve(method, len(train))
+    trainer = build(plan, train, seed=0, secure=False, callbacks=[accountant])
     accountant.before_training(trainer)
     wholes = []
     for batch, _ in zip(trainer.batches(), range(steps), strict=False):

@@ -18,8 +18,7 @@ _TURN_SECONDS = 0.03
 def step_seconds(
     steps: Mapping[str, Step], reference: str, *, rounds: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of a step, and the median over rounds of its ratio to the reference's in the same
-    round."""
+    """Returns median seconds of a step, and the median over rounds of its ratio to the reference."""
     repeats = {name: _repeats(step) for name, step in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
@@ -54,8 +53,7 @@ def _synchronise() -> None:
 
 
 def peak_bytes(step: Step) -> int:
-    """The most that tensors take during one step beyond what lives before it, by the allocators' own
-    events."""
+    """Returns the peak bytes of tensors that a step makes, by the allocators' own events."""
     step()
     gc.collect()
     if torch.cuda.is_available():

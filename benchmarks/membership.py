@@ -1,9 +1,9 @@
-"""Who can be told to have been in the training data? Membership inference by group, with and without privacy.
+"""Membership inference by group, with and without privacy: whose presence in the data can be detected?
 
     python benchmarks/membership.py [--data digits] [--methods sgd,dpsgd,global-adapt] [--shadow-models 16] \\
         [--out membership.csv]
 
-For research on public data: figures follow from raw data.
+Its figures come from raw data: for research on public data.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equidp import DataSplit, GroupedDataset, Plan, default_plan
+from equidp import GroupedDataset, Plan, default_plan
 from equidp.accounting.schedule import default_delta
-from equidp.comparison.grid import RunSpec, split
-from equidp.data import DataSource, open_source
+from equidp.comparison.grid import split
+from equidp.data import open_source
 from equidp.evaluation.membership import sensitive_membership_inference
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 FIGURES = ["success_rate", "auc", "tpr_at_0.1%_fpr", "tpr_at_1%_fpr"]
 
 
-def trained(source: DataSource, method: str, plan: Plan, data: GroupedDataset, seed: int) -> nn.Module:
+def trained(method: str, plan: Plan, data: GroupedDataset, seed: int) -> nn.Module:
     torch.set_num_threads(1)
-    spec = RunSpec(source, method, plan, setting="", target_epsilon=0.0, seed=seed, engine="ghost")
-    return make_trainer(spec, DataSplit(data, data)).fit().model
+    return build(plan.resolve(method, len(data)), data, seed=seed, secure=False).fit().model
 
 
 def main() -> None:
@@ -41,13 +40,12 @@ def main() -> None:
     parser.add_argument("--shadow-models", type=int, default=16)
     parser.add_argument("--out", type=Path, default=Path("membership.csv"))
     chosen = parser.parse_args()
-    source = open_source(chosen.data)
-    data = split(source, 0).train
+    data = split(open_source(chosen.data), 0).train
     base = default_plan(chosen.data)
+    plan = base.with_changes({"delta": base.delta or default_delta(len(data))})
     tables = []
     for method in chosen.methods.split(","):
-        plan = base.with_changes({"delta": base.delta or default_delta(len(data))}).for_method(method)
-        train = partial(trained, source, method, plan)
+        train = partial(trained, method, plan)
         table = sensitive_membership_inference(data, train, shadow_models=chosen.shadow_models)
         tables.append(table.assign(method=method))
         print(f"\n{method}: {chosen.shadow_models} shadow models, members: half of {len(data):,} examples")

@@ -1,9 +1,8 @@
-"""Does evening out accuracy even out privacy? Accuracy and individual epsilon by class, on MNIST with 500
-eights.
+"""Accuracy and individual epsilon by class, on MNIST with 500 eights: does equal accuracy mean equal privacy?
 
     EQUIDP_DATA=... python benchmarks/privacy_by_group.py [--epochs 10] [--data mnist] [--out privacy.json]
 
-Reads private data freely: for research on public data. Norms of all examples are taken once an epoch, so
+Reads raw data without noise: for research on public data. Norms of all examples are taken once an epoch, so
 epsilons are estimates.
 """
 
@@ -19,9 +18,9 @@ import joblib
 import torch
 
 from equidp import IndividualAccountant, Plan, default_plan
-from equidp.comparison.grid import RunSpec, split
+from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.training.build import make_trainer
+from equidp.training.build import build
 
 METHODS = ("dpsgd", "dpsgd-f-code", "global-adapt")
 
@@ -29,13 +28,10 @@ METHODS = ("dpsgd", "dpsgd-f-code", "global-adapt")
 def by_group(source_name: str, method: str, plan: Plan) -> list[dict[str, float | str]]:
     """One row per group: accuracy on the test data and the epsilons of the training data."""
     torch.set_num_threads(1)
-    source = open_source(source_name)
-    data = split(source, 0)
+    data = split(open_source(source_name), 0)
     accountant = IndividualAccountant(per_epoch=1)
-    spec = RunSpec(
-        source, method, plan.for_method(method), setting="", target_epsilon=0.0, seed=0, engine="ghost"
-    )
-    trainer = make_trainer(spec, data, (accountant,))
+    resolved = plan.resolve(method, len(data.train))
+    trainer = build(resolved, data.train, seed=0, secure=False, callbacks=[accountant])
     run = trainer.fit()
     accuracy = run.metrics(data.test).set_index("group")["accuracy"]
     report = accountant.report(trainer, accountant="rdp")

@@ -1,5 +1,4 @@
-"""What is trained: models, and batches of the papers' shapes. Contents do not change what a step costs, so
-they are drawn."""
+"""Models, and batches of the papers' shapes. Inputs are random: values do not change the cost of a step."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ class Subject:
     """One model on one kind of data.
 
     Attributes:
-        make: a fresh model.
+        make: makes a fresh model.
         shape: of one input; None: a row of `TOKENS` tokens.
-        classes: how many.
+        classes: number of classes.
         batch_size: examples in a step.
     """
 
@@ -44,7 +43,7 @@ class Subject:
         return inputs, targets, torch.randint(0, 2, (size,), generator=generator)
 
     def resting_bytes(self) -> int:
-        """What lives between steps: the model and one batch."""
+        """Bytes of the model and one batch, which live between steps."""
         tensors = [*self.make().parameters(), *self.batch()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

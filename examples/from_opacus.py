@@ -1,8 +1,8 @@
-"""Moving from Opacus, line by line: the same logistic regression, once with each.
+"""Moves from Opacus, line by line: the same logistic regression, once with each.
 
-What changes: no PrivacyEngine wraps model, optimizer and loader; the trainer has all three. Batches are
-Poisson samples in both. The loss is per example, so it does not average. Data has a group for each example,
-one for all where there are none.
+What changes: no PrivacyEngine wraps model, optimizer and loader; the trainer takes all three. Batches are
+Poisson samples in both. The loss is per example, so it does not average. Each example has a group; give all
+the same one if there are none.
 
 Run: python examples/from_opacus.py (needs Opacus)
 """
@@ -59,7 +59,7 @@ def with_equidp(train: equidp.GroupedDataset) -> tuple[nn.Module, float]:
         target_epsilon=EPSILON,  # or noise_multiplier
         delta=DELTA,  # target_delta
         epochs=EPOCHS,
-        policy=equidp.DPSGD(BOUND),  # max_grad_norm; another policy is another method
+        policy=equidp.DPSGD(clipping_bound=BOUND),  # max_grad_norm; another policy is another method
         loss=nn.CrossEntropyLoss(reduction="none"),  # one loss per example
     )
     for batch in trainer.batches():  # the two loops; trainer.fit() does the same

@@ -1,4 +1,4 @@
-"""Fine-tuning the last layer alone: the body learns from public data, the head from private data.
+"""Fine-tunes the last layer alone: the body learns from public data, the head from private data.
 
 Frozen parameters have no gradient to clip and get no noise, so a small head needs far less epsilon than the
 whole network.
@@ -33,9 +33,7 @@ def main() -> equidp.Run:
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh())
     pretrain(body, public)
     for parameter in body.parameters():
-        parameter.requires_grad = (
-            False  # Before the Trainer is made: it plans for the parameters trained then.
-        )
+        parameter.requires_grad = False  # before the Trainer is made, which checks what is trained
 
     head = nn.Linear(64, private.num_classes)
     model = nn.Sequential(body, head)

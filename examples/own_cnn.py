@@ -13,7 +13,7 @@ from equidp.data import open_source
 
 
 class DigitNet(nn.Module):
-    """Any module works whose output for one example does not depend on others: GroupNorm, not BatchNorm."""
+    """Its output for one example must not depend on others: GroupNorm, not BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,8 +27,7 @@ class DigitNet(nn.Module):
 
 
 class Watch(equidp.Callback):
-    """Prints test accuracy now and then. Test examples are other people's: nothing here reads the training
-    data."""
+    """Prints test accuracy every five epochs. It reads test examples only, never the training data."""
 
     def __init__(self, test: equidp.GroupedDataset) -> None:
         self.test = test

@@ -1,5 +1,4 @@
-"""A training loop of your own: batches from the trainer, a private step with each, and whatever you like in
-between.
+"""A training loop of your own: the trainer draws batches, and your code runs between the private steps.
 
 Run: python examples/own_loop.py
 """
@@ -27,13 +26,14 @@ def main() -> equidp.Run:
         delta=1e-4,
     )
     model.train()
-    for batch in trainer.batches():  # Poisson samples: sizes vary, and how large one is must stay private.
-        trainer.step(batch)  # Norms, weights, noise, optimizer; what it spends is in trainer.ledger.
+    for batch in trainer.batches():  # Poisson samples, whose sizes vary and must stay private.
+        trainer.step(batch)  # Norms, weights, noise, optimizer; charged to trainer.ledger.
         if trainer.steps_done % 24 == 0:
             spent = trainer.epsilon_so_far(trainer.steps_done)
-            print(f"step {trainer.steps_done}: epsilon at most {spent:.3f}, Z {trainer.policy.bound:.2f}")
+            bound = trainer.policy_state.bound
+            print(f"step {trainer.steps_done}: epsilon at most {spent:.3f}, Z {bound:.2f}")
         if trainer.epsilon_so_far(min(trainer.steps_done + 1, trainer.steps)) > 4.0:
-            break  # Before the step that would be too much. `target_epsilon` plans for all steps instead.
+            break  # Before the step that would exceed it; `target_epsilon` plans for all steps instead.
     model.eval()
     run = trainer.run()
     print(run.metrics(split.test).round(3).to_string(index=False))

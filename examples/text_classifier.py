@@ -1,7 +1,7 @@
 """A text classifier with embeddings, and groups that write differently.
 
-Words become token ids by a public vocabulary; a list of words taken from the data would tell of it. Token ids
-are integer inputs.
+Words become token ids by a public vocabulary; a vocabulary taken from the data would reveal which words it
+holds. Token ids are integer inputs.
 
 Run: python examples/text_classifier.py
 """
@@ -81,7 +81,7 @@ def main() -> equidp.Run:
         model,
         torch.optim.SGD(model.parameters(), lr=2.0),
         train,
-        policy=equidp.DPSGDFCode(base_bound=1.0, num_groups=2, smoothing=0.9),
+        policy=equidp.DPSGDFCode(clipping_bound=1.0, smoothing=0.9),
         batch_size=300,
         epochs=15,
         target_epsilon=4.0,
