@@ -1,8 +1,8 @@
 """Steps of two checkouts beside each other: one process for each, which take turns (called by run.py).
 
 Each process imports a checkout's own `src` and `benchmarks`, so that each is measured through its own
-interface. Plain SGD is a contender too: its code is the same in both, so its ratio shows how noisy the machine
-is.
+interface. Plain SGD is a contender too: its code is the same in both, so its ratio shows how noisy the
+machine is.
 """
 
 from __future__ import annotations
