@@ -1,6 +1,9 @@
-"""Times equidp beside plain SGD and Opacus; prints one table and saves it.
+"""Times equidp beside plain SGD, Opacus and, if asked, an earlier commit; prints tables and saves them.
 
-python benchmarks/run.py [--rounds 9] [--only lenet] [--out benchmarks/results.md]
+    python benchmarks/run.py [--rounds 9] [--only lenet] [--out benchmarks/results.md]
+    python benchmarks/run.py --before CHECKOUT [--processes 3] --out before.md
+
+CHECKOUT is a folder that `git worktree add` made of another commit, with its `src` and `benchmarks`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
 
+import before
 import torch
 from contenders import steps_for
 from epochs import epochs
@@ -31,23 +35,25 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contender")
     parser.add_argument("--only", default="", help="models whose name contains this; no epochs")
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit; no epochs")
+    parser.add_argument("--processes", type=int, default=3, help="pairs of processes, with --before")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--returning-memory",
         action="store_true",
-        help="leave freed memory to the C library, which returns it to the operating system; the equidp "
-        "command keeps it",
+        help="let the C library return freed memory to the operating system; the equidp command keeps it",
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.md"))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     if not chosen.returning_memory:
         keep_freed_memory()
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "5"
-    )  # the profiler, which counts memory, announces itself otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # silences the profiler, which counts memory
     warnings.simplefilter("ignore")
+    if chosen.before and not all((chosen.before / folder).is_dir() for folder in ("src", "benchmarks")):
+        parser.error(f"{chosen.before} has no src and benchmarks; expected a checkout of equidp")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    earlier = {}
     lines = [_heading(device, chosen.returning_memory)]
     advantages = []
     for subject in SUBJECTS:
@@ -63,22 +69,35 @@ def main() -> None:
             advantages.append(seconds[fastest] / seconds[OURS])
         lines.append(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
         print(lines[-1], flush=True)
-        _save(chosen.out, lines)
         del steps
         gc.collect()
+        if chosen.before:
+            earlier[subject.name] = before.beside(
+                chosen.before.resolve(),
+                subject.name,
+                rounds=chosen.rounds,
+                processes=chosen.processes,
+                threads=chosen.threads,
+            )
+            lines.append(before.table(earlier[subject.name]))
+            print(lines[-1], flush=True)
+        _save(chosen.out, lines)
     if advantages:
         lines.append(
             f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in "
-            f"geometric mean over "
-            f"{len(advantages)} models (least: {min(advantages):.2f}).\n"
+            f"geometric mean over {len(advantages)} models (least: {min(advantages):.2f}).\n"
         )
-    if not chosen.only:
+        print(lines[-1])
+    if chosen.before:
+        lines.append(before.verdict(earlier))
+        print(lines[-1])
+    elif not chosen.only:
         contenders, source = epochs()
         seconds, ratios = step_seconds(
             contenders, "plain SGD, rows by index", rounds=max(3, chosen.rounds // 2)
         )
         lines.append(_epochs_table(source, seconds, ratios))
-    print("\n".join(lines[-1:] if chosen.only else lines[-2:]))
+        print(lines[-1])
     _save(chosen.out, lines)
     print(f"\nSaved as {chosen.out}.")
 

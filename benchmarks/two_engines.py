@@ -19,7 +19,7 @@ from torch import nn
 
 from equidp import Plan, default_plan
 from equidp.comparison.grid import split
-from equidp.data import DataSplit, GroupedDataset, open_source
+from equidp.data import GroupedDataset, open_source
 from equidp.models import MODELS
 from equidp.training.build import build
 
@@ -41,11 +41,11 @@ def figures(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype, e
     """A trained run's figures, one row per group."""
     torch.set_num_threads(1)
     data = split(open_source(name), seed)
-    data = DataSplit(in_dtype(data.train, dtype), in_dtype(data.test, dtype), data.notes)
-    resolved = replace(plan, delta=plan.delta or 1e-5).resolve(method, len(data.train))
-    resolved = replace(resolved, factory=partial(_model, resolved.model, dtype))
-    run = build(resolved, data.train, seed=seed, secure=False, engine=engine).fit()
-    return run.metrics(data.test).set_index("group")
+    train, test = in_dtype(data.train, dtype), in_dtype(data.test, dtype)
+    own = plan.resolve(method, len(train))
+    own = replace(own, factory=partial(_model, own.model, dtype))
+    run = build(own, train, seed=seed, secure=False, engine=engine).fit()
+    return run.metrics(test).set_index("group")
 
 
 def _model(name: str, dtype: torch.dtype, shape: tuple[int, ...], classes: int) -> nn.Module:
