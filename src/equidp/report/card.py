@@ -34,11 +34,11 @@ LIMITS = (
     "The number of examples, the names of groups and classes, and all settings count as public.",
     f"No figures are shown of fewer than {_FEWEST} test examples, since they would describe a few people. "
     "Differences between figures that are shown can still reveal something about them.",
-    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for "
-    "the number of test examples only, not for what another training run would give.",
-    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point "
-    "numbers could reveal something only beyond 8 standard deviations of noise. Timing and memory of the "
-    "machine are not covered.",
+    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
+    "number of test examples only, not for what another training run would give.",
+    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
+    "could reveal something only beyond 8 standard deviations of noise. Timing and memory of the machine are "
+    "not covered.",
     "What holds for the test examples may not hold for people unlike them.",
 )
 
@@ -181,8 +181,8 @@ def guarantee_in_words(run: Run) -> list[str]:
     sentences = [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
         "In odds: someone who has the model, and knows everything else, can change the odds on whether an "
-        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability "
-        f"of about {delta:g}.",
+        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability of "
+        f"about {delta:g}.",
         "This holds for every example of every group.",
     ]
     examples = run.facts.num_examples

@@ -51,9 +51,9 @@ def individual_section(summary: Summary, *, include_sensitive: bool) -> Individu
         tables.append(
             IndividualTable(
                 "The most that a member of a group can have",
-                "A method with a bound for each group holds its members to an epsilon below the run's. "
-                "This follows from released values and costs nothing. Small print: the bound as a share of "
-                "the largest, times the run's epsilon, as papers read it; no guarantee.",
+                "A method with a bound for each group holds its members to an epsilon below the run's. This "
+                "follows from released values and costs nothing. Small print: the bound as a share of the "
+                "largest, times the run's epsilon, as papers read it; no guarantee.",
                 _rows(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon)),
             )
         )

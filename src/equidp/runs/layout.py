@@ -32,15 +32,13 @@ def check_files(place: Path) -> None:
     except OSError as error:
         raise DataError(
             f"{MANIFEST} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write "
-            "it anew by equidp "
-            f"train --resume {place}"
+            f"it anew by equidp train --resume {place}"
         ) from error
     changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
     if changed:
         raise DataError(
             f"{', '.join(changed)} in {os.fspath(place)!r} {'is' if len(changed) == 1 else 'are'} not as "
-            "equidp wrote "
-            f"{'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring "
+            f"equidp wrote {'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring "
             f"{'it' if len(changed) == 1 else 'them'} back."
         )
 
@@ -76,6 +74,5 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read "
-            f"({type(error).__name__}); expected a folder "
-            "that equidp train --out made."
+            f"({type(error).__name__}); expected a folder that equidp train --out made."
         ) from error

@@ -69,8 +69,7 @@ class KeptRun:
         if self.encoder is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
-                "table out to use its "
-                "test examples."
+                "table out to use its test examples."
             )
         names = [column.name for column in self.encoder.columns]
         return read_table(path, only=[*names, *further], fewest=1)
@@ -83,8 +82,7 @@ class KeptRun:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
                 f"of {len(table):,} rows, some have values that the training data did not ({listed}); the "
-                "model takes no notice "
-                "of those values.",
+                "model takes no notice of those values.",
                 DataWarning,
                 stacklevel=3,
             )
@@ -101,8 +99,8 @@ class KeptRun:
         if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
             warnings.warn(
                 f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
-                "are training examples, "
-                "and tell nothing of new people. Leave it out to test on the rows that were held out.",
+                "are training examples, and tell nothing of new people. Leave it out to test on the rows "
+                "that were held out.",
                 DataWarning,
                 stacklevel=2,
             )
@@ -158,13 +156,11 @@ def _check_card(place: Path, weights: str, check: str) -> None:
     except OSError as error:
         raise DataError(
             f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
-            "anew by equidp train "
-            f"--resume {place}"
+            f"anew by equidp train --resume {place}"
         ) from error
     for what, digest in ((MODEL, weights), ("the ledger", check)):
         if digest not in card:
             raise DataError(
                 f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was "
-                "replaced. Bring back "
-                "all of the run's files as equidp wrote them."
+                "replaced. Bring back all of the run's files as equidp wrote them."
             )

@@ -185,8 +185,7 @@ def _check_charged(budget: str, spent: Entries, place: Path) -> None:
     if not {event for event, _ in spent} <= known:
         raise BudgetError(
             f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring "
-            "back the file that it "
-            "began with."
+            "back the file that it began with."
         )
 
 

@@ -46,8 +46,8 @@ def drawn(plots: tuple[Plot, ...], summary: Summary) -> list[Drawn]:
 PLOTS = (
     Plot(
         "What privacy cost each group",
-        "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. In "
-        "brackets: training examples. Points side by side mean an equal price.",
+        "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. In brackets: "
+        "training examples. Points side by side mean an equal price.",
         "points of accuracy lost to privacy",
         partial(by_group, metric="privacy_cost"),
     ),
@@ -88,15 +88,15 @@ PLOTS = (
 DIAGNOSIS_PLOTS = (
     Plot(
         "Excess risk from gradients turned by clipping",
-        "What a step adds to a group's loss because the clipped gradient points in another direction. "
-        "Above zero, the group loses.",
+        "What a step adds to a group's loss because the clipped gradient points in another direction. Above "
+        "zero, the group loses.",
         "loss a step",
         partial(over_diagnosed_steps, column="direction"),
     ),
     Plot(
         "Excess risk from gradients shortened by clipping",
-        "What a step adds to a group's loss because the clipped gradient is shorter. A higher learning "
-        "rate makes up for it.",
+        "What a step adds to a group's loss because the clipped gradient is shorter. A higher learning rate "
+        "makes up for it.",
         "loss a step",
         partial(over_diagnosed_steps, column="magnitude"),
     ),
@@ -108,8 +108,8 @@ DIAGNOSIS_PLOTS = (
     ),
     Plot(
         "How well a batch's gradient serves each group, before clipping",
-        "Cosine of a batch's gradient with the group's own. At 1 a step is the best one for the group; "
-        "below 0 it does harm.",
+        "Cosine of a batch's gradient with the group's own. At 1 a step is the best one for the group; below "
+        "0 it does harm.",
         "cosine",
         partial(over_diagnosed_steps, column="cosine_before"),
     ),
