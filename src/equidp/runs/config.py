@@ -1,4 +1,4 @@
-"""TrainConfig: what `equidp train` was asked for, all that a run follows from but its data."""
+"""TrainConfig: all that `equidp train` was asked for."""
 
 from __future__ import annotations
 

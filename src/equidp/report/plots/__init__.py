@@ -6,9 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
 from equidp.report.plots.accuracy_and_epsilon import accuracy_and_epsilon
 from equidp.report.plots.by_group import by_group
 from equidp.report.plots.over_epochs import over_diagnosed_steps, over_epochs
+from equidp.report.plots.style import svg
 from equidp.report.plots.trade_off import trade_off
 from equidp.report.summary import Summary
 
@@ -20,27 +23,22 @@ class Plot(NamedTuple):
         title: its heading.
         caption: what it shows, in a sentence or two.
         axis: label of the axis with the figures.
-        draw: the summary and the label of the axis -> an SVG element, or "" if there is nothing to show.
+        draw: the summary and the label of the axis -> a figure; None if there is nothing to show.
     """
 
     title: str
     caption: str
     axis: str
-    draw: Callable[[Summary, str], str]
+    draw: Callable[[Summary, str], Figure | None]
+
+    def svg(self, summary: Summary) -> str:
+        """An SVG element; "" if there is nothing to show."""
+        return svg(partial(self.draw, summary, self.axis))
 
 
-class Drawn(NamedTuple):
-    """A plot as the templates show it."""
-
-    title: str
-    caption: str
-    svg: str
-
-
-def drawn(plots: tuple[Plot, ...], summary: Summary) -> list[Drawn]:
-    """The plots that have something to show."""
-    pictures = [Drawn(plot.title, plot.caption, plot.draw(summary, plot.axis)) for plot in plots]
-    return [picture for picture in pictures if picture.svg]
+def drawn(plots: tuple[Plot, ...], summary: Summary) -> list[tuple[Plot, str]]:
+    """The plots that have something to show, each with its SVG element."""
+    return [(plot, text) for plot in plots if (text := plot.svg(summary))]
 
 
 PLOTS = (
