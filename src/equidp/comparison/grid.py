@@ -1,5 +1,4 @@
-"""The cells of a comparison, method x setting x seed: trained once, and kept on disk under a name that its
-figures follow from."""
+"""The cells of a comparison, method x setting x seed: trained once, and kept on disk."""
 
 from __future__ import annotations
 
@@ -72,16 +71,9 @@ class Cell:
         plan = asdict(self.plan)
         plan["policy"] = {"settings": asdict(self.plan.policy), "code": object_digest(type(self.plan.policy))}  # type: ignore[call-overload]
         plan["factory"] = object_digest(self.plan.factory)
-        facts: list[Any] = [
-            plan,
-            self.setting,
-            self.target_epsilon,
-            self.seed,
-            self.engine,
-            self.release_epsilon,
-        ]
-        facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
-        facts += [split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
+        diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
+        facts = [plan, self.setting, self.target_epsilon, self.seed, self.engine, self.release_epsilon]
+        facts += [diagnosis, split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
@@ -133,39 +125,34 @@ def _execute(cell: Cell, path: Path, threads: int) -> int:
         "seed": cell.seed,
     }
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
-    results = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
-    epochs = [{**facts, **row} for row in record.table().to_dict("records")]
-    individual = [] if accountant is None else _individual_rows(cell, trainer, accountant)
-    further = {"results": results, "noise_multiplier": trainer.noise_multiplier}
-    further[INDIVIDUAL] = [{**facts, **row} for row in individual]
-    RunRecord({**record.settings, **further}, epochs).save(path)
+    individual = pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant)
+
+    def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+        return [{**facts, **row} for row in table.to_dict("records")]
+
+    further = {
+        "results": rows(run.metrics(data.test).assign(**spent)),
+        "noise_multiplier": trainer.noise_multiplier,
+        INDIVIDUAL: rows(individual),
+    }
+    RunRecord({**record.settings, **further}, rows(record.table())).save(path)
     return trainer.steps
 
 
-def _individual_rows(
-    cell: Cell, trainer: Trainer, accountant: IndividualAccountant
-) -> list[dict[str, float | str]]:
-    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as
-    they are."""
+def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
+    """Epsilons of each group's examples: released with noise, by its bound, and the true ones as sensitive_."""
     assert cell.release_epsilon is not None
     report = accountant.report(trainer)
-    raw = report.sensitive_by_group().set_index("group")
+    raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
     released = report.release_by_group(cell.release_epsilon, trainer.delta)
-    spent = trainer.run().epsilon()
-    return [
-        {
-            "group": row["group"],
-            "released_mean": row["mean"],
-            "standard_error": row["standard_error"],
-            "group_epsilon": float(report.group_epsilons[at]),
-            "linear_group_epsilon": float(report.linear_group_epsilons[at]),
-            "epsilon": report.largest,
-            "release_epsilon": cell.release_epsilon,
-            "epsilon_with_release": spent,
-            **{f"sensitive_{name}": float(raw.loc[row["group"], name]) for name in ("mean", "median", "q95")},
-        }
-        for at, row in enumerate(released.to_dict("records"))
-    ]
+    table = released[["group", "mean", "standard_error"]].rename(columns={"mean": "released_mean"})
+    return table.assign(
+        group_epsilon=report.group_epsilons,
+        linear_group_epsilon=report.linear_group_epsilons,
+        epsilon=report.largest,
+        release_epsilon=cell.release_epsilon,
+        epsilon_with_release=trainer.run().epsilon(),
+    ).join(raw.add_prefix("sensitive_"), on="group")
 
 
 def run_all(
@@ -192,8 +179,7 @@ def run_all(
 
 
 def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:
-    """Results of `task(*arguments, threads)`, in order, as they come; threads is each process' share of the
-    cores."""
+    """Yields results of `task(*arguments, threads)` in order; threads is a process' share of the cores."""
     jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
     threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
@@ -206,8 +192,7 @@ def results_table(records: Sequence[RunRecord]) -> pd.DataFrame:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder of runs and tries it, so that a full or read-only disk is found out before
-    training."""
+    """Makes the folder of runs and tries to write in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
