@@ -106,6 +106,10 @@ def compare(
         first = [cell for cell in cells if cell.seed == seeds[0]]
         _dry_run(first, data_split)
     records = grid.run_all(cells, folder, jobs, on_progress)
+
+    def kept(name: str) -> pd.DataFrame:
+        return pd.DataFrame([row for record in records for row in record.settings[name]])
+
     return Comparison(
         Setup(
             data=_data_facts(source, data_split),
@@ -119,9 +123,9 @@ def compare(
             level=level,
             command=command,
         ),
-        grid.results_table(records),
+        kept("results"),
         pd.concat([record.table() for record in records], ignore_index=True),
-        individual=pd.DataFrame([row for record in records for row in record.settings[grid.INDIVIDUAL]]),
+        individual=kept("individual"),
         sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
     )
 

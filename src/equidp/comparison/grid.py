@@ -32,9 +32,6 @@ from equidp.training.trainer import Callback, Trainer
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""
 
-INDIVIDUAL = "individual"
-"""Where a run's record keeps the epsilons of its groups' examples."""
-
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -104,7 +101,7 @@ def split_facts(source: DataSource, seed: int) -> SplitFacts:
 
 
 def _execute(cell: Cell, path: Path, threads: int) -> int:
-    """Trains one run and puts its record on disk, whole or not at all; returns its number of steps."""
+    """Trains one run and keeps its record, whole or not at all; returns its number of steps."""
     torch.set_num_threads(threads)
     data = split(cell.source, cell.seed)
     record = RunRecord()
@@ -133,14 +130,14 @@ def _execute(cell: Cell, path: Path, threads: int) -> int:
     further = {
         "results": rows(run.metrics(data.test).assign(**spent)),
         "noise_multiplier": trainer.noise_multiplier,
-        INDIVIDUAL: rows(individual),
+        "individual": rows(individual),
     }
     RunRecord({**record.settings, **further}, rows(record.table())).save(path)
     return trainer.steps
 
 
 def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
-    """Epsilons of each group's examples: released with noise, by its bound, and the true ones as sensitive_."""
+    """Epsilons of each group's examples: released with noise, by its bound, and true (sensitive_)."""
     assert cell.release_epsilon is not None
     report = accountant.report(trainer)
     raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
@@ -158,14 +155,7 @@ def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) 
 def run_all(
     cells: Sequence[Cell], folder: Path, jobs: int | None, on_progress: Progress | None
 ) -> list[RunRecord]:
-    """Trains what is not on disk yet, in parallel, and reads all.
-
-    Args:
-        cells: those of one seed next to each other.
-        folder: where finished runs are kept.
-        jobs: processes; None: one per core.
-        on_progress: where progress goes.
-    """
+    """Trains what is not in the folder yet, in parallel, and reads all; cells of one seed follow each other."""
     paths = [folder / cell.file_name() for cell in cells]
     missing = [(cell, path) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
     done, total = 0, sum(cell.plan.steps for cell, _ in missing)
@@ -184,11 +174,6 @@ def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs:
     threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
     return parallel(joblib.delayed(task)(*arguments, threads) for arguments in todo)
-
-
-def results_table(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """One row per run and group, [runs * (K + 1)]."""
-    return pd.DataFrame([row for record in records for row in record.settings["results"]])
 
 
 def check_folder(folder: Path) -> None:

@@ -56,7 +56,7 @@ def write_card(
         run: from `Trainer.fit` or `Trainer.run`.
         paths: one or several, each ending in .html or .md.
         test: what metrics by group are computed on; None: the card has none.
-        evaluation: of the model on `test`, where the caller has it already; None: it is computed.
+        evaluation: of the model on a test set, if the caller has it already; then `test` can be left out.
         data: name of the data.
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of

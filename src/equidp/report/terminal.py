@@ -74,9 +74,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(table)
     if summary.individual:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
-        console.print(
-            f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
-        )
+        heading = f"\nmean epsilon of a group's examples, released at epsilon {cost} a run"
+        console.print(heading, highlight=False)
         for table in _individual_tables(summary, console.width):
             console.print(table)
 

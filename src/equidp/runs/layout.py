@@ -50,8 +50,7 @@ def check_files(place: Path) -> None:
 def read_released(place: Path) -> list[dict[str, Any]]:
     """The individual privacy that the run released; empty if it released none."""
     try:
-        rows: list[dict[str, Any]] = json.loads((place / RELEASED).read_text())
-        return rows
+        return json.loads((place / RELEASED).read_text())
     except FileNotFoundError:
         return []
     except ValueError as error:

@@ -188,7 +188,7 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
 
 
 def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, config: TrainConfig) -> None:
-    """Each group's mean epsilon with noise, once: it was paid for before the first step."""
+    """Writes each group's mean epsilon with noise, once: it was paid for before the first step."""
     path = place / layout.RELEASED
     if path.exists() or config.release_epsilon is None:
         return
