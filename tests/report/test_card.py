@@ -16,6 +16,7 @@ import torch
 
 import equidp
 from equidp.errors import SettingError
+from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
 from equidp.training.run import RunFacts
@@ -109,6 +110,17 @@ def test_groups_with_the_same_accuracy_are_not_ranked():
     )
     assert _summary(level) == "Accuracy on 8 test examples: 50.0 %, the same in every group."
     assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in _summary(apart)
+
+
+def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path, monkeypatch):
+    """A caller that shows the evaluation elsewhere too makes it once."""
+    test, names = toy(seed=1), ("computed.md", "given.md")
+    equidp.write_card(run, tmp_path / names[0], test=test)
+    found = evaluate(run.model, test)
+    monkeypatch.setattr("equidp.report.card.evaluate", lambda *arguments: pytest.fail("evaluated twice"))
+    equidp.write_card(run, tmp_path / names[1], evaluation=found)
+    computed, given = ((tmp_path / name).read_text() for name in names)
+    assert computed == given
 
 
 def test_a_handful_of_test_examples_have_no_figures(tmp_path):

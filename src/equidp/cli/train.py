@@ -15,9 +15,9 @@ from equidp.cli.app import read_options
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
-from equidp.data import SOURCES, GroupedDataset
+from equidp.data import SOURCES
 from equidp.errors import SettingError
-from equidp.evaluation.evaluation import evaluate
+from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE
@@ -181,7 +181,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
-def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
+def _report(folder: Path, run: Run, found: Evaluation) -> None:
     """Prints the guarantee, what the run does to each group, and where its card is."""
     taken, planned = run.facts.steps, run.facts.planned_steps
     if taken is not None and planned is not None and taken < planned:
@@ -189,7 +189,6 @@ def _report(folder: Path, run: Run, test: GroupedDataset) -> None:
         say(f"warning: {held}; training stopped there.")
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
-    found = evaluate(run.model, test)
     print_evaluation(run, found)
     if len(found.blind_spots) > 1:
         say("Other settings may do better: equidp advise recommends some for the same data and options.")

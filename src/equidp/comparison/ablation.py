@@ -1,5 +1,4 @@
-"""Which error of clipping hurts more: training with one of them alone (Esipova et al. 2023, Table 1 and
-appendix B.4)."""
+"""Training with one error of clipping alone (Esipova et al. 2023, Table 1 and appendix B.4)."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ def ablate(
 
 
 def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """After the last epoch, by error and group: accuracy and loss, means over seeds with their standard
-    errors (NaN for one seed).
+    """Mean accuracy and loss after the last epoch, with standard errors over seeds (NaN for one seed).
 
     Args:
         table: from `ablate`.

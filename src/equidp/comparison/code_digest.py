@@ -21,15 +21,13 @@ _FIGURES = (
 
 @lru_cache(maxsize=1)
 def package_digest() -> str:
-    """Of equidp's code that figures depend on, without docstrings and comments: a change of wording keeps
-    runs."""
+    """Of equidp's code that figures depend on, without docstrings and comments."""
     digest = hashlib.sha256()
     for part in _FIGURES:
         place = _PACKAGE / part
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(
-                f"{path.relative_to(_PACKAGE)}\n{without_words(path.read_text(encoding='utf-8'))}".encode()
-            )
+            code = without_words(path.read_text(encoding="utf-8"))
+            digest.update(f"{path.relative_to(_PACKAGE)}\n{code}".encode())
     return digest.hexdigest()
 
 
@@ -44,11 +42,10 @@ def without_words(source: str) -> str:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    match node:
+        case ast.Expr(ast.Constant(str())):
+            return True
+    return False
 
 
 def object_digest(thing: Any) -> str:

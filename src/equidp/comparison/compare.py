@@ -13,20 +13,11 @@ from typing import Any
 import pandas as pd
 
 from equidp._provenance import versions
-from equidp._validate import unknown_name
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
-from equidp.accounting.schedule import checked_schedule, default_delta
-from equidp.comparison.grid import (
-    INDIVIDUAL,
-    Cell,
-    Progress,
-    check_folder,
-    results_table,
-    run_all,
-    split,
-    split_facts,
-)
+from equidp.accounting.schedule import default_delta
+from equidp.comparison import grid
+from equidp.comparison.grid import Cell, Progress, split, split_facts
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
@@ -36,7 +27,7 @@ from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.evaluation.costs import check_tau
 from equidp.evaluation.groups import most_frequent
 from equidp.evaluation.intervals import check_level
-from equidp.policies.methods import BASELINE, METHODS
+from equidp.policies.methods import BASELINE, method_named
 from equidp.training.plan import Plan, ResolvedPlan, checked_seeds, default_plan
 from equidp.training.record import RunRecord
 
@@ -102,34 +93,39 @@ def compare(
         plan = replace(plan, delta=default_delta(max(sizes.values())))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
-    check_folder(folder)
+    grid.check_folder(folder)
     with remembered(folder):
-        if release_epsilon is not None:
-            calibrate_noise(
-                release_epsilon, plan.delta, 1.0, 1
-            )  # refuses an epsilon that nothing can be released at
+        if release_epsilon is not None:  # refuse one that no noise can meet
+            calibrate_noise(release_epsilon, plan.delta, 1.0, 1)
         cells = [
             Cell(source, resolved, setting, target, seed, engine, *watched)
             for seed, size in sizes.items()
             for resolved, setting, target in _resolved(methods, plan, epsilons, size)
             for watched in [(release_epsilon, diagnosis) if resolved.policy.private else (None, None)]
         ]
-        _dry_run(cells, data_split, seeds[0])
-    records = run_all(cells, folder, jobs, on_progress)
+        first = [cell for cell in cells if cell.seed == seeds[0]]
+        _dry_run(first, data_split)
+    records = grid.run_all(cells, folder, jobs, on_progress)
+
+    def kept(name: str) -> pd.DataFrame:
+        return pd.DataFrame([row for record in records for row in record.settings[name]])
+
     return Comparison(
-        _setup(
-            source,
-            data_split,
-            plan,
-            cells,
+        Setup(
+            data=_data_facts(source, data_split),
+            training=_training_facts(plan, first, sizes[seeds[0]]),
+            methods=tuple(methods),
+            seeds=tuple(sizes),
             num_train_by_seed=tuple(sizes.values()),
+            versions=versions(),
+            baseline=BASELINE,
             tau=tau,
             level=level,
             command=command,
         ),
-        results_table(records),
+        kept("results"),
         pd.concat([record.table() for record in records], ignore_index=True),
-        individual=pd.DataFrame([row for record in records for row in record.settings[INDIVIDUAL]]),
+        individual=kept("individual"),
         sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
     )
 
@@ -148,8 +144,7 @@ def _checked_methods(methods: Sequence[str]) -> list[str]:
     if isinstance(methods, str):
         raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     for method in methods:
-        if method not in METHODS:
-            raise unknown_name("method", method, METHODS)
+        method_named(method)
     if not set(methods) - {BASELINE}:
         raise SettingError(
             f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
@@ -160,8 +155,7 @@ def _checked_methods(methods: Sequence[str]) -> list[str]:
 def _resolved(
     methods: Sequence[str], plan: Plan, epsilons: Sequence[float], num_train: int
 ) -> Iterator[tuple[ResolvedPlan, str, float]]:
-    """(plan, label of the epsilon, target epsilon) of each run of a seed. The baseline runs once, whatever
-    epsilons."""
+    """(plan, label of the epsilon, target epsilon) of each run of a seed; the baseline runs once."""
     for method in methods:
         if method == BASELINE or not epsilons:
             yield plan.resolve(method, num_train), "", math.nan
@@ -171,32 +165,19 @@ def _resolved(
             yield plan.resolve(method, num_train, epsilon=target), label, target
 
 
-def _dry_run(cells: Sequence[Cell], data: DataSplit, seed: int) -> None:
-    """Builds each kind of run once, so that whatever is wrong with one is said before any is trained."""
+def _dry_run(cells: Sequence[Cell], data: DataSplit) -> None:
+    """Builds each kind of run once, to raise what is wrong with one before any is trained."""
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            if cell.seed == seed:
-                trainer = cell.trainer(data)
-                if cell.diagnosis is not None:
-                    Diagnostics.of(cell.diagnosis).check(trainer)
+            trainer = cell.trainer(data)
+            if cell.diagnosis is not None:
+                Diagnostics.of(cell.diagnosis).check(trainer)
 
 
-def _setup(
-    source: DataSource,
-    data: DataSplit,
-    plan: Plan,
-    cells: Sequence[Cell],
-    *,
-    num_train_by_seed: tuple[int, ...],
-    tau: float,
-    level: float,
-    command: str,
-) -> Setup:
-    first = [cell for cell in cells if cell.seed == cells[0].seed]
-    sample_rate, steps = checked_schedule(len(data.train), plan.batch_size, epochs=plan.epochs)
-    facts = DataFacts(
+def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
+    return DataFacts(
         name=source.name,
         num_train=len(data.train),
         group_names=tuple(data.train.group_names),
@@ -207,33 +188,26 @@ def _setup(
         notes=tuple(data.notes),
         highlighted_groups=source.highlighted_groups,
     )
-    training = TrainingFacts(
-        model=plan.model_name,
-        batch_size=plan.batch_size,
-        epochs=plan.epochs,
-        steps=steps,
-        sample_rate=sample_rate,
-        learning_rate=steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
-        delta=first[0].plan.delta,
+
+
+def _training_facts(plan: Plan, cells: Sequence[Cell], num_train: int) -> TrainingFacts:
+    """What the cells of one seed have in common, and what they have not, by method."""
+    common = replace(plan, by_method={}).resolve(BASELINE, num_train)
+    return TrainingFacts(
+        model=common.model,
+        batch_size=common.batch_size,
+        epochs=common.epochs,
+        steps=common.steps,
+        sample_rate=common.sample_rate,
+        learning_rate=common.learning_rate,
+        momentum=common.momentum,
+        weight_decay=common.weight_decay,
+        delta=cells[0].plan.delta,
         noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
-            for cell in first
+            for cell in cells
             if cell.plan.policy.private
         },
-        method_settings={cell.method: asdict(cell.plan.policy) for cell in first},  # type: ignore[call-overload]
+        method_settings={cell.method: asdict(cell.plan.policy) for cell in cells},  # type: ignore[call-overload]
         by_method=dict(plan.by_method),
-    )
-    return Setup(
-        data=facts,
-        training=training,
-        methods=tuple(dict.fromkeys(cell.method for cell in cells)),
-        seeds=tuple(dict.fromkeys(cell.seed for cell in cells)),
-        num_train_by_seed=num_train_by_seed,
-        versions=versions(),
-        baseline=BASELINE,
-        tau=tau,
-        level=level,
-        command=command,
     )

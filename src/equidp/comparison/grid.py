@@ -1,5 +1,4 @@
-"""The cells of a comparison, method x setting x seed: trained once, and kept on disk under a name that its
-figures follow from."""
+"""The cells of a comparison, method x setting x seed: trained once, and kept on disk."""
 
 from __future__ import annotations
 
@@ -32,9 +31,6 @@ from equidp.training.trainer import Callback, Trainer
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""
-
-INDIVIDUAL = "individual"
-"""Where a run's record keeps the epsilons of its groups' examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,16 +68,9 @@ class Cell:
         plan = asdict(self.plan)
         plan["policy"] = {"settings": asdict(self.plan.policy), "code": object_digest(type(self.plan.policy))}  # type: ignore[call-overload]
         plan["factory"] = object_digest(self.plan.factory)
-        facts: list[Any] = [
-            plan,
-            self.setting,
-            self.target_epsilon,
-            self.seed,
-            self.engine,
-            self.release_epsilon,
-        ]
-        facts += [None if self.diagnosis is None else asdict(self.diagnosis)]
-        facts += [split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
+        diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
+        facts = [plan, self.setting, self.target_epsilon, self.seed, self.engine, self.release_epsilon]
+        facts += [diagnosis, split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
@@ -112,7 +101,7 @@ def split_facts(source: DataSource, seed: int) -> SplitFacts:
 
 
 def _execute(cell: Cell, path: Path, threads: int) -> int:
-    """Trains one run and puts its record on disk, whole or not at all; returns its number of steps."""
+    """Trains one run and keeps its record, whole or not at all; returns its number of steps."""
     torch.set_num_threads(threads)
     data = split(cell.source, cell.seed)
     record = RunRecord()
@@ -133,52 +122,40 @@ def _execute(cell: Cell, path: Path, threads: int) -> int:
         "seed": cell.seed,
     }
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
-    results = [{**facts, **row, **spent} for row in run.metrics(data.test).to_dict("records")]
-    epochs = [{**facts, **row} for row in record.table().to_dict("records")]
-    individual = [] if accountant is None else _individual_rows(cell, trainer, accountant)
-    further = {"results": results, "noise_multiplier": trainer.noise_multiplier}
-    further[INDIVIDUAL] = [{**facts, **row} for row in individual]
-    RunRecord({**record.settings, **further}, epochs).save(path)
+    individual = pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant)
+
+    def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+        return [{**facts, **row} for row in table.to_dict("records")]
+
+    further = {
+        "results": rows(run.metrics(data.test).assign(**spent)),
+        "noise_multiplier": trainer.noise_multiplier,
+        "individual": rows(individual),
+    }
+    RunRecord({**record.settings, **further}, rows(record.table())).save(path)
     return trainer.steps
 
 
-def _individual_rows(
-    cell: Cell, trainer: Trainer, accountant: IndividualAccountant
-) -> list[dict[str, float | str]]:
-    """Epsilons of each group's examples: released with noise, what its bound says, and, named sensitive, as
-    they are."""
+def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
+    """Epsilons of each group's examples: released with noise, by its bound, and true (sensitive_)."""
     assert cell.release_epsilon is not None
     report = accountant.report(trainer)
-    raw = report.sensitive_by_group().set_index("group")
+    raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
     released = report.release_by_group(cell.release_epsilon, trainer.delta)
-    spent = trainer.run().epsilon()
-    return [
-        {
-            "group": row["group"],
-            "released_mean": row["mean"],
-            "standard_error": row["standard_error"],
-            "group_epsilon": float(report.group_epsilons[at]),
-            "linear_group_epsilon": float(report.linear_group_epsilons[at]),
-            "epsilon": report.largest,
-            "release_epsilon": cell.release_epsilon,
-            "epsilon_with_release": spent,
-            **{f"sensitive_{name}": float(raw.loc[row["group"], name]) for name in ("mean", "median", "q95")},
-        }
-        for at, row in enumerate(released.to_dict("records"))
-    ]
+    table = released[["group", "mean", "standard_error"]].rename(columns={"mean": "released_mean"})
+    return table.assign(
+        group_epsilon=report.group_epsilons,
+        linear_group_epsilon=report.linear_group_epsilons,
+        epsilon=report.largest,
+        release_epsilon=cell.release_epsilon,
+        epsilon_with_release=trainer.run().epsilon(),
+    ).join(raw.add_prefix("sensitive_"), on="group")
 
 
 def run_all(
     cells: Sequence[Cell], folder: Path, jobs: int | None, on_progress: Progress | None
 ) -> list[RunRecord]:
-    """Trains what is not on disk yet, in parallel, and reads all.
-
-    Args:
-        cells: those of one seed next to each other.
-        folder: where finished runs are kept.
-        jobs: processes; None: one per core.
-        on_progress: where progress goes.
-    """
+    """Trains what is not in the folder yet, in parallel, and reads all; cells of one seed follow each other."""
     paths = [folder / cell.file_name() for cell in cells]
     missing = [(cell, path) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
     done, total = 0, sum(cell.plan.steps for cell, _ in missing)
@@ -192,22 +169,15 @@ def run_all(
 
 
 def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:
-    """Results of `task(*arguments, threads)`, in order, as they come; threads is each process' share of the
-    cores."""
+    """Yields results of `task(*arguments, threads)` in order; threads is a process' share of the cores."""
     jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
     threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
     return parallel(joblib.delayed(task)(*arguments, threads) for arguments in todo)
 
 
-def results_table(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """One row per run and group, [runs * (K + 1)]."""
-    return pd.DataFrame([row for record in records for row in record.settings["results"]])
-
-
 def check_folder(folder: Path) -> None:
-    """Makes the folder of runs and tries it, so that a full or read-only disk is found out before
-    training."""
+    """Makes the folder of runs and tries to write in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

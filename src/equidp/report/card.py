@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,8 @@ from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 
-LEVEL = 0.95
 _FEWEST = 5  # test examples that the figures of a card are computed from
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
-_TEMPLATES = {".html": "card.html", ".md": "card.md"}
 
 LIMITS = (
     "The guarantee is for one example. Someone with m examples in the data is protected by about m times "
@@ -34,43 +31,20 @@ LIMITS = (
     "The number of examples, the names of groups and classes, and all settings count as public.",
     f"No figures are shown of fewer than {_FEWEST} test examples, since they would describe a few people. "
     "Differences between figures that are shown can still reveal something about them.",
-    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for "
-    "the number of test examples only, not for what another training run would give.",
-    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point "
-    "numbers could reveal something only beyond 8 standard deviations of noise. Timing and memory of the "
-    "machine are not covered.",
+    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
+    "number of test examples only, not for what another training run would give.",
+    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
+    "could reveal something only beyond 8 standard deviations of noise. Timing and memory of the machine are "
+    "not covered.",
     "What holds for the test examples may not hold for people unlike them.",
 )
-
-
-@dataclass(frozen=True)
-class Card:
-    """What the templates show. Pairs are (name, text)."""
-
-    title: str
-    data: str
-    private: bool
-    guarantee: list[str]
-    summary: str
-    parameters: list[tuple[str, str]]
-    recompute: str
-    evaluation: Evaluation | None
-    level: str
-    groups: Sequence[str]
-    classes: Sequence[str]
-    notes: Sequence[str]
-    released: Mapping[str, float]
-    limits: Sequence[str]
-    settings: Mapping[str, Any]
-    versions: Mapping[str, str]
-    hashes: Mapping[str, str]
-    made: str
 
 
 def write_card(
     run: Run,
     *paths: str | os.PathLike[str],
     test: GroupedDataset | None = None,
+    evaluation: Evaluation | None = None,
     data: str = "",
     notes: Sequence[str] = (),
     released: Mapping[str, float] | None = None,
@@ -82,6 +56,7 @@ def write_card(
         run: from `Trainer.fit` or `Trainer.run`.
         paths: one or several, each ending in .html or .md.
         test: what metrics by group are computed on; None: the card has none.
+        evaluation: of the model on a test set, if the caller has it already; then `test` can be left out.
         data: name of the data.
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
@@ -108,60 +83,50 @@ def write_card(
     """
     targets = [Path(path) for path in paths]
     for target in targets:
-        if target.suffix.lower() not in _TEMPLATES:
+        if target.suffix.lower() not in (".html", ".md"):
             raise SettingError(
                 f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
             )
         check_writable(target)
     if test is not None:
         run.check_test(test)
-    released = released or {}
-    if released and not _counts_release(run):
+    if released:
+        _check_paid_for(released, run)
+    if evaluation is None and test is not None:
+        evaluation = evaluate(run.model, test)
+    found = None if evaluation is None else evaluation.withholding(_FEWEST)
+    spent, facts = run.epsilon(), run.facts
+    values = {
+        "title": f"Model card: {data}" if data else "Model card",
+        "data": data,
+        "private": math.isfinite(spent),
+        "guarantee": guarantee_in_words(run),
+        "summary": _summary(found),
+        "parameters": _parameters(run, spent, released=bool(released)),
+        "recompute": _recompute(run),
+        "evaluation": found,
+        "groups": facts.groups or (() if test is None else test.group_names),
+        "classes": facts.classes or (() if test is None else test.class_names),
+        "notes": notes,
+        "released": released or {},
+        "limits": LIMITS,
+        "settings": {**_settings(facts), **(details or {})},
+        "versions": versions(),
+        "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
+        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+    for target in targets:
+        write_whole(target, filled(f"card{target.suffix.lower()}", **values).encode())
+
+
+def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
+    """Raises unless the run counts a release beside its steps: it reads every example, at sample rate 1."""
+    events = {event for event, _ in run.entries}
+    if len(events) == 1 or all(event.sample_rate != 1 for event in events):
         raise SettingError(
             f"released={dict(released)}, but this run was taken before the release was paid for; write the "
             "card of trainer.run()."
         )
-    card = _card(run, test, data, notes, released, details or {})
-    for target in targets:
-        write_whole(target, filled(_TEMPLATES[target.suffix.lower()], **vars(card)).encode())
-
-
-def _counts_release(run: Run) -> bool:
-    """Whether the run includes a release beside its steps: it reads every example, at sample rate 1."""
-    events = {event for event, _ in run.entries}
-    return len(events) > 1 and any(event.sample_rate == 1 for event in events)
-
-
-def _card(
-    run: Run,
-    test: GroupedDataset | None,
-    data: str,
-    notes: Sequence[str],
-    released: Mapping[str, float],
-    details: Mapping[str, Any],
-) -> Card:
-    spent, facts = run.epsilon(), run.facts
-    found = None if test is None else evaluate(run.model, test, level=LEVEL).withholding(_FEWEST)
-    return Card(
-        title=f"Model card: {data}" if data else "Model card",
-        data=data,
-        private=math.isfinite(spent),
-        guarantee=guarantee_in_words(run),
-        summary=_summary(found),
-        parameters=_parameters(run, spent, released=bool(released)),
-        recompute=_recompute(run),
-        evaluation=found,
-        level=f"{LEVEL:.0%}",
-        groups=facts.groups or (() if test is None else test.group_names),
-        classes=facts.classes or (() if test is None else test.class_names),
-        notes=notes,
-        released=released,
-        limits=LIMITS,
-        settings={**_settings(facts), **details},
-        versions=versions(),
-        hashes={"model weights (SHA-256)": weights_digest(run.model)},
-        made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    )
 
 
 def guarantee_in_words(run: Run) -> list[str]:
@@ -181,8 +146,8 @@ def guarantee_in_words(run: Run) -> list[str]:
     sentences = [
         f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
         "In odds: someone who has the model, and knows everything else, can change the odds on whether an "
-        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability "
-        f"of about {delta:g}.",
+        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability of "
+        f"about {delta:g}.",
         "This holds for every example of every group.",
     ]
     examples = run.facts.num_examples

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
 from equidp.comparison.result import Comparison
 from equidp.report.findings import Figure, averaged, findings
-from equidp.report.plots import DIAGNOSIS_PLOTS, Drawn, drawn
+from equidp.report.plots import DIAGNOSIS_PLOTS, drawn
+from equidp.report.render import filled
 from equidp.report.summary import Summary, by_kind
 
 _RISKS = ("excess", "direction", "magnitude", "noise", "direction_alternative", "magnitude_alternative")
 _FIGURES = (
-    "group_gradient_norm",
-    "mean_norm",
-    "share_clipped",
-    "cosine_before",
-    "cosine_after",
-    "error_bias",
-    "error_variance",
-    "best_bound",
+    *("group_gradient_norm", "mean_norm", "share_clipped", "cosine_before", "cosine_after"),
+    *("error_bias", "error_variance", "best_bound"),
 )
 
 
-@dataclass(frozen=True)
-class MethodDiagnosis:
+class MethodDiagnosis(NamedTuple):
     """One kind of run: risks and figures are (group, cells) in the order of the template's headings."""
 
     name: str
@@ -36,35 +30,27 @@ class MethodDiagnosis:
     bounds: list[str]
 
 
-@dataclass(frozen=True)
-class DiagnosisSection:
-    """What the template shows."""
-
-    methods: list[MethodDiagnosis]
-    plots: list[Drawn]
-
-
-def diagnosis_section(summary: Summary) -> DiagnosisSection | None:
-    """The section; None without a diagnosis."""
+def diagnosis_section(summary: Summary) -> str:
+    """The section in HTML; "" without a diagnosis."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
-        return None
+        return ""
     pairs = by_kind(diagnosis.sensitive_pairs)
     methods = []
     for kind, part in by_kind(diagnosis.sensitive_groups).items():
-        risks = {name: averaged(part, name) for name in _RISKS}
+        risks = [averaged(part, name) for name in _RISKS]
         means = part.groupby("group", sort=False)[[f"sensitive_{name}" for name in _FIGURES]].mean()
         methods.append(
             MethodDiagnosis(
                 name=kind.label,
                 finding=_finding(part),
-                risks=[(group, [risks[name][group] for name in _RISKS]) for group in risks["excess"]],
+                risks=[(group, [risk[group] for risk in risks]) for group in risks[0]],
                 figures=[(str(group), row.to_list()) for group, row in means.iterrows()],
                 best_bound_all=float(part["sensitive_best_bound_all"].mean()),
                 bounds=bound_sentences(pairs[kind]) if kind in pairs else [],
             )
         )
-    return DiagnosisSection(methods, drawn(DIAGNOSIS_PLOTS, summary))
+    return filled("diagnosis.html", methods=methods, plots=drawn(DIAGNOSIS_PLOTS, summary))
 
 
 def sensitive_findings(comparison: Comparison) -> list[str]:

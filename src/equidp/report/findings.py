@@ -12,21 +12,18 @@ CLEAR = 2.0
 
 _CAUSES = {
     "direction": (
-        "comes from gradients turned by clipping; a higher bound, or one scale for all (global-adapt), "
-        "addresses that",
-        "turned gradients add",
+        "turned gradients",
+        "add",
+        "gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that",
     ),
     "magnitude": (
-        "comes from gradients shortened by clipping; a higher learning rate addresses that",
-        "shortened gradients add",
+        "shortened gradients",
+        "add",
+        "gradients shortened by clipping; a higher learning rate addresses that",
     ),
-    "noise": (
-        "comes from noise; a larger batch, or a larger epsilon, addresses that",
-        "noise adds",
-    ),
+    "noise": ("noise", "adds", "noise; a larger batch, or a larger epsilon, addresses that"),
 }
-
-_NAMES = {"direction": "turned gradients", "magnitude": "shortened gradients", "noise": "noise"}
+"""Cause -> its name, its verb, and where the loss comes from if it is the main one."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +50,13 @@ def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
         groups: `Diagnosis.sensitive_groups` of one method, with a column seed or without.
         column: its name without `sensitive_`.
     """
-    table = groups if "seed" in groups else groups.assign(seed=0)
-    figures = {}
-    for name, of_group in table.groupby("group", sort=False):
-        runs = [
-            Figure(
-                float(run[f"sensitive_{column}"].mean()),
-                math.sqrt(float((run[f"sensitive_{column}_se"] ** 2).sum())) / len(run),
-            )
-            for _, run in of_group.groupby("seed")
-        ]
-        means = pd.Series([run.mean for run in runs])
-        within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
-        between = float(means.std()) / math.sqrt(len(runs)) if len(runs) > 1 else 0.0
-        figures[str(name)] = Figure(float(means.mean()), max(within, between))
-    return figures
+    runs = groups if "seed" in groups else groups.assign(seed=0)
+    runs = runs.assign(variance=runs[f"sensitive_{column}_se"] ** 2).groupby(["group", "seed"], sort=False)
+    means, variances = runs[f"sensitive_{column}"].mean(), runs["variance"].sum() / runs.size() ** 2
+    seeds = means.groupby("group", sort=False)
+    within = variances.groupby("group", sort=False).sum() ** 0.5 / seeds.size()
+    errors = within.combine(seeds.sem().fillna(0.0), max)
+    return {str(name): Figure(mean, errors[name]) for name, mean in seeds.mean().items()}
 
 
 def findings(groups: pd.DataFrame) -> list[str]:
@@ -120,14 +109,16 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
         ]
     main = mains[0]
     assert main is not None
-    sentences = [f"{_shares(splits, main)} of that {_CAUSES[main][0]}."]
+    sentences = [f"{_shares(splits, main)} of that comes from {_CAUSES[main][2]}."]
     rest = [name for name in _CAUSES if name != main and all(parts[name].exceeds(_ZERO) for parts in splits)]
     if rest:
-        listed = " and ".join(f"{_CAUSES[name][1]} {_shares(splits, name)}" for name in rest)
+        listed = " and ".join(f"{' '.join(_CAUSES[name][:2])} {_shares(splits, name)}" for name in rest)
         sentences.append(f"{listed[0].upper()}{listed[1:]}.")
     lowered = [name for name in _CAUSES if all(_ZERO.exceeds(parts[name]) for parts in splits)]
     if lowered:
-        sentences.append(f"Against that, {' and '.join(_NAMES[name] for name in lowered)} lower its loss.")
+        sentences.append(
+            f"Against that, {' and '.join(_CAUSES[name][0] for name in lowered)} lower its loss."
+        )
     return sentences
 
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import math
 
 
-def label(method: str, setting: str) -> str:
-    """The name of a method, with its setting where a comparison has several."""
-    return f"{method} ({setting})" if setting else method
-
-
 def points(value: float) -> str:
     """A share in percentage points, to a tenth; a dash for NaN."""
     return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"

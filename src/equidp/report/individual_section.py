@@ -3,71 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from equidp.report.format import number, upper
 from equidp.report.plots import RELEASED_PLOT, SENSITIVE_PLOT, Plot
-from equidp.report.summary import Kind, Summary
+from equidp.report.render import filled
+from equidp.report.summary import Summary
 
 
-class Cell(NamedTuple):
-    """A figure with small print below it."""
-
-    value: float
-    small: str
-
-
-@dataclass(frozen=True)
-class IndividualTable:
-    """Groups down, private kinds of run across; rows are name, training examples and cells."""
+class Table(NamedTuple):
+    """Groups down, private kinds across; rows are (name, training examples, [(figure, small print)])."""
 
     title: str
     text: str
-    rows: list[tuple[str, int, list[Cell]]]
+    rows: list[tuple[str, int, list[tuple[float, str]]]]
     svg: str = ""
     sensitive: bool = False
 
 
-@dataclass(frozen=True)
-class IndividualSection:
-    """What the template shows."""
-
-    sentences: list[str]
-    kinds: list[Kind]
-    tables: list[IndividualTable]
-
-
-def individual_section(summary: Summary, *, include_sensitive: bool) -> IndividualSection | None:
-    """The section, with true epsilons if asked for; None without individual privacy."""
-    if not summary.individual:
-        return None
+def individual_section(summary: Summary, *, include_sensitive: bool) -> str:
+    """The section in HTML, with true epsilons if asked for; "" without individual privacy."""
+    parts = summary.individual
+    if not parts:
+        return ""
     tables = [
         _plotted(summary, RELEASED_PLOT, "released_mean", lambda row: f"± {number(row.standard_error)}")
     ]
-    if any(
-        (part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in summary.individual.values()
-    ):
+    if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in parts.values()):
         tables.append(
-            IndividualTable(
+            Table(
                 "The most that a member of a group can have",
-                "A method with a bound for each group holds its members to an epsilon below the run's. "
-                "This follows from released values and costs nothing. Small print: the bound as a share of "
-                "the largest, times the run's epsilon, as papers read it; no guarantee.",
+                "A method with a bound for each group holds its members to an epsilon below the run's. This "
+                "follows from released values and costs nothing. Small print: the bound as a share of the "
+                "largest, times the run's epsilon, as papers read it; no guarantee.",
                 _rows(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon)),
             )
         )
     if include_sensitive:
-        tables.append(
-            _plotted(
-                summary,
-                SENSITIVE_PLOT,
-                "sensitive_mean",
-                lambda row: f"{number(row.sensitive_median)}, {number(row.sensitive_q95)}",
-                sensitive=True,
-            )
-        )
-    return IndividualSection(_sentences(summary), list(summary.individual), tables)
+
+        def spread(row: Any) -> str:
+            return f"{number(row.sensitive_median)}, {number(row.sensitive_q95)}"
+
+        tables.append(_plotted(summary, SENSITIVE_PLOT, "sensitive_mean", spread)._replace(sensitive=True))
+    return filled("individual.html", sentences=_sentences(summary), kinds=list(parts), tables=tables)
 
 
 def _sentences(summary: Summary) -> list[str]:
@@ -89,17 +67,15 @@ def _sentences(summary: Summary) -> list[str]:
     ]
 
 
-def _plotted(
-    summary: Summary, plot: Plot, column: str, small: Callable[[Any], str], *, sensitive: bool = False
-) -> IndividualTable:
-    rows = _rows(summary, column, small)
-    return IndividualTable(plot.title, plot.caption, rows, plot.draw(summary, plot.axis), sensitive)
+def _plotted(summary: Summary, plot: Plot, column: str, small: Callable[[Any], str]) -> Table:
+    return Table(plot.title, plot.caption, _rows(summary, column, small), plot.svg(summary))
 
 
-def _rows(summary: Summary, column: str, small: Callable[[Any], str]) -> list[tuple[str, int, list[Cell]]]:
+def _rows(
+    summary: Summary, column: str, small: Callable[[Any], str]
+) -> list[tuple[str, int, list[tuple[float, str]]]]:
     rows = []
     for name in summary.setup.data.group_names:
         places = [part.loc[name] for part in summary.individual.values()]
-        cells = [Cell(place[column], small(place)) for place in places]
-        rows.append((name, summary.sizes()[name], cells))
+        rows.append((name, summary.sizes()[name], [(place[column], small(place)) for place in places]))
     return rows

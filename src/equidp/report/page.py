@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from equidp._files import check_writable, write_whole
 from equidp.comparison.result import Comparison, Setup
-from equidp.evaluation.costs import METRICS
 from equidp.report import words
 from equidp.report.diagnosis_section import diagnosis_section
 from equidp.report.individual_section import individual_section
 from equidp.report.plots import PLOTS, drawn
 from equidp.report.render import filled
-from equidp.report.summary import Interval, Summary, summarise
+from equidp.report.summary import summarise
 
 
 def write_report(
@@ -48,27 +47,17 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     summary = summarise(comparison)
     return filled(
         "comparison.html",
+        summary=summary,
         setup=summary.setup,
         finding=words.finding(summary),
-        overview=summary.overview,
         tests=words.test_sentences(summary),
         plots=drawn(PLOTS, summary),
-        kinds=summary.kinds,
-        details=_details(summary),
         individual=individual_section(summary, include_sensitive=include_sensitive),
         diagnosis=diagnosis_section(summary),
         guarantee=words.guarantee(summary),
         not_covered=words.not_covered(summary.setup),
         settings=_settings(summary.setup),
     )
-
-
-def _details(summary: Summary) -> list[tuple[str, int, list[dict[str, Interval]]]]:
-    """Rows of the detail tables: group, training examples, and each metric of each kind of run."""
-    return [
-        (name, size, [{m: summary.interval(kind, name, m) for m in METRICS} for kind in summary.kinds])
-        for name, size in summary.sizes().items()
-    ]
 
 
 def _settings(setup: Setup) -> dict[str, str]:
@@ -88,8 +77,6 @@ def _text(value: object) -> str:
     if isinstance(value, Mapping):
         parts = {name: _text(each) for name, each in value.items()}
         nested = any(isinstance(each, Mapping) for each in value.values())
-        return (
-            ", ".join(f"{name} ({text})" if nested else f"{name} {text}" for name, text in parts.items())
-            or "none"
-        )
+        texts = [f"{name} ({text})" if nested else f"{name} {text}" for name, text in parts.items()]
+        return ", ".join(texts) or "none"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +11,7 @@ import pandas as pd
 
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.costs import equal_cost, group_gaps, summary, wilcoxon_table
-from equidp.report.format import label
-
-_HARDLY_BETTER = 0.005
+from equidp.evaluation.costs import equal_cost, summary
 
 
 class Interval(NamedTuple):
@@ -34,11 +30,11 @@ class Kind(NamedTuple):
 
     @property
     def label(self) -> str:
-        return label(self.method, self.setting)
+        """The name of the method, with its setting where a comparison has several."""
+        return f"{self.method} ({self.setting})" if self.setting else self.method
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(NamedTuple):
     """A row of the summary table: one kind of run. Costs and gaps of the baseline are NaN.
 
     Attributes:
@@ -55,45 +51,50 @@ class Overview:
     kind: Kind
     epsilon: float
     accuracy: float
-    cost: float
-    worst_group: str
-    worst_cost: float
-    gap: Interval
-    verdict: str
+    cost: float = np.nan
+    worst_group: str = ""
+    worst_cost: float = np.nan
+    gap: Interval = Interval(np.nan, np.nan, np.nan)
+    verdict: str = "reference"
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """All that reports show of a comparison.
-
-    Attributes:
-        comparison: the comparison itself.
-        costs: `Comparison.costs()`.
-        by_group: means and intervals over seeds (`equidp.evaluation.groups.summary`) of each kind of run, the
-            baseline first; indexed by group.
-        gaps: `group_gaps` of the costs.
-        verdicts: of `equal_cost`, for each kind of run.
-        tests: `wilcoxon_table` of the costs.
-        individual: means over seeds of `Comparison.individual` for each private kind of run, indexed by
-            group; empty if not asked for.
-        overview: one row per kind of run.
-        no_better_than_one_answer: kinds whose accuracy hardly exceeds always giving the most frequent class.
-    """
+    """All that reports show of a comparison; each part is computed once."""
 
     comparison: Comparison
-    costs: pd.DataFrame
-    by_group: Mapping[Kind, pd.DataFrame]
-    gaps: pd.DataFrame
-    verdicts: Mapping[Kind, str]
-    tests: pd.DataFrame
-    individual: Mapping[Kind, pd.DataFrame]
-    overview: tuple[Overview, ...]
-    no_better_than_one_answer: tuple[Kind, ...]
 
     @property
     def setup(self) -> Setup:
         """What was compared and how."""
         return self.comparison.setup
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """`Comparison.costs()`."""
+        return self.comparison.costs()
+
+    @cached_property
+    def by_group(self) -> dict[Kind, pd.DataFrame]:
+        """`equidp.evaluation.costs.summary` of each kind of run, the baseline first; indexed by group."""
+        return _indexed(summary(self.costs, self.setup.level))
+
+    @cached_property
+    def individual(self) -> dict[Kind, pd.DataFrame]:
+        """Means over seeds of `Comparison.individual` for each private kind of run, indexed by group."""
+        rows = self.comparison.individual
+        if rows.empty:
+            return {}
+        grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
+        means = grouped.mean().drop(columns="seed")
+        error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
+        return _indexed(means.assign(standard_error=error).reset_index())
+
+    @cached_property
+    def overview(self) -> tuple[Overview, ...]:
+        """One row per kind of run."""
+        gaps = by_kind(equal_cost(self.costs, self.setup.tau, self.setup.level))
+        return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -114,26 +115,25 @@ class Summary:
         """One of `equidp.evaluation.costs.METRICS` over seeds."""
         return _interval(self.by_group[kind].loc[group], metric)
 
+    def _overview(self, kind: Kind, gap: pd.Series) -> Overview:
+        part = self.by_group[kind]
+        overall, costs = part.loc[ALL], part["privacy_cost_mean"].drop(ALL)
+        row = Overview(kind, overall["epsilon"], overall["accuracy_mean"])
+        if kind.method == self.setup.baseline:
+            return row
+        return row._replace(
+            cost=overall["privacy_cost_mean"],
+            worst_group=str(costs.idxmax()),
+            worst_cost=costs.max(),
+            gap=_interval(gap, "gap"),
+            verdict=gap["verdict"],
+        )
+
 
 @lru_cache(maxsize=1)
 def summarise(comparison: Comparison) -> Summary:
     """The summary of a comparison; kept for the next call with the same one."""
-    costs, setup = comparison.costs(), comparison.setup
-    by_group = _indexed(summary(costs, setup.level))
-    gaps = {kind: part.iloc[0] for kind, part in by_kind(equal_cost(costs, setup.tau, setup.level)).items()}
-    overview = tuple(_overview(kind, by_group[kind], gaps[kind], setup.baseline) for kind in by_group)
-    threshold = setup.data.most_frequent_class[1] + _HARDLY_BETTER
-    return Summary(
-        comparison=comparison,
-        costs=costs,
-        by_group=by_group,
-        gaps=group_gaps(costs),
-        verdicts={kind: row["verdict"] for kind, row in gaps.items()},
-        tests=wilcoxon_table(costs, setup.baseline),
-        individual=_individual(comparison.individual),
-        overview=overview,
-        no_better_than_one_answer=tuple(row.kind for row in overview if row.accuracy < threshold),
-    )
+    return Summary(comparison)
 
 
 def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
@@ -143,36 +143,8 @@ def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
     return {Kind(*key): part for key, part in rows.groupby(["method", "setting"], sort=False)}
 
 
-def _individual(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
-    if rows.empty:
-        return {}
-    grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
-    means = grouped.mean().drop(columns="seed")
-    error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
-    return _indexed(means.assign(standard_error=error).reset_index())
-
-
 def _indexed(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
     return {kind: part.set_index("group") for kind, part in by_kind(rows).items()}
-
-
-def _overview(kind: Kind, part: pd.DataFrame, gap: pd.Series, baseline: str) -> Overview:
-    overall, costs = part.loc[ALL], part["privacy_cost_mean"].drop(ALL)
-    if kind.method == baseline:
-        nothing = Interval(np.nan, np.nan, np.nan)
-        return Overview(
-            kind, overall["epsilon"], overall["accuracy_mean"], np.nan, "", np.nan, nothing, "reference"
-        )
-    return Overview(
-        kind=kind,
-        epsilon=overall["epsilon"],
-        accuracy=overall["accuracy_mean"],
-        cost=overall["privacy_cost_mean"],
-        worst_group=str(costs.idxmax()),
-        worst_cost=costs.max(),
-        gap=_interval(gap, "gap"),
-        verdict=gap["verdict"],
-    )
 
 
 def _interval(row: pd.Series, name: str) -> Interval:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -16,10 +17,9 @@ from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import COSTS
 from equidp.report.format import number, points
-from equidp.report.summary import Kind, Summary, summarise
+from equidp.report.summary import Summary, summarise
 from equidp.report.words import finding, test_sentences
 
-_Key = TypeVar("_Key")
 _MARGIN, _NARROWEST = 3, 6  # characters
 _MOST_RECALLS = 40
 _METRICS = {
@@ -74,9 +74,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(table)
     if summary.individual:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
-        console.print(
-            f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
-        )
+        heading = f"\nmean epsilon of a group's examples, released at epsilon {cost} a run"
+        console.print(heading, highlight=False)
         for table in _individual_tables(summary, console.width):
             console.print(table)
 
@@ -112,13 +111,10 @@ def ablation_table(summary: pd.DataFrame, method: str) -> Table:
         method: whose clipping.
     """
     title = f"Accuracy, %, after training without noise and with one error of {method}'s clipping"
-    errors = list(dict.fromkeys(summary["error"]))
-    cells = {(row.error, row.group): row for row in summary.itertuples()}
-    rows = {}
-    for group in dict.fromkeys(summary["group"]):
-        shown = [cells[error, group] for error in errors]
-        rows[str(group)] = [_with_error(cell.accuracy, cell.accuracy_se) for cell in shown]
-    return _grid(title, "group", dict.fromkeys(errors, 0), rows)
+    errors = summary["accuracy_se"].map(lambda error: "" if math.isnan(error) else f" ± {points(error)}")
+    cells = (summary["accuracy"].map(points) + errors).groupby(summary["error"], sort=False)
+    columns = {str(error): part.to_list() for error, part in cells}
+    return _grid(title, "group", list(dict.fromkeys(summary["group"])), columns)
 
 
 def _overview_table(summary: Summary) -> Table:
@@ -145,72 +141,59 @@ def _overview_table(summary: Summary) -> Table:
 
 
 def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
-    """Means over seeds, groups down and as many kinds of run across as fit; the page has the intervals."""
-    heads = {group: f"{group} ({size:,})" for group, size in summary.sizes().items()}
+    """Means over seeds, groups down and kinds of run across; the page has the intervals."""
+    sizes = summary.sizes()
+    heads = [f"{group} ({size:,})" for group, size in sizes.items()]
     for metric, title, show in _DETAILS:
         kinds = summary.private_kinds if metric in COSTS else summary.kinds
-        for shown in _fitting({kind: _column_width(kind) for kind in kinds}, width, heads.values()):
-            rows = {
-                head: [show(summary.interval(kind, group, metric).mean) for kind in shown]
-                for group, head in heads.items()
-            }
-            widths = {kind.label: _column_width(kind) for kind in shown}
-            yield _grid(title, "group (in training)", widths, rows, bold=heads[ALL])
+        columns = {
+            kind.label: [show(summary.interval(kind, group, metric).mean) for group in sizes]
+            for kind in kinds
+        }
+        yield from _grids(title, "group (in training)", heads, columns, width, bold=heads[-1])
 
 
 def _individual_tables(summary: Summary, width: int) -> Iterator[Table]:
-    groups = summary.setup.data.group_names
+    groups = list(summary.setup.data.group_names)
     columns = {
         kind.label: [
             f"{number(row.released_mean)} ± {number(row.standard_error)}"
-            for row in part.loc[list(groups)].itertuples()
+            for row in part.loc[groups].itertuples()
         ]
         for kind, part in summary.individual.items()
     }
-    sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
-    for shown in _fitting(sizes, width, ("group", *groups)):
-        rows = {group: [columns[name][at] for name in shown] for at, group in enumerate(groups)}
-        yield _grid("", "group", {name: sizes[name] for name in shown}, rows)
+    return _grids("", "group", groups, columns, width)
 
 
-def _grid(
-    title: str, corner: str, widths: Mapping[str, int], rows: Mapping[str, Sequence[str]], bold: str = ""
-) -> Table:
-    """A table with named rows, and columns at least so many characters wide."""
+def _grids(
+    title: str, corner: str, heads: list[str], columns: dict[str, list[str]], width: int, bold: str = ""
+) -> Iterator[Table]:
+    """Tables with as many columns each as fit beside the heads of the rows."""
+    room = width - 1 - min(max(map(len, heads)), width // 2) - _MARGIN
+    left = list(columns)
+    while left:
+        ends = itertools.accumulate(_column_width(name, columns[name]) + _MARGIN for name in left)
+        fitting = max(1, sum(end <= room for end in ends))
+        yield _grid(title, corner, heads, {name: columns[name] for name in left[:fitting]}, bold)
+        left = left[fitting:]
+
+
+def _grid(title: str, corner: str, heads: list[str], columns: dict[str, list[str]], bold: str = "") -> Table:
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD)
     table.add_column(corner, overflow="fold")
-    for name, width in widths.items():
-        table.add_column(escape(name), justify="right", min_width=width)
-    for head, cells in rows.items():
+    for name, cells in columns.items():
+        table.add_column(escape(name), justify="right", min_width=_column_width(name, cells))
+    for head, *cells in zip(heads, *columns.values(), strict=True):
         table.add_row(escape(head), *cells, style="bold" if head == bold else None)
     return table
 
 
-def _fitting(columns: Mapping[_Key, int], width: int, heads: Iterable[str]) -> Iterator[list[_Key]]:
-    """Splits columns of given widths into as many at a time as fit beside the heads of the rows."""
-    room = width - 1 - min(max(map(len, heads)), width // 2) - _MARGIN
-    shown: list[_Key] = []
-    taken = 0
-    for key, size in columns.items():
-        if shown and taken + size + _MARGIN > room:
-            yield shown
-            shown, taken = [], 0
-        shown.append(key)
-        taken += size + _MARGIN
-    if shown:
-        yield shown
-
-
-def _column_width(kind: Kind) -> int:
+def _column_width(name: str, cells: list[str]) -> int:
     """Characters of the longest word above a column, or of a figure."""
-    return max(_NARROWEST, *map(len, kind.label.split()))
+    return max(_NARROWEST, *map(len, [*name.split(), *cells]))
 
 
 def _with_interval(row: dict[str, Any], metric: str) -> str:
     show = _METRICS[metric][1]
     value, low, high = (show(row[f"{metric}{end}"]) for end in ("", "_low", "_high"))
     return f"{value} ({low} to {high})"
-
-
-def _with_error(value: float, error: float) -> str:
-    return points(value) if math.isnan(error) else f"{points(value)} ± {points(error)}"

@@ -8,12 +8,14 @@ import pandas as pd
 
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
+from equidp.evaluation.costs import group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
-from equidp.report.format import label, points
-from equidp.report.summary import Kind, Summary
+from equidp.report.format import points
+from equidp.report.summary import Kind, Summary, by_kind
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30
+_HARDLY_BETTER = 0.005
 
 
 def finding(summary: Summary) -> list[str]:
@@ -23,25 +25,28 @@ def finding(summary: Summary) -> list[str]:
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
     """
     setup, setting = summary.setup, summary.private_kinds[0].setting
-    methods = [kind.method for kind in summary.private_kinds if kind.setting == setting]
-    standard = STANDARD if STANDARD in methods else methods[0]
-    sentences = [_who_pays(summary.costs, standard, setting, setup.level)]
-    if len(methods) > 1:
-        gaps = summary.gaps
-        gaps = gaps[(gaps["pair"] == "largest") & (gaps["setting"] == setting) & gaps["method"].isin(methods)]
+    verdicts = {
+        kind.method: verdict
+        for kind, *_, verdict in summary.overview
+        if kind.setting == setting and kind in summary.private_kinds
+    }
+    standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
+    sentences = [_who_pays(summary.costs, Kind(standard, setting), setup.level)]
+    if len(verdicts) > 1:
+        gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")
+        table = table.drop(columns=setup.baseline, errors="ignore")
         sentences.append(_who_narrows(table, standard, setup.level))
-    verdicts = {method: summary.verdicts[Kind(method, setting)] for method in methods}
     sentences.append(_who_holds(verdicts, setup))
     return sentences + _no_better_than_one_answer(summary) + _few_to_test_on(setup)
 
 
 def _no_better_than_one_answer(summary: Summary) -> list[str]:
     """Names methods whose models may give the same answer to everything, so that their costs mean nothing."""
-    if not summary.no_better_than_one_answer:
-        return []
     answer, share = summary.setup.data.most_frequent_class
-    listed = [kind.label for kind in summary.no_better_than_one_answer]
+    listed = [row.kind.label for row in summary.overview if row.accuracy < share + _HARDLY_BETTER]
+    if not listed:
+        return []
     return [
         f"Always answering {answer!r} would be right for {points(share)}% of the test examples, and "
         f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'} hardly better: such a model may give no "
@@ -62,11 +67,10 @@ def _few_to_test_on(setup: Setup) -> list[str]:
     ]
 
 
-def _who_pays(costs: pd.DataFrame, method: str, setting: str, level: float) -> str:
-    name = label(method, setting)
-    rows = costs[(costs["method"] == method) & (costs["setting"] == setting) & (costs["group"] != ALL)]
+def _who_pays(costs: pd.DataFrame, kind: Kind, level: float) -> str:
+    rows = by_kind(costs[costs["group"] != ALL])[kind]
     table = rows.pivot(index="seed", columns="group", values="privacy_cost")
-    worst = table.mean().idxmax()
+    name, worst = kind.label, table.mean().idxmax()
     rest = table.drop(columns=worst)
     others = rest.mean(axis=1)
     mean, low, _ = mean_interval((table[worst] - others).to_list(), level)
@@ -122,7 +126,7 @@ def _who_holds(verdicts: dict[str, str], setup: Setup) -> str:
 
 def test_sentences(summary: Summary) -> list[str]:
     """Wilcoxon tests of each method's largest gap against the standard's, and the smallest p possible."""
-    table = summary.tests
+    table = wilcoxon_table(summary.costs, summary.setup.baseline)
     against = (table["other"] == STANDARD) & (table["setting"] == table["other_setting"])
     table = table[against & (table["method"] != STANDARD)]
     if table.empty:
@@ -130,7 +134,7 @@ def test_sentences(summary: Summary) -> list[str]:
     seeds = int(table["seeds"].iloc[0])
     if seeds < 2:
         return ["With one seed no test between methods is possible."]
-    listed = ", ".join(f"{label(row.method, row.setting)} p = {row.p:.3g}" for row in table.itertuples())
+    listed = ", ".join(f"{Kind(row.method, row.setting).label} p = {row.p:.3g}" for row in table.itertuples())
     return [
         f"One-sided Wilcoxon signed-rank test that the largest gap is smaller than under {STANDARD}: "
         f"{listed}. With {seeds} seeds no p can be below 1/{2**seeds} = {0.5**seeds:.3g}; the tests are not "
@@ -141,8 +145,8 @@ def test_sentences(summary: Summary) -> list[str]:
 def guarantee(summary: Summary) -> list[str]:
     """What epsilon and delta mean for the private runs of a comparison."""
     data, training = summary.setup.data, summary.setup.training
-    epsilons = {row.kind: row.epsilon for row in summary.overview}
-    listed = ", ".join(f"{kind.label} {epsilons[kind]:.3f}" for kind in summary.private_kinds)
+    rows = [row for row in summary.overview if row.kind in summary.private_kinds]
+    listed = ", ".join(f"{row.kind.label} {row.epsilon:.3f}" for row in rows)
     return [
         "Unit: one training example. Two datasets are neighbours if one has one example more. With and "
         "without any one example, a private model's weights, and anything computed from them, have almost "

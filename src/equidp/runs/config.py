@@ -1,4 +1,4 @@
-"""TrainConfig: what `equidp train` was asked for, all that a run follows from but its data."""
+"""TrainConfig: all that `equidp train` was asked for."""
 
 from __future__ import annotations
 
@@ -61,12 +61,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         method_named(self.method)
-        for kind, given, known in (
-            ("accountant", self.accountant, ACCOUNTANTS),
-            ("beyond_budget", self.beyond_budget, BEYOND_BUDGET),
-        ):
-            if given not in known:
-                raise unknown_name(kind, given, known)
+        for name, known in {"accountant": ACCOUNTANTS, "beyond_budget": BEYOND_BUDGET}.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
         if self.budget is None and (self.budget_epsilon is not None or self.budget_delta is not None):
             raise SettingError("budget_epsilon and budget_delta are of a budget's file; give budget too.")
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
@@ -93,12 +90,10 @@ class TrainConfig:
         return source.split(self.seed), None
 
     def resolve(self, num_examples: int) -> ResolvedPlan:
-        """The plan for this method and n training examples; a release of individual privacy is paid from
-        epsilon.
+        """The plan for this method and n training examples; epsilon pays for the release too.
 
         Raises:
-            SettingError: a private method with neither epsilon nor noise multiplier, or plain SGD with an
-                epsilon.
+            SettingError: an epsilon that the method cannot have, or that the release leaves nothing of.
         """
         private = method_named(self.method).policy.private
         if not private and self.release_epsilon is not None:
@@ -106,8 +101,7 @@ class TrainConfig:
                 f"{self.method} takes no noise and has no epsilon to release; choose a private method, such "
                 "as dpsgd."
             )
-        both = self.epsilon is not None and self.release_epsilon is not None
-        if both and self.release_epsilon >= self.epsilon:  # type: ignore[operator]
+        if None not in (self.epsilon, self.release_epsilon) and self.release_epsilon >= self.epsilon:  # type: ignore[operator]
             raise SettingError(
                 f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to "
                 "train with."
@@ -130,8 +124,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
-        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return content
+        return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:

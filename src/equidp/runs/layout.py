@@ -18,53 +18,45 @@ CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.
 
 
 def manifest(place: Path) -> str:
-    """A line for each of the run's finished files: its SHA-256 and its name, as the program sha256sum reads
-    them."""
+    """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
     names = (CONFIG, ENCODER, MODEL, RELEASED, RECORD, PAGE, CARD)
     there = [name for name in names if (place / name).exists()]
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
-def check_files(place: Path) -> None:
-    """The manifest, written after the cards, tells of each file as it is."""
+def read_text(place: Path, name: str) -> str:
+    """The text of a file that training writes last, or DataError with advice."""
     try:
-        written = set((place / MANIFEST).read_text().splitlines())
+        return (place / name).read_text()
     except OSError as error:
         raise DataError(
-            f"{MANIFEST} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write "
-            "it anew by equidp "
-            f"train --resume {place}"
+            f"{name} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
+            f"anew by equidp train --resume {place}"
         ) from error
+
+
+def check_files(place: Path) -> None:
+    """Raises unless the run's files are those that the manifest lists; names those that are not."""
+    written = set(read_text(place, MANIFEST).splitlines())
     changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
     if changed:
+        are, them = ("is", "it") if len(changed) == 1 else ("are", "them")
         raise DataError(
-            f"{', '.join(changed)} in {os.fspath(place)!r} {'is' if len(changed) == 1 else 'are'} not as "
-            "equidp wrote "
-            f"{'it' if len(changed) == 1 else 'them'} ({MANIFEST} tells); bring "
-            f"{'it' if len(changed) == 1 else 'them'} back."
+            f"{', '.join(changed)} in {os.fspath(place)!r} {are} not as equidp wrote {them} ({MANIFEST} "
+            f"lists checksums); bring {them} back."
         )
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:
-    """What the run in `place` released of individual privacy; nothing where it did not."""
+    """The individual privacy that the run released; empty if it released none."""
     try:
-        rows: list[dict[str, Any]] = json.loads((place / RELEASED).read_text())
-        return rows
+        return json.loads((place / RELEASED).read_text())
     except FileNotFoundError:
         return []
     except ValueError as error:
         raise DataError(
             f"{RELEASED} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
         ) from error
-
-
-def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
-    """Raises unless the split is the one that the run in `place` began with."""
-    if split.digest() != facts["sensitive_data_sha256"]:
-        raise DataError(
-            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train "
-            "anew."
-        )
 
 
 def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
@@ -76,6 +68,14 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read "
-            f"({type(error).__name__}); expected a folder "
-            "that equidp train --out made."
+            f"({type(error).__name__}); expected a folder that equidp train --out made."
         ) from error
+
+
+def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
+    """Raises DataError unless the split is the one that the run began with."""
+    if split.digest() != facts["sensitive_data_sha256"]:
+        raise DataError(
+            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train "
+            "anew."
+        )

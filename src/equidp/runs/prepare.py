@@ -1,4 +1,4 @@
-"""A run before it spends anything: loaded, tried, and timed."""
+"""A run before it spends anything: loaded, checked and timed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Prepared:
 
 
 def prepare(config: TrainConfig) -> Prepared:
-    """Loads the data and tries everything that can go wrong before budget is spent; leaves nothing behind.
+    """Loads the data and checks everything that can go wrong before budget is spent; writes nothing.
 
     Raises:
         EquidpError: says what is wrong.
@@ -83,8 +83,7 @@ def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
 
 
 def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
-    """Pays for the release of individual privacy before the first step, so that the plan must fit beside
-    it."""
+    """Pays for the release of individual privacy before the first step; the plan must fit beside it."""
     if release is not None and all(event != release for event, _ in ledger.entries):
         (ledger if budget is None else budget.ledger(ledger)).spend(release)
 
@@ -113,8 +112,7 @@ def make_trainer(
 
 
 def seconds_per_step(prepared: Prepared) -> float:
-    """Seconds of one step, measured on random numbers in the shape of the data, so that nothing is learnt
-    from it."""
+    """Seconds of one step on random numbers in the shape of the data, so that timing reads no data."""
     config, train = prepared.config, prepared.split.train
     size = 2 * prepared.plan.batch_size
     made_up = GroupedDataset(

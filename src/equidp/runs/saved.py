@@ -20,8 +20,8 @@ from equidp.data.labels import known_codes
 from equidp.data.read import check_read, read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
+from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.runs.layout import CARD, ENCODER, MODEL, check_files, check_same, read_config, read_released
 from equidp.training.run import Run, RunFacts
 
 
@@ -31,12 +31,11 @@ class KeptRun:
 
     Attributes:
         folder: where it is.
-        config: what it was told.
+        config: what was asked for.
         facts: what followed, as plain values.
         encoder: of a table's columns; None for a named dataset.
         run: the trained model and what it cost.
-        released: each group's mean epsilon as it was released (group, mean, standard_error); empty where it
-            was not.
+        released: each group's released mean epsilon (group, mean, standard_error); empty if none was.
     """
 
     folder: Path
@@ -50,17 +49,17 @@ class KeptRun:
         """The examples that the run was tested on.
 
         Raises:
-            DataError: the data is not there any more, or changed.
+            DataError: the data is missing or changed.
         """
         split = self.config.load()[0]
-        check_same(split, self.config, self.facts, self.folder)
+        layout.check_same(split, self.config, self.facts, self.folder)
         return split.test
 
     def inputs(self, path: Path) -> torch.Tensor:
-        """What the model reads of a file, [n, inputs]. Other columns may be there, and are left out.
+        """What the model reads of a file, [n, inputs]; other columns are left out.
 
         Raises:
-            DataError: it cannot be used.
+            DataError: the file cannot be used.
             SettingError: the run was not trained on a table.
         """
         return self._encoded(self._read(path))
@@ -69,8 +68,7 @@ class KeptRun:
         if self.encoder is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
-                "table out to use its "
-                "test examples."
+                "table out to use its test examples."
             )
         names = [column.name for column in self.encoder.columns]
         return read_table(path, only=[*names, *further], fewest=1)
@@ -83,8 +81,7 @@ class KeptRun:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
                 f"of {len(table):,} rows, some have values that the training data did not ({listed}); the "
-                "model takes no notice "
-                "of those values.",
+                "model takes no notice of those values.",
                 DataWarning,
                 stacklevel=3,
             )
@@ -94,15 +91,15 @@ class KeptRun:
         """A file with the columns of the run's table, target and groups included.
 
         Raises:
-            DataError: it cannot be used, or holds classes or groups that the training data did not.
+            DataError: it cannot be used, or holds classes or groups that the training data lacks.
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
         if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
             warnings.warn(
                 f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
-                "are training examples, "
-                "and tell nothing of new people. Leave it out to test on the rows that were held out.",
+                "are training examples, and tell nothing of new people. Leave it out to test on the rows "
+                "that were held out.",
                 DataWarning,
                 stacklevel=2,
             )
@@ -122,49 +119,41 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     """Reads a finished run.
 
     Raises:
-        DataError: no run, or one that is not finished.
+        DataError: there is no run, it is not finished, or files were changed or replaced.
         BudgetError: its ledger was damaged or edited.
     """
     place = Path(folder)
-    config, plan, facts = read_config(place)
-    if not (place / MODEL).exists():
+    config, plan, facts = layout.read_config(place)
+    if not (place / layout.MODEL).exists():
         raise DataError(
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
     model = plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
     encoder = None
     try:
-        model.load_state_dict(torch.load(place / MODEL, map_location="cpu", weights_only=True))
-        if (place / ENCODER).exists():
-            encoder = TableEncoder.from_json((place / ENCODER).read_text())
+        model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
+        if (place / layout.ENCODER).exists():
+            encoder = TableEncoder.from_json((place / layout.ENCODER).read_text())
     except Exception as error:  # what is not a pickle can fail as anything
         raise DataError(
-            f"{MODEL} or {ENCODER} in {os.fspath(place)!r} is not as equidp wrote it "
+            f"{layout.MODEL} or {layout.ENCODER} in {os.fspath(place)!r} is not as equidp wrote it "
             f"({type(error).__name__}); bring it back."
         ) from error
     ledger = read_ledger(place / "ledger")
     _check_card(place, weights_digest(model), ledger.checks[-1])
-    check_files(place)
+    layout.check_files(place)
     loss = nn.CrossEntropyLoss(reduction="none")
     known = RunFacts(num_examples=facts["num_train"])
     run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
-    return KeptRun(place, config, facts, encoder, run, read_released(place))
+    return KeptRun(place, config, facts, encoder, run, layout.read_released(place))
 
 
 def _check_card(place: Path, weights: str, check: str) -> None:
-    """The card, written last, names the weights and all that the ledger said then."""
-    try:
-        card = (place / CARD).read_text()
-    except OSError as error:
-        raise DataError(
-            f"{CARD} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
-            "anew by equidp train "
-            f"--resume {place}"
-        ) from error
-    for what, digest in ((MODEL, weights), ("the ledger", check)):
+    """Raises unless the card, written last, names these weights and the ledger's last checksum."""
+    card = layout.read_text(place, layout.CARD)
+    for what, digest in ((layout.MODEL, weights), ("the ledger", check)):
         if digest not in card:
             raise DataError(
-                f"{what} in {os.fspath(place)!r} is not the one that {CARD} there tells of: one of them was "
-                "replaced. Bring back "
-                "all of the run's files as equidp wrote them."
+                f"{what} in {os.fspath(place)!r} is not the one that {layout.CARD} there names: one of them "
+                "was replaced. Bring back all of the run's files as equidp wrote them."
             )

@@ -1,11 +1,14 @@
 """A run's folder: everything that `equidp train` keeps.
 
-config.json          what it was told, and facts that follow; among them a fingerprint of the data, which is
-sensitive preprocessing.json   how a table's columns become inputs ledger, ledger.seal  what was spent
-checkpoint-*.pt      the last two states record.parquet       figures of the test set by epoch and group
-model.pt             the trained weights released.json        what was released of individual privacy, where
-that was asked for card.html, card.md   the model card files.sha256         checksums of all these but ledger
-and checkpoints, which have their own
+config.json             what was asked for, and facts that follow; among them a sensitive digest of the data
+preprocessing.json      how a table's columns become inputs
+ledger, ledger.seal     what was spent; ledger.lock keeps a second process out
+checkpoint-*.pt         the last two states
+record.parquet          figures of the test set by epoch and group
+model.pt                the trained weights
+released.json           the individual privacy that was released, if asked for
+card.html, card.md      the model card
+files.sha256            checksums of these files but ledger and checkpoints, which have their own
 """
 
 from __future__ import annotations
@@ -21,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from equidp._files import check_writable, sync_folder, write_whole
 from equidp.accounting.budget import PrivacyBudget
-from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
+from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.predict import diverged
 from equidp.individual import IndividualAccountant
 from equidp.kernel.events import Entries
@@ -36,22 +38,8 @@ from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import METHODS
 from equidp.report.card import write_card
+from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.runs.layout import (
-    CARD,
-    CONFIG,
-    ENCODER,
-    MANIFEST,
-    MODEL,
-    PAGE,
-    RECORD,
-    RELEASED,
-    check_files,
-    check_same,
-    manifest,
-    read_config,
-    read_released,
-)
 from equidp.runs.prepare import Prepared, charge_release, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import ResolvedPlan
@@ -66,7 +54,7 @@ DIVERGED = (
 
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
-    """Makes the folder, with all that is needed to train in it; whole or not at all.
+    """Makes the folder with all that training in it needs; whole or not at all.
 
     Raises:
         SettingError: the folder holds something, or cannot be made.
@@ -83,10 +71,10 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
             "plan": prepared.plan.to_dict(),
             "facts": prepared.facts,
         }
-        write_whole(draft / CONFIG, json.dumps(content, indent=2).encode())
+        write_whole(draft / layout.CONFIG, json.dumps(content, indent=2).encode())
         if prepared.encoder is not None:
-            write_whole(draft / ENCODER, prepared.encoder.to_json().encode())
-        os.replace(draft, target)  # which takes the place of an empty folder
+            write_whole(draft / layout.ENCODER, prepared.encoder.to_json().encode())
+        os.replace(draft, target)  # replaces an empty folder
         sync_folder(target.parent)
     except OSError as error:
         raise SettingError(
@@ -99,9 +87,10 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
 def check_new(folder: Path) -> None:
     """Raises unless a run may begin here."""
     if folder.is_dir() and not any(folder.iterdir()):
-        check_writable(folder / CONFIG)
+        check_writable(folder / layout.CONFIG)
     elif folder.exists():
-        resume = f"Go on with it by --resume {folder}, or choose" if (folder / CONFIG).exists() else "Choose"
+        begun = (folder / layout.CONFIG).exists()
+        resume = f"Go on with it by --resume {folder}, or choose" if begun else "Choose"
         raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
 
 
@@ -112,36 +101,33 @@ def train(
     callbacks: Sequence[Callback] = (),
     prepared: Prepared | None = None,
     on_resume: Callable[[int, int], None] | None = None,
-) -> tuple[Run, GroupedDataset]:
+) -> tuple[Run, Evaluation]:
     """Takes the steps that are left of a folder's run, and writes model and card.
 
     Args:
         folder: made by `begin`.
         previous: go on from the checkpoint before the last.
         callbacks: watch the run.
-        prepared: where the caller has it at hand already.
-        on_resume: told steps spent and steps lost of a run that goes on.
+        prepared: if the caller has it already.
+        on_resume: called with (steps spent, steps lost) when a run goes on.
 
     Returns:
-        The run, and the test set.
+        The run, and the evaluation that its card shows, in full.
 
     Raises:
         TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
-        EquidpError: whatever is wrong.
+        EquidpError: says what is wrong.
     """
     place = Path(folder)
-    config, plan, facts = read_config(place)
-    if (place / MANIFEST).exists():
-        check_files(place)
+    config, plan, facts = layout.read_config(place)
+    if (place / layout.MANIFEST).exists():
+        layout.check_files(place)
     split = config.load()[0] if prepared is None else prepared.split
-    check_same(split, config, facts, place)
+    layout.check_same(split, config, facts, place)
+    name = f"train {config.method} on {facts['name']}"
     with ExitStack() as stack:
-        ledger = stack.enter_context(
-            LedgerFile(place / "ledger", run=f"train {config.method} on {facts['name']}")
-        )
-        for stale in place.glob(
-            ".*.tmp"
-        ):  # of a process that was killed; the ledger's lock says that none is at work
+        ledger = stack.enter_context(LedgerFile(place / "ledger", run=name))
+        for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
             stale.unlink(missing_ok=True)
         budget = None
         if config.budget is not None:
@@ -153,7 +139,7 @@ def train(
             place,
             seconds=config.checkpoint_seconds,
             how_to_resume=f"equidp train --resume {place}",
-            after_saving=lambda _: record.save(place / RECORD),
+            after_saving=lambda _: record.save(place / layout.RECORD),
         )
         release = config.release_event(plan.delta)
         resumed = any(event != release for event, _ in ledger.entries)
@@ -168,31 +154,32 @@ def train(
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
         run = trainer.fit()
-        record.save(place / RECORD)
+        record.save(place / layout.RECORD)
         for accountant in accountants:
             _release(place, accountant, trainer, config)
-        _save_model(place, run.model)
-        (place / MANIFEST).unlink(missing_ok=True)  # until the cards are those of the files beside them
-        _write_cards(place, run, split, config, plan, facts, ledger.check, budget)
-        write_whole(place / MANIFEST, manifest(place).encode())
-    return run, split.test
+        weights = io.BytesIO()
+        torch.save(run.model.state_dict(), weights)
+        write_whole(place / layout.MODEL, weights.getvalue())
+        (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
+        evaluation = evaluate(run.model, split.test)
+        _write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
+        write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
+    return run, evaluation
 
 
 def _check_charged(budget: str, spent: Entries, place: Path) -> None:
-    """What a run spent was charged to its budget, so a budget that knows nothing of it is not the one it
-    began with."""
+    """Raises if the budget lacks what the run spent: it is not the budget that the run began with."""
     known = {event for event, _ in read_ledger(budget).entries} if spent and os.path.exists(budget) else set()
     if not {event for event, _ in spent} <= known:
         raise BudgetError(
             f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring "
-            "back the file that it "
-            "began with."
+            "back the file that it began with."
         )
 
 
 def _record_so_far(place: Path, steps: int) -> RunRecord:
-    """The record up to a checkpoint; what came after is done again."""
-    path = place / RECORD
+    """The record up to a checkpoint; later steps are taken again."""
+    path = place / layout.RECORD
     if not path.exists():
         return RunRecord()
     record = RunRecord.load(path)
@@ -201,11 +188,11 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
 
 
 def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, config: TrainConfig) -> None:
-    """Each group's mean epsilon with noise, once: it was paid for before the first step."""
-    path = place / RELEASED
+    """Writes each group's mean epsilon with noise, once: it was paid for before the first step."""
+    path = place / layout.RELEASED
     if path.exists() or config.release_epsilon is None:
         return
-    if (place / MODEL).exists():
+    if (place / layout.MODEL).exists():
         raise DataError(
             f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
         )
@@ -214,16 +201,10 @@ def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, co
     write_whole(path, means.to_json(orient="records", indent=2).encode())
 
 
-def _save_model(place: Path, model: nn.Module) -> None:
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    write_whole(place / MODEL, buffer.getvalue())
-
-
 def _write_cards(
     place: Path,
     run: Run,
-    split: DataSplit,
+    evaluation: Evaluation,
     config: TrainConfig,
     plan: ResolvedPlan,
     facts: dict[str, Any],
@@ -241,38 +222,33 @@ def _write_cards(
         "test examples": "held out of the same data",
     }
     if config.target is not None:
+        columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
+        bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in config.bounds.items()]
         details |= {
             "target": config.target,
             "group columns": config.group,
-            "input columns": tuple(
-                column.name for column in TableEncoder.from_json((place / ENCODER).read_text()).columns
-            ),
-            "public bounds": ", ".join(
-                f"{name}={low:g}:{high:g}" for name, (low, high) in config.bounds.items()
-            )
-            or "none",
+            "input columns": tuple(column.name for column in columns),
+            "public bounds": ", ".join(bounds) or "none",
             "missing values": "a category of their own" if config.missing == "category" else "refused",
             "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about "
             f"{config.test_share:g}",
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
-    notes = (*split.notes, *([DIVERGED] if diverged(run.model) else []))
-    released = {_estimate(row, run.epsilon()): row["mean"] for row in read_released(place)}
     write_card(
         run,
-        place / PAGE,
-        place / CARD,
-        test=split.test,
+        place / layout.PAGE,
+        place / layout.CARD,
+        evaluation=evaluation,
         data=facts["name"],
-        notes=notes,
-        released=released,
+        notes=(*facts["notes"], *([DIVERGED] if diverged(run.model) else [])),
+        released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
         details=details,
     )
 
 
 def _estimate(row: dict[str, Any], spent: float) -> str:
-    """What a released mean is called, with its standard error: for a small group that can be all there is."""
+    """The name of a released mean, with its standard error, which can exceed the mean of a small group."""
     error = row["standard_error"]
     little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
     who = f"the training examples of {row['group']}"

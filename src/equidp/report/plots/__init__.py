@@ -6,9 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
 from equidp.report.plots.accuracy_and_epsilon import accuracy_and_epsilon
 from equidp.report.plots.by_group import by_group
 from equidp.report.plots.over_epochs import over_diagnosed_steps, over_epochs
+from equidp.report.plots.style import svg
 from equidp.report.plots.trade_off import trade_off
 from equidp.report.summary import Summary
 
@@ -20,34 +23,29 @@ class Plot(NamedTuple):
         title: its heading.
         caption: what it shows, in a sentence or two.
         axis: label of the axis with the figures.
-        draw: the summary and the label of the axis -> an SVG element, or "" if there is nothing to show.
+        draw: the summary and the label of the axis -> a figure; None if there is nothing to show.
     """
 
     title: str
     caption: str
     axis: str
-    draw: Callable[[Summary, str], str]
+    draw: Callable[[Summary, str], Figure | None]
+
+    def svg(self, summary: Summary) -> str:
+        """An SVG element; "" if there is nothing to show."""
+        return svg(partial(self.draw, summary, self.axis))
 
 
-class Drawn(NamedTuple):
-    """A plot as the templates show it."""
-
-    title: str
-    caption: str
-    svg: str
-
-
-def drawn(plots: tuple[Plot, ...], summary: Summary) -> list[Drawn]:
-    """The plots that have something to show."""
-    pictures = [Drawn(plot.title, plot.caption, plot.draw(summary, plot.axis)) for plot in plots]
-    return [picture for picture in pictures if picture.svg]
+def drawn(plots: tuple[Plot, ...], summary: Summary) -> list[tuple[Plot, str]]:
+    """The plots that have something to show, each with its SVG element."""
+    return [(plot, text) for plot in plots if (text := plot.svg(summary))]
 
 
 PLOTS = (
     Plot(
         "What privacy cost each group",
-        "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. In "
-        "brackets: training examples. Points side by side mean an equal price.",
+        "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. In brackets: "
+        "training examples. Points side by side mean an equal price.",
         "points of accuracy lost to privacy",
         partial(by_group, metric="privacy_cost"),
     ),
@@ -88,15 +86,15 @@ PLOTS = (
 DIAGNOSIS_PLOTS = (
     Plot(
         "Excess risk from gradients turned by clipping",
-        "What a step adds to a group's loss because the clipped gradient points in another direction. "
-        "Above zero, the group loses.",
+        "What a step adds to a group's loss because the clipped gradient points in another direction. Above "
+        "zero, the group loses.",
         "loss a step",
         partial(over_diagnosed_steps, column="direction"),
     ),
     Plot(
         "Excess risk from gradients shortened by clipping",
-        "What a step adds to a group's loss because the clipped gradient is shorter. A higher learning "
-        "rate makes up for it.",
+        "What a step adds to a group's loss because the clipped gradient is shorter. A higher learning rate "
+        "makes up for it.",
         "loss a step",
         partial(over_diagnosed_steps, column="magnitude"),
     ),
@@ -108,8 +106,8 @@ DIAGNOSIS_PLOTS = (
     ),
     Plot(
         "How well a batch's gradient serves each group, before clipping",
-        "Cosine of a batch's gradient with the group's own. At 1 a step is the best one for the group; "
-        "below 0 it does harm.",
+        "Cosine of a batch's gradient with the group's own. At 1 a step is the best one for the group; below "
+        "0 it does harm.",
         "cosine",
         partial(over_diagnosed_steps, column="cosine_before"),
     ),

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from equidp.report.plots.style import GREY, INK, MOST_COLOURED, group_colours, panels, short, svg
+from equidp.report.plots.style import GREY, INK, MOST_COLOURED, group_colours, panels, short
 from equidp.report.summary import Summary
 
 
-def accuracy_and_epsilon(summary: Summary, axis: str, *, column: str) -> str:
-    """An SVG of test accuracy against the mean epsilon of training examples, a panel per private kind of run.
+def accuracy_and_epsilon(summary: Summary, axis: str, *, column: str) -> Figure:
+    """Test accuracy against the mean epsilon of training examples, a panel per private kind of run.
 
     Args:
         summary: of a comparison with individual privacy.
         axis: label of the accuracies.
         column: of `Summary.individual`; a released epsilon is shown with twice its standard error.
     """
-    return svg(lambda: _figure(summary, axis, column))
-
-
-def _figure(summary: Summary, axis: str, column: str) -> Figure:
     largest = max(part["epsilon"].max() for part in summary.individual.values())
     colours = group_colours(summary.setup.data, summary.setup.data.group_names)
     figure, axes = panels(list(summary.individual), 2.5, "mean epsilon; dotted: the run's", axis, colours)

@@ -6,16 +6,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equidp.evaluation.costs import COSTS
-from equidp.report.plots.style import GREY, INK, in_points, kind_colour, short, svg
+from equidp.report.plots.style import GREY, INK, in_points, kind_colour, short
 from equidp.report.summary import Summary
 
 
-def by_group(summary: Summary, axis: str, *, metric: str) -> str:
-    """An SVG of a metric in percentage points: groups down, one colour per kind of run."""
-    return svg(lambda: _figure(summary, axis, metric))
-
-
-def _figure(summary: Summary, axis: str, metric: str) -> Figure:
+def by_group(summary: Summary, axis: str, *, metric: str) -> Figure:
+    """A metric in percentage points: groups down, one colour per kind of run."""
     cost = metric in COSTS
     kinds = summary.private_kinds if cost else summary.kinds
     names = list(summary.sizes())

@@ -6,27 +6,27 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from equidp.report.plots.style import GREY, group_colours, panels, svg
+from equidp.report.plots.style import GREY, group_colours, panels
 from equidp.report.summary import Summary, by_kind
 
 _WIDE_RANGE = 30
 """Values that differ by a larger factor are shown on a logarithmic scale."""
 
 
-def over_epochs(summary: Summary, axis: str, *, column: str) -> str:
-    """An SVG of a column of `Comparison.epochs`, a panel per kind of run; "" if it is empty."""
-    return svg(lambda: _figure(summary, summary.comparison.epochs, axis, column))
+def over_epochs(summary: Summary, axis: str, *, column: str) -> Figure | None:
+    """A column of `Comparison.epochs`, a panel per kind of run; None if it is empty."""
+    return _figure(summary, summary.comparison.epochs, axis, column)
 
 
-def over_diagnosed_steps(summary: Summary, axis: str, *, column: str) -> str:
+def over_diagnosed_steps(summary: Summary, axis: str, *, column: str) -> Figure | None:
     """The same of a column of the diagnosis, which may have been asked for some groups only."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
-        return ""
+        return None
     groups = diagnosis.sensitive_groups
     # The fraction of an epoch at a step depends on the size of the data, which may differ between seeds.
     epochs = groups.assign(epoch=groups.groupby("step")["epoch"].transform("mean"))
-    return svg(lambda: _figure(summary, epochs, axis, f"sensitive_{column}"))
+    return _figure(summary, epochs, axis, f"sensitive_{column}")
 
 
 def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, column: str) -> Figure | None:

@@ -19,16 +19,8 @@ from equidp.report.summary import Interval, Kind, Summary
 
 Floats = npt.NDArray[np.float64]
 COLOURS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C6BB1",
-    "#7F7F7F",
-    "#B2912F",
-    "#4D4D4D",
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#8C6BB1", "#7F7F7F", "#B2912F", "#4D4D4D"),
 ]
 GREY = "#9AA0A6"
 INK = "#010203"

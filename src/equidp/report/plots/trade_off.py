@@ -8,18 +8,14 @@ from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
 from equidp.report.format import number
-from equidp.report.plots.style import COLOURS, INK, in_points, svg
+from equidp.report.plots.style import COLOURS, INK, in_points
 from equidp.report.summary import Summary
 
 
-def trade_off(summary: Summary, axis: str) -> str:
-    """An SVG of cost and largest gap against epsilon, one colour per method; "" for a single epsilon."""
+def trade_off(summary: Summary, axis: str) -> Figure | None:
+    """Cost and largest gap against epsilon, one colour per method; None for a single epsilon."""
     if len({kind.setting for kind in summary.private_kinds}) < 2:
-        return ""
-    return svg(lambda: _figure(summary, axis))
-
-
-def _figure(summary: Summary, axis: str) -> Figure:
+        return None
     figure = Figure(figsize=(8.2, 3.1))
     panels = figure.subplots(1, 2, sharex=True)
     rows = {row.kind: row for row in summary.overview}

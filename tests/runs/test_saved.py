@@ -1,0 +1,94 @@
+"""A finished run is read as it was left, and a folder whose files do not belong together is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+from equidp.errors import BudgetError, DataError, DataWarning, SettingError
+from equidp.runs import layout
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+
+
+def test_a_run_is_read_as_it_was_left(finished):
+    kept = open_run(finished.folder)
+    assert kept.run.entries == finished.run.entries
+    assert kept.run.epsilon() == finished.run.epsilon()
+    assert not kept.run.model.training
+    for name, value in finished.run.model.state_dict().items():
+        assert torch.equal(kept.run.model.state_dict()[name], value)
+    assert len(kept.test()) == finished.evaluation.groups["count"].iloc[-1]
+    assert kept.released == []
+
+
+def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
+    kept = open_run(finished.folder)
+    table = pd.read_csv(finished.table)
+    table[["job", "age"]].assign(further="x").to_csv(tmp_path / "new.csv", index=False)
+    assert torch.equal(kept.inputs(tmp_path / "new.csv"), kept.inputs(finished.table))
+    with pytest.warns(DataWarning, match="is the file that the run was trained on"):
+        data = kept.grouped(finished.table)
+    assert (data.group_names, data.class_names) == (("F", "M"), ("high", "low"))
+    assert data.group_sizes().tolist() == [100, 100]
+    table.assign(job="cleaner").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(DataWarning, match=r"values that the training data did not \('job': 200\)"):
+        kept.inputs(tmp_path / "new.csv")
+    with pytest.raises(SettingError, match="not on a table; leave the table out"):
+        replace(kept, encoder=None).inputs(finished.table)
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(begun):
+    with pytest.raises(DataError, match="is not finished; go on with it by equidp train --resume"):
+        open_run(begun)
+
+
+@pytest.mark.parametrize("name", [layout.MODEL, layout.ENCODER])
+def test_a_damaged_model_or_encoder_is_refused(finished, name):
+    (finished.folder / name).write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"is not as equidp wrote it .*bring it back"):
+        open_run(finished.folder)
+
+
+def test_files_of_another_run_are_refused(finished, begun):
+    train(begun)
+    kept = {name: (finished.folder / name).read_bytes() for name in (layout.MODEL, "ledger", "ledger.seal")}
+    shutil.copy(begun / layout.MODEL, finished.folder)
+    with pytest.raises(DataError, match=r"^model\.pt in .* is not the one that card\.md there names"):
+        open_run(finished.folder)
+    (finished.folder / layout.MODEL).write_bytes(kept[layout.MODEL])
+    for name in ("ledger", "ledger.seal"):
+        shutil.copy(begun / name, finished.folder)
+    with pytest.raises(DataError, match=r"^the ledger in .* is not the one that card\.md there names"):
+        open_run(finished.folder)
+    for name in ("ledger", "ledger.seal"):
+        (finished.folder / name).write_bytes(kept[name])
+    (finished.folder / layout.RECORD).unlink()
+    with pytest.raises(DataError, match=r"^record\.parquet in .* is not as equidp wrote it"):
+        open_run(finished.folder)
+
+
+def test_a_missing_card_and_an_edited_ledger_are_refused(finished):
+    card = (finished.folder / layout.CARD).read_text()
+    (finished.folder / layout.CARD).unlink()
+    with pytest.raises(DataError, match=r"card\.md in .* cannot be read .*train --resume"):
+        open_run(finished.folder)
+    (finished.folder / layout.CARD).write_text(card)
+    ledger = finished.folder / "ledger"
+    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 2.0', '"noise_multiplier": 9.0'))
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(BudgetError):
+        open_run(finished.folder)
+
+
+def test_test_examples_are_those_that_the_run_began_with(finished):
+    path = finished.folder / layout.CONFIG
+    facts = json.loads(path.read_text())["facts"]
+    kept = replace(open_run(finished.folder), facts={**facts, "sensitive_data_sha256": "0"})
+    with pytest.raises(DataError, match="is not the data that"):
+        kept.test()
