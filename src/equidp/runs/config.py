@@ -124,7 +124,8 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
-        return json.loads(json.dumps(asdict(self)))
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:

@@ -50,7 +50,8 @@ def check_files(place: Path) -> None:
 def read_released(place: Path) -> list[dict[str, Any]]:
     """The individual privacy that the run released; empty if it released none."""
     try:
-        return json.loads((place / RELEASED).read_text())
+        released: list[dict[str, Any]] = json.loads((place / RELEASED).read_text())
+        return released
     except FileNotFoundError:
         return []
     except ValueError as error:
