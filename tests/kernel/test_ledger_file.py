@@ -399,6 +399,7 @@ def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
         with pytest.raises(BudgetError, match="holds no ledger"):
             opened(path)
     assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):

@@ -21,7 +21,15 @@ from typing import Any, final
 from equidp.errors import BudgetError
 from equidp.kernel.append_only import AppendOnlyFile
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
-from equidp.kernel.ledger_format import FORMAT, HEADER, chained_line, check_seal, parsed, seal_path
+from equidp.kernel.ledger_format import (
+    FORMAT,
+    HEADER,
+    LedgerContent,
+    chained_line,
+    check_seal,
+    parsed,
+    seal_path,
+)
 from equidp.kernel.pay_ahead import PayAhead
 
 
@@ -66,6 +74,8 @@ class LedgerFile(Ledger):
         self._announced = False
         self._threads = threading.RLock()
         self._check, self._lines = "", 0
+        if self.path.is_file() and os.access(self.path, os.R_OK):
+            _read(self.path)  # refused before a lock is left beside it
         self._file = AppendOnlyFile(self.path)
         try:
             self._recover(facts or {})
@@ -144,13 +154,7 @@ class LedgerFile(Ledger):
 
     def _recover(self, facts: Mapping[str, Any]) -> None:
         """Takes over what earlier processes wrote."""
-        content = self.path.read_bytes()
-        read = parsed(self.path, content)
-        if not read.checks and not HEADER.startswith(read.torn[: len(HEADER)]):
-            raise BudgetError(
-                f"{os.fspath(self.path)!r} holds no ledger; name a file that equidp wrote, or one that is "
-                "not there yet."
-            )
+        content, read = _read(self.path)
         seal = seal_path(self.path)
         check_seal(self.path, read, seal.read_text(errors="replace") if seal.exists() else "")
         self._lines, self._check = len(read.checks), read.checks[-1] if read.checks else ""
@@ -166,6 +170,17 @@ class LedgerFile(Ledger):
             event = read.blocks[-1].event
             self._append({"spend": asdict(event), "steps": last, "time": _now(), "torn": True})
             self._spent.count(event, last)
+
+
+def _read(path: Path) -> tuple[bytes, LedgerContent]:
+    """The bytes of a file and what they say; refuses a file that is no ledger."""
+    content = path.read_bytes()
+    read = parsed(path, content)
+    if not read.checks and not HEADER.startswith(read.torn[: len(HEADER)]):
+        raise BudgetError(
+            f"{os.fspath(path)!r} holds no ledger; name a file that equidp wrote, or one that is not there yet."
+        )
+    return content, read
 
 
 def _now() -> str:
