@@ -155,7 +155,7 @@ def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) 
 def run_all(
     cells: Sequence[Cell], folder: Path, jobs: int | None, on_progress: Progress | None
 ) -> list[RunRecord]:
-    """Trains what is not in the folder yet, in parallel, and reads all; cells of one seed follow each other."""
+    """Trains what is not in the folder yet, in parallel, and reads all; cells are in order of seeds."""
     paths = [folder / cell.file_name() for cell in cells]
     missing = [(cell, path) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
     done, total = 0, sum(cell.plan.steps for cell, _ in missing)
