@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -19,7 +19,7 @@ class Tape:
     No other gradients are computed: the backward pass forms none of the parameters themselves.
 
     Attributes:
-        calls: in the order in which they were made.
+        calls: in the order of the forward pass.
     """
 
     def __init__(self) -> None:
@@ -48,18 +48,18 @@ class Tape:
         self._ends.append(get_gradient_edge(copy))
         copy.register_hook(receive)
 
-    def backward(self, losses: Tensor) -> deque[Call]:
+    def backward(self, losses: Tensor) -> list[Call]:
         """Runs the backward pass from the sum of the losses [batch]; returns the calls that they depend on.
 
-        Forgets everything afterwards: calls refer to their tape, and a cycle would hold them until the next
-            garbage collection.
+        Forgets everything afterwards: calls may refer to their tape, and a cycle would hold them until the
+        next garbage collection.
         """
         self._forward = False
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
         for call in self.calls:
             call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
         torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
-        reached = deque(call for call in self.calls if call.reached)
+        reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
 
@@ -68,9 +68,8 @@ class _Hook:
     """Passes a gradient on once, then drops all it holds: the graph keeps its hooks."""
 
     def __init__(self, module: nn.Module, inputs: Tensor, receive: Callable[[Tensor], None]) -> None:
-        version = inputs._version
         self._held: tuple[nn.Module, Tensor, int, Callable[[Tensor], None]] | None
-        self._held = module, inputs, version, receive
+        self._held = module, inputs, inputs._version, receive
 
     def __call__(self, gradient: Tensor) -> None:
         assert self._held is not None
