@@ -185,7 +185,6 @@ def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterato
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
-    """Refuses rows that are not those of the batch."""
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "

@@ -41,7 +41,18 @@ class Tape:
         if not inputs.requires_grad:
             # The backward pass ends here; it passes all other outputs on its way.
             self._ends.append(get_gradient_edge(output))
-        output.register_hook(_Hook(module, inputs, receive))
+        held = [(inputs, inputs._version, receive)]  # popped at its only use: the graph keeps its hooks
+
+        def pass_on(gradient: Tensor) -> None:
+            inputs, version, receive = held.pop()
+            if inputs._version != version:
+                raise ModelError(
+                    f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
+                    "operations that are not in place, or engine='functional'."
+                )
+            receive(gradient)
+
+        output.register_hook(pass_on)
 
     def watch_copy(self, copy: Tensor, receive: Callable[[Tensor], None]) -> None:
         """Passes the gradient of a parameter's copy, a leaf, to `receive`, if losses depend on it."""
@@ -62,21 +73,3 @@ class Tape:
         reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
-
-
-class _Hook:
-    """Passes a gradient on once, then drops all it holds: the graph keeps its hooks."""
-
-    def __init__(self, module: nn.Module, inputs: Tensor, receive: Callable[[Tensor], None]) -> None:
-        self._held: tuple[nn.Module, Tensor, int, Callable[[Tensor], None]] | None
-        self._held = module, inputs, inputs._version, receive
-
-    def __call__(self, gradient: Tensor) -> None:
-        assert self._held is not None
-        (module, inputs, version, receive), self._held = self._held, None
-        if inputs._version != version:
-            raise ModelError(
-                f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
-                "operations that are not in place, or engine='functional'."
-            )
-        receive(gradient)
