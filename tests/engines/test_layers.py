@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from equidp.engines import ENGINES, MeasuredBatch, make_engine
 from equidp.engines.layers import rule_for
-from equidp.engines.layers.call import Contribution, KnownGradients
+from equidp.engines.layers.call import Call, KnownGradients
 from equidp.engines.layers.conv import ConvGradients, NormWay
 from equidp.engines.layers.decomposed import BlockGradients
 from equidp.engines.layers.fallback import RerunGradients
@@ -29,7 +29,7 @@ def _seeded():
     torch.manual_seed(0)
 
 
-def contributions_to(measured: MeasuredBatch) -> list[Contribution]:
+def calls_of(measured: MeasuredBatch) -> list[Call]:
     """What a batch measured by the ghost engine holds for its weighted sum."""
     return measured._add.args[0]
 
@@ -213,8 +213,7 @@ def test_what_only_norms_need_is_freed():
     inputs = torch.randn(4, 2, 12, 12)
     before = {id(each) for each in _living_tensors()}
     measured = engine(inputs, torch.zeros(4, dtype=torch.int64))
-    contributions = contributions_to(measured)
-    convolutions = [each for each in contributions if isinstance(each.module, nn.Conv2d)]
+    convolutions = [each for each in calls_of(measured) if isinstance(each.module, nn.Conv2d)]
     assert len(convolutions) == 2
     assert all(isinstance(each.gradients, KnownGradients) for each in convolutions)
     assert all(each.numel() < inputs.numel() for each in _living_tensors() if id(each) not in before)
@@ -514,7 +513,7 @@ def test_a_transformer(norm_first):
     assert_exact(model, tokens)
     engine = make_engine("ghost", model, loss)
     measured = engine(tokens, torch.zeros(4, dtype=torch.int64))
-    kinds = [type(each.gradients) for each in contributions_to(measured)]
+    kinds = [type(each.gradients) for each in calls_of(measured)]
     assert kinds.count(BlockGradients) == 2
     assert RerunGradients not in kinds
 
@@ -583,8 +582,8 @@ def test_activation_checkpointing(layers, shape):
     model = nn.Sequential(nn.Linear(shape[-1], shape[-1]), Checkpointed(*layers), SumOfSquares()).double()
     assert_exact(model, drawn(3, *shape))
     engine = make_engine("ghost", model, loss)
-    contributions = contributions_to(engine(drawn(3, *shape), torch.tensor([0, 1, 0])))
-    assert len({id(each.module) for each in contributions}) == len(contributions)
+    calls = calls_of(engine(drawn(3, *shape), torch.tensor([0, 1, 0])))
+    assert len({id(each.module) for each in calls}) == len(calls)
 
 
 class Scale(nn.Module):

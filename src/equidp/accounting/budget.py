@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -56,32 +56,27 @@ class PrivacyBudget:
         if epsilon is not None:
             check_number("(0, inf]", epsilon=epsilon)
         given = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
-        known = {name: value for name, value in given.items() if value is not None}
-        facts: dict[str, Any] = {"accountant": "pld", **known}
+        known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        facts = {"accountant": "pld", **known}
         if delta is not None:
             checked_delta(delta)
         checked_accountant(facts["accountant"])
-        new = path is None or not _has_a_line(path)
-        if new and (epsilon is None or delta is None):
+        if (epsilon is None or delta is None) and (path is None or not _has_a_line(path)):
             raise SettingError(
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
-                "and "
-                "--budget-delta)."
+                "and --budget-delta)."
             )
         self.path = path
-        self._ledger: MemoryLedger | LedgerFile = (
-            MemoryLedger() if path is None else LedgerFile(path, run=run, facts={"budget": facts})
-        )
+        self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
+        if path is not None:
+            self._ledger = LedgerFile(path, run=run, facts={"budget": facts})
+            facts = self._agreed(self._ledger.facts.get("budget"), known)
         self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
-        facts = self._agreed(facts, known)
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
 
-    def _agreed(self, facts: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    def _agreed(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts of the file; raises where an argument contradicts them."""
-        if not isinstance(self._ledger, LedgerFile):
-            return facts
-        kept = self._ledger.facts.get("budget")
         if kept is None:
             self.close()
             raise BudgetError(
@@ -92,10 +87,9 @@ class PrivacyBudget:
                 self.close()
                 raise BudgetError(
                     f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not "
-                    f"{value}. A "
-                    f"budget does not change: leave {name} out."
+                    f"{value}. A budget does not change: leave {name} out."
                 )
-        return dict(kept)
+        return kept
 
     @property
     def entries(self) -> Entries:
@@ -111,32 +105,26 @@ class PrivacyBudget:
         steps = sum(count for _, count in self.entries)
         return (
             f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta "
-            f"{self.delta:g}; "
-            f"about {max(0.0, self.epsilon - self.spent()):.4g} is left."
+            f"{self.delta:g}; about {max(0.0, self.epsilon - self.spent()):.4g} is left."
         )
 
     def fits(self, event: StepEvent, steps: int) -> bool:
         """Whether so many more steps fit, next to the steps set aside for running trainers."""
-        with self._lock:
-            return self._fits(event, steps, self._all_planned())
+        return self._fits(event, steps, self.accountant)
 
     def steps_that_fit(self, event: StepEvent, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
-            planned = self._all_planned()
-            if self._fits(event, steps, planned):
+            if self.fits(event, steps):
                 return steps
             # Renyi accounting is cheap and hardly ever below PLD: begin with what fits by it.
-            low, high = self._surely_fit(event, steps, planned), steps
-            while not self._fits(event, low, planned):
+            low, high = self._surely_fit(event, steps), steps
+            while not self.fits(event, low):
                 low, high = low - 1, low
             step = 1 + low // 16
-            while low + step < high:
-                if not self._fits(event, low + step, planned):
-                    high = low + step
-                    break
+            while low + step < high and self.fits(event, low + step):
                 low, step = low + step, 2 * step
-            return _last(lambda count: self._fits(event, count, planned), low, high)
+            return self._last(event, low, min(high, low + step), self.accountant)
 
     def check(self, event: StepEvent, steps: int) -> None:
         """Raises a BudgetError that says what is left if so many more steps do not fit."""
@@ -145,9 +133,8 @@ class PrivacyBudget:
         raise BudgetError(
             f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
             f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
-            f"{self._surely_fit(event, steps, self._all_planned()):,} of its steps would fit. Plan for a "
-            "smaller epsilon or "
-            "fewer steps; nothing was spent."
+            f"{self._surely_fit(event, steps):,} of its steps would fit. Plan for a smaller epsilon or fewer "
+            "steps; nothing was spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
@@ -181,24 +168,28 @@ class PrivacyBudget:
     def __getstate__(self) -> None:
         raise BudgetError(
             "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one "
-            "process "
-            "(n_jobs=1)."
+            "process (n_jobs=1)."
         )
 
-    def _fits(self, event: StepEvent, steps: int, planned: Entries, accountant: str | None = None) -> bool:
+    def _fits(self, event: StepEvent, steps: int, accountant: str) -> bool:
         if not steps:
             return True
-        total = _together(*self.entries, *planned, (event, steps))
-        return epsilon_of(total, self.delta, accountant or self.accountant) <= float(self.epsilon)
+        with self._lock:
+            planned = [plan for plan in self._planned.values() if plan[1]]
+            total = _together(*self.entries, *planned, (event, steps))
+        return epsilon_of(total, self.delta, accountant) <= float(self.epsilon)
 
-    def _surely_fit(self, event: StepEvent, steps: int, planned: Entries) -> int:
+    def _last(self, event: StepEvent, low: int, high: int, accountant: str) -> int:
+        """Returns the largest number of steps in [low, high) that fits; `low` must fit."""
+        candidates = range(low + 1, high)
+        return low + bisect_left(candidates, True, key=lambda steps: not self._fits(event, steps, accountant))
+
+    def _surely_fit(self, event: StepEvent, steps: int) -> int:
         """Returns, quickly, a number of steps that fit: the most by Renyi accounting."""
-        cheap = "rdp" if self.accountant == "pld" else self.accountant
-        return _last(lambda count: self._fits(event, count, planned, cheap), 0, steps + 1)
+        return self._last(event, 0, steps + 1, "rdp" if self.accountant == "pld" else self.accountant)
 
     def catch_up(self, spent: Entries) -> None:
-        """Charges steps that a run's own ledger counts and the budget does not, as after restoring an old
-        copy of it.
+        """Charges steps that a run's own ledger counts and the budget, an old copy of it restored, does not.
 
         Raises:
             BudgetError: it does not fit.
@@ -210,9 +201,6 @@ class PrivacyBudget:
             for _ in range(steps):
                 run.spend(event)
             run.settle()
-
-    def _all_planned(self) -> Entries:
-        return tuple(plan for plan in self._planned.values() if plan[1])
 
     def _plan(self, run: Ledger, event: StepEvent, steps: int) -> None:
         """Sets steps aside for a run that begins, so that no other run is promised them."""
@@ -237,8 +225,7 @@ class PrivacyBudget:
         if os.getpid() != self._process:
             raise BudgetError(
                 "this budget belongs to the process that made it: each copy would spend it whole. Train in "
-                "one "
-                "process (n_jobs=1)."
+                "one process (n_jobs=1)."
             )
 
     def _settle(self, run: Ledger) -> None:
@@ -289,11 +276,3 @@ def _together(*entries: tuple[StepEvent, int]) -> Entries:
     for event, steps in entries:
         counts[event] = counts.get(event, 0) + steps
     return tuple(counts.items())
-
-
-def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Returns the largest number in [low, high) that fits; `low` must fit."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

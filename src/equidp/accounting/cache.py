@@ -1,11 +1,10 @@
-"""Calibrations and epsilons, remembered on disk: they take seconds, and a comparison asks for the same ones
-each time.
+"""Calibrations and epsilons, remembered on disk: they take seconds, and a comparison repeats them.
 
     with remembered("equidp-runs"):
         calibrate_noise(...)  # read from the folder if any process worked it out before
 
-Results are kept by joblib. The key is the function's name, all its arguments, and the code that they follow
-from.
+Each result is a small text file. Its name follows from the function's name, all its arguments, and the code
+that decides the result; it ends with a checksum, since a damaged disk must not lead to too little noise.
 """
 
 from __future__ import annotations
@@ -14,23 +13,22 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from joblib import Memory
-
 import equidp.kernel.epsilon
+from equidp._files import write_whole
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.events import Entries
 
 P = ParamSpec("P")
 
-_STORE: ContextVar[Any] = ContextVar("store", default=None)
-"""joblib's memorized function of the folder in use; None: nothing is remembered."""
+_FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)
+"""Where results are kept; None: nothing is remembered."""
 
 
 @contextmanager
@@ -38,27 +36,18 @@ def remembered(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Makes `calibrate_noise` and `epsilon` of this package keep their results in a folder, for this thread.
 
     Several processes may share the folder. A folder that cannot be written or read is as good as none, and a
-    damaged entry is worked out again. Entries are pickles: name a folder that only you can write to.
+    damaged entry is worked out again. Name a folder that only you can write to: entries are believed.
 
     >>> import tempfile
     >>> from equidp.accounting import calibrate_noise
     >>> with tempfile.TemporaryDirectory() as folder, remembered(folder):
     ...     sigma = calibrate_noise(3.0, 1e-5, 0.02, 1000, accountant="rdp")
     """
-
-    # Defined here because joblib checks the code of each function object once, for the first folder alone.
-    def stored(key: str, compute: Callable[[], float]) -> str:
-        return _sealed(key, compute())
-
-    try:
-        store = Memory(Path(folder) / "accounting", verbose=0).cache(stored, ignore=["compute"])
-    except OSError:
-        store = None
-    before = _STORE.set(store)
+    before = _FOLDER.set(Path(folder) / "accounting")
     try:
         yield
     finally:
-        _STORE.reset(before)
+        _FOLDER.reset(before)
 
 
 def remember(function: Callable[P, float]) -> Callable[P, float]:
@@ -67,24 +56,24 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
 
     @wraps(function)
     def remembering(*args: P.args, **kwargs: P.kwargs) -> float:
-        store, given = _STORE.get(), signature.bind(*args, **kwargs)
+        folder, given = _FOLDER.get(), signature.bind(*args, **kwargs)
         given.apply_defaults()
+        accountant = ACCOUNTANTS.get(given.arguments["accountant"])
         # A user's own accountant may change without its name.
-        known = (
-            getattr(ACCOUNTANTS.get(given.arguments["accountant"]), "__module__", "")
-            == equidp.kernel.epsilon.__name__
-        )
-        if store is None or not known:
+        if folder is None or getattr(accountant, "__module__", "") != equidp.kernel.epsilon.__name__:
             return function(*args, **kwargs)
         key = repr((function.__name__, _code(), tuple(given.arguments.items())))
-        try:
-            value = _opened(key, store(key, lambda: function(*args, **kwargs)))
-            if value is None:  # damaged in a way that joblib does not notice
-                store.call_and_shelve(key, lambda: function(*args, **kwargs)).clear()
-                value = _opened(key, store(key, lambda: function(*args, **kwargs)))
-        except OSError:
-            value = None
-        return function(*args, **kwargs) if value is None else value
+        file = folder / hashlib.sha256(key.encode()).hexdigest()
+        with suppress(OSError, ValueError, OverflowError):
+            kept = file.read_text("ascii")
+            value = float.fromhex(kept.split(" ")[0])
+            if kept == _sealed(key, value):
+                return value
+        value = function(*args, **kwargs)
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(file, _sealed(key, value).encode())
+        return value
 
     return remembering
 
@@ -100,18 +89,9 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
 
 
 def _sealed(key: str, value: float) -> str:
-    """Returns the value's exact text with a checksum: a damaged disk must not lead to too little noise."""
+    """Returns the value's exact text with a checksum over key and value."""
     text = float(value).hex()
     return f"{text} {hashlib.sha256(f'{key} {text}'.encode()).hexdigest()}"
-
-
-def _opened(key: str, sealed: Any) -> float | None:
-    """The value; None: the text is not what was written for this key."""
-    try:
-        value = float.fromhex(str(sealed).split(" ")[0])
-    except (ValueError, OverflowError):
-        return None
-    return value if sealed == _sealed(key, value) else None
 
 
 @cache

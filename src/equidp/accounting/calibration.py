@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import final
 
 import dp_accounting
@@ -31,8 +31,7 @@ def calibrate_noise(
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run stays within a target
-    epsilon.
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target epsilon.
 
     Args:
         target_epsilon: > 0.
@@ -70,26 +69,20 @@ def calibrate_noise(
             if high > 1e6:
                 raise SettingError(
                     f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise "
-                    "one "
-                    "of the two."
+                    "one of the two."
                 )
         while epsilon(run(low), delta) <= target_epsilon:
             if low < 1e-2:
                 return low
             low, high = low / factor, low
-        bracket, tolerance = ExplicitBracketInterval(low, high), _TOLERANCE / 4 * low
-        return float(
-            calibrate_dp_mechanism(
-                lambda: _Accountant(epsilon), run, target_epsilon, delta, bracket, tol=tolerance
-            )
-        )
+        make, tolerance = partial(_Accountant, epsilon), _TOLERANCE / 4 * low
+        bracket = ExplicitBracketInterval(low, high)
+        return float(calibrate_dp_mechanism(make, run, target_epsilon, delta, bracket, tol=tolerance))
 
+    if accountant != "pld":
+        return smallest(accountant, 1.0, 2.0)
     # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
-    return (
-        smallest("pld", smallest("rdp", 1.0, 2.0), 1.1)
-        if accountant == "pld"
-        else smallest(accountant, 1.0, 2.0)
-    )
+    return smallest("pld", smallest("rdp", 1.0, 2.0), 1.1)
 
 
 @final

@@ -18,6 +18,10 @@ from equidp.kernel.step import statistics_noise
 from equidp.policies.methods import make_policy
 
 
+def _shown(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """A run of equal steps, and what it spends.
@@ -55,10 +59,6 @@ class PlannedRun:
             ),
             f"To check with dp_accounting: {self.dp_event()}",
         ]
-
-
-def _shown(value: float) -> str:
-    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
 
 
 def account(

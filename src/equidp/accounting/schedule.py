@@ -21,8 +21,7 @@ class Schedule(NamedTuple):
     steps: int
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether step `step`, counted from 1, ends an epoch: n examples more drawn in expectation, or the
-        last step.
+        """Returns whether a step, counted from 1, ends an epoch: n examples more in expectation, or the run.
 
         >>> [step for step in range(1, 8) if Schedule(sample_rate=0.4, steps=7).ends_epoch(step)]
         [3, 5, 7]
@@ -42,8 +41,7 @@ def checked_schedule(
     """Returns sample rate q = b / n and number of steps, T = floor(epochs n / b) where epochs are given.
 
     Raises:
-        SettingError: a batch that is larger than the data, both or none of epochs and steps, or no step at
-        all.
+        SettingError: a batch larger than the data, both or none of epochs and steps, or no step at all.
 
     >>> checked_schedule(1000, 50, epochs=2)
     Schedule(sample_rate=0.05, steps=40)
@@ -52,8 +50,7 @@ def checked_schedule(
     if batch_size > num_examples:
         raise SettingError(
             f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller "
-            "batch "
-            "size."
+            "batch size."
         )
     if (epochs is None) == (steps is None):
         raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")

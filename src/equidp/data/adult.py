@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
-from equidp.data.census import SEXES, Preparation, census_file
-from equidp.data.dataset import DataSplit
+from equidp.data.census import Census, Preparation, census_file
 
 _URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 _FILES = tuple(
@@ -58,6 +56,18 @@ _CODES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+def _complete_rows() -> pd.DataFrame:
+    """45,222 of the 48,842 rows of both files, as texts."""
+    rows: list[Sequence[str]] = []
+    for file in _FILES:
+        text = io.StringIO(file.content().decode("ascii"))
+        rows += [row for row in csv.reader(text, skipinitialspace=True) if len(row) == len(_COLUMNS)]
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    table = table[~(table == "?").any(axis=1)].reset_index(drop=True)
+    table["income"] = table["income"].str.rstrip(".")
+    return table
+
+
 _XU = Preparation(
     numbers=("age", "education-num", "capital-gain", "capital-loss", "hours-per-week"),
     categories={
@@ -70,58 +80,13 @@ _XU = Preparation(
 )
 _ESIPOVA = replace(_XU, categories={**_CODES, "race": ("White",), "sex": ("Female",)}, standardised=True)
 
+ADULT = Census("adult", _XU, _complete_rows)
+"""Adult as Xu et al. prepared it: 45,222 complete rows, numbers in [0, 1], categories one-hot.
 
-@dataclass(frozen=True)
-class AdultXu:
-    """Adult as Xu et al. prepared it: 45,222 complete rows, numbers in [0, 1], categories one-hot.
+Sex is not among the inputs. The paper counts 40 attributes and does not list them. Leaving out the final
+weight, education (its number stays) and native country, with race made binary, gives 5 + 7 + 7 + 14 + 6 + 1 =
+40: our reading.
+"""
 
-    Sex is not among the inputs. The paper counts 40 attributes and does not list them. Leaving out the final
-    weight, education (its number stays) and native country, with race made binary, gives
-    5 + 7 + 7 + 14 + 6 + 1 = 40: our reading.
-    """
-
-    name: str = "adult"
-    test_share: float = 0.2
-    highlighted_groups: tuple[str, str] | None = SEXES
-
-    def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class and group."""
-        return _XU.split(_complete_rows(), seed, self.test_share)
-
-
-@dataclass(frozen=True)
-class AdultEsipova:
-    """Adult as Esipova et al. prepared it: standardised numbers, all categories, sex among the inputs.
-
-    Each sex is sampled down to about `per_group` rows: a row is kept with probability `per_group` over its
-    sex's count.
-    """
-
-    name: str = "adult-esipova"
-    test_share: float = 0.2
-    highlighted_groups: tuple[str, str] | None = SEXES
-    per_group: int = 14_000
-
-    def split(self, seed: int) -> DataSplit:
-        """Samples rows and splits them by the seed, stratified by class and group."""
-        table = _complete_rows()
-        sizes = table.groupby("sex")["sex"].transform("size").to_numpy()
-        kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
-        split = _ESIPOVA.split(table[kept], seed, self.test_share)
-        note = (
-            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; "
-            "epsilon does not cover that count."
-        )
-        return replace(split, notes=(*split.notes, note))
-
-
-def _complete_rows() -> pd.DataFrame:
-    """45,222 of the 48,842 rows of both files, as texts."""
-    rows: list[Sequence[str]] = []
-    for file in _FILES:
-        text = io.StringIO(file.content().decode("ascii"))
-        rows += [row for row in csv.reader(text, skipinitialspace=True) if len(row) == len(_COLUMNS)]
-    table = pd.DataFrame(rows, columns=_COLUMNS)
-    table = table[~(table == "?").any(axis=1)].reset_index(drop=True)
-    table["income"] = table["income"].str.rstrip(".")
-    return table
+ADULT_ESIPOVA = Census("adult-esipova", _ESIPOVA, _complete_rows, per_group=14_000)
+"""Adult as Esipova et al. prepared it: standardised numbers, all categories, sex among the inputs."""

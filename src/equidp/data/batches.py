@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,17 +56,23 @@ def loaded_batches(
             "(input, target, group): a tensor, and two whole numbers (or tensors of them) that count classes "
             "and groups from 0."
         )
-    order = _Indices(samples)
+    pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
+
+    def sampled() -> Iterator[list[int]]:
+        for sample in samples:
+            pending.append(sample)
+            yield sample.tolist()
+
     loader = DataLoader(
         dataset,
-        batch_sampler=order,
+        batch_sampler=sampled(),
         num_workers=workers,
-        collate_fn=_Collate(example),
+        collate_fn=partial(_collated, [column[:0] for column in example]),
         pin_memory=torch.cuda.is_available(),
     )
     for inputs, targets, groups in loader:
         _check_groups(groups, num_groups)
-        yield Batch(inputs, targets, groups.long(), order.next_indices())
+        yield Batch(inputs, targets, groups.long(), pending.pop(0))
 
 
 def _described(example: object) -> str:
@@ -83,27 +90,5 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
         raise DataError(f"the dataset gives a group that is not among the {expected}.")
 
 
-class _Indices:
-    """Gives each sample to the loader, and keeps its indices until the loaded batch comes out."""
-
-    def __init__(self, samples: Iterable[Tensor]) -> None:
-        self._samples = samples
-        self._pending: list[Tensor] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for sample in self._samples:
-            self._pending.append(sample)
-            yield sample.tolist()
-
-    def next_indices(self) -> Tensor:
-        return self._pending.pop(0)
-
-
-class _Collate:
-    """default_collate that returns empty tensors for an empty batch."""
-
-    def __init__(self, example: list[Tensor]) -> None:
-        self._empty = [column[:0] for column in example]
-
-    def __call__(self, rows: list[Any]) -> list[Tensor]:
-        return default_collate(rows) if rows else list(self._empty)
+def _collated(empty: list[Tensor], rows: list[Any]) -> list[Tensor]:
+    return default_collate(rows) if rows else list(empty)

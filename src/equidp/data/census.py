@@ -1,9 +1,9 @@
-"""What the preparations of Adult and Dutch share."""
+"""A census as grouped data: what Adult and Dutch share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ def census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a census becomes grouped data: public, plain values. Sex is the group.
+    """How rows of texts become grouped data: public, plain values. Sex is the group.
 
     Lists of codes are part of the preparation, so the number of inputs does not depend on the split.
 
@@ -53,27 +53,56 @@ class Preparation:
         train, test = train_test_split(
             np.arange(len(table)), test_size=test_share, stratify=2 * targets + groups, random_state=seed
         )
+        fitted = Numbers.standardised if self.standardised else Numbers.ranged
+        numbers = [fitted(name, table[name].to_numpy()[train]) for name in self.numbers]
+        categories = [Categories(name, codes) for name, codes in self.categories.items()]
         whole = GroupedDataset(
-            self._encoder(table.iloc[train]).encode(table),
+            TableEncoder((*numbers, *categories), "refuse").encode(table),
             torch.from_numpy(targets),
             torch.from_numpy(groups),
             group_names=SEXES,
             class_names=self.class_names,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
-        return DataSplit(trained, tested, self._notes())
-
-    def _encoder(self, train: pd.DataFrame) -> TableEncoder:
-        fitted = Numbers.standardised if self.standardised else Numbers.ranged
-        numbers = [fitted(name, train[name].to_numpy()) for name in self.numbers]
-        categories = [Categories(name, codes) for name, codes in self.categories.items()]
-        return TableEncoder((*numbers, *categories), "refuse")
-
-    def _notes(self) -> tuple[str, ...]:
-        if not self.numbers:
-            return ()
         scale = "means and deviations" if self.standardised else "ranges"
-        return (
+        note = (
             f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split; "
-            "epsilon does not cover them.",
+            "epsilon does not cover them."
         )
+        return DataSplit(trained, tested, (note,) if self.numbers else ())
+
+
+@dataclass(frozen=True)
+class Census:
+    """A census, prepared in one way.
+
+    Attributes:
+        name: of the source.
+        preparation: of its rows.
+        rows: reads them all, as texts.
+        per_group: sample each sex down to about so many rows: a row is kept with probability `per_group` over
+            its sex's count. None: keep all.
+        test_share: share of the rows to test on.
+    """
+
+    name: str
+    preparation: Preparation = field(hash=False)
+    rows: Callable[[], pd.DataFrame]
+    per_group: int | None = None
+    test_share: float = 0.2
+    highlighted_groups: tuple[str, str] | None = SEXES
+
+    def split(self, seed: int) -> DataSplit:
+        """Splits by the seed, stratified by class and group; samples rows before, if asked to."""
+        table = self.rows()
+        if self.per_group is None:
+            return self.preparation.split(table, seed, self.test_share)
+        sex = self.preparation.female[0]
+        sizes = table.groupby(sex)[sex].transform("size").to_numpy()
+        kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
+        split = self.preparation.split(table[kept], seed, self.test_share)
+        note = (
+            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; "
+            "epsilon does not cover that count."
+        )
+        return replace(split, notes=(*split.notes, note))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 from scipy.io import arff
 
-from equidp.data.census import SEXES, Preparation, census_file
-from equidp.data.dataset import DataSplit
+from equidp.data.census import Census, Preparation, census_file
 from equidp.errors import DataError
 
 _FILE = census_file(
@@ -37,6 +36,18 @@ _CODES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+def _rows() -> pd.DataFrame:
+    content = _FILE.content()
+    try:
+        values, _ = arff.loadarff(io.StringIO(content.decode("utf-8")))
+    # scipy raises StopIteration for a header that breaks off, and ValueError for a row that does.
+    except (arff.ParseArffError, NotImplementedError, ValueError, StopIteration) as error:
+        raise DataError(
+            f"{_FILE.name} cannot be read as ARFF; it is truncated or altered, so download it again: {error}"
+        ) from error
+    return pd.DataFrame({name: values[name].astype(str) for name in values.dtype.names})
+
+
 _XU = Preparation(
     numbers=("age", "edu_level"),
     categories={name: codes[1:] for name, codes in _CODES.items() if name not in ("age", "edu_level")},
@@ -54,48 +65,16 @@ _ESIPOVA = replace(
     },
 )
 
+DUTCH = Census("dutch", _XU, _rows)
+"""The Dutch census of 2001 as Xu et al. prepared it: numbers in [0, 1], sex not among the inputs.
 
-@dataclass(frozen=True)
-class DutchXu:
-    """The Dutch census of 2001 as Xu et al. prepared it: numbers in [0, 1], sex not among the inputs.
+The paper counts 35 attributes and does not list them. Taking the two attributes with ordered bands, age and
+education, as numbers, and a column for each category but the first of the eight others, gives 2 + 7 + 5 + 1 +
+2 + 2 + 2 + 11 + 3 = 35: our reading.
+"""
 
-    The paper counts 35 attributes and does not list them. Taking the two attributes with ordered bands, age
-    and education, as numbers, and a column for each category but the first of the eight others, gives 2 + 7 +
-    5 + 1 + 2 + 2 + 2 + 11 + 3 = 35: our reading.
-    """
+DUTCH_ESIPOVA = Census("dutch-esipova", _ESIPOVA, _rows)
+"""Dutch as Esipova et al. prepared it: 59 columns, all one-hot or binary, sex among the inputs.
 
-    name: str = "dutch"
-    test_share: float = 0.2
-    highlighted_groups: tuple[str, str] | None = SEXES
-
-    def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class and group."""
-        return _XU.split(_rows(), seed, self.test_share)
-
-
-@dataclass(frozen=True)
-class DutchEsipova:
-    """Dutch as Esipova et al. prepared it: 59 columns, all one-hot or binary, sex among the inputs.
-
-    Their paper names no numerical attribute of Dutch, and their published code takes none.
-    """
-
-    name: str = "dutch-esipova"
-    test_share: float = 0.2
-    highlighted_groups: tuple[str, str] | None = SEXES
-
-    def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class and group."""
-        return _ESIPOVA.split(_rows(), seed, self.test_share)
-
-
-def _rows() -> pd.DataFrame:
-    content = _FILE.content()
-    try:
-        values, _ = arff.loadarff(io.StringIO(content.decode("utf-8")))
-    # scipy raises StopIteration for a header that breaks off, and ValueError for a row that does.
-    except (arff.ParseArffError, NotImplementedError, ValueError, StopIteration) as error:
-        raise DataError(
-            f"{_FILE.name} cannot be read as ARFF; it is truncated or altered, so download it again: {error}"
-        ) from error
-    return pd.DataFrame({name: values[name].astype(str) for name in values.dtype.names})
+Their paper names no numerical attribute of Dutch, and their published code takes none.
+"""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -180,10 +179,8 @@ class TableEncoder:
     def from_json(cls, text: str) -> TableEncoder:
         """Reads what `to_json` wrote."""
         content = json.loads(text)
-        return cls(tuple(_column(each) for each in content["columns"]), content["missing"])
-
-
-def _column(content: dict[str, Any]) -> Categories | Numbers:
-    if "values" in content:
-        return Categories(content["name"], tuple(content["values"]))
-    return Numbers(**content)
+        columns = [
+            Categories(each["name"], tuple(each["values"])) if "values" in each else Numbers(**each)
+            for each in content["columns"]
+        ]
+        return cls(tuple(columns), content["missing"])

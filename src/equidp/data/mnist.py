@@ -54,8 +54,8 @@ class MNIST:
         kept_eights: how many eights to keep, chosen by the seed (Xu et al.: 500); None: use
             `keep_probability`.
         keep_probability: chance of each eight to be kept (Esipova et al.: 0.09).
-        standardised: scale pixels to mean 0 and deviation 1, by MNIST's public constants; otherwise to [0,
-            1].
+        standardised: scale pixels to mean 0 and deviation 1, by MNIST's public constants; otherwise to
+            [0, 1].
     """
 
     name: str

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from equidp._validate import unknown_name
-from equidp.data.adult import AdultEsipova, AdultXu
+from equidp.data.adult import ADULT, ADULT_ESIPOVA
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
-from equidp.data.dutch import DutchEsipova, DutchXu
+from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
 from equidp.data.mnist import MNIST
 from equidp.data.read import PARQUET
 from equidp.data.table import TEST_SHARE, TableSource
 from equidp.errors import DataError, SettingError
 
-SOURCES: dict[str, Callable[[], DataSource]] = {
-    "digits": Digits,
-    "mnist": lambda: MNIST("mnist"),
-    "mnist-unit": lambda: MNIST("mnist-unit", standardised=False),
-    "mnist-esipova": lambda: MNIST("mnist-esipova", kept_eights=None, standardised=False),
-    "adult": AdultXu,
-    "adult-esipova": AdultEsipova,
-    "dutch": DutchXu,
-    "dutch-esipova": DutchEsipova,
+SOURCES: dict[str, DataSource] = {
+    source.name: source
+    for source in (
+        Digits(),
+        MNIST("mnist"),
+        MNIST("mnist-unit", standardised=False),
+        MNIST("mnist-esipova", kept_eights=None, standardised=False),
+        ADULT,
+        ADULT_ESIPOVA,
+        DUTCH,
+        DUTCH_ESIPOVA,
+    )
 }
 """Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), others as by Xu et al. (KDD 2021)."""
 
@@ -65,7 +68,7 @@ def open_source(
                 "target, group, drop, missing, bounds and test_share are for files; "
                 f"{name_or_path!r} comes with its own. Leave them out."
             )
-        return SOURCES[name_or_path]()
+        return SOURCES[name_or_path]
     if not path.is_file():
         raise DataError(f"there is no file {name_or_path!r}; check the path.")
     if not target or not group:
@@ -74,9 +77,7 @@ def open_source(
         )
     ranges = tuple((column, *span) for column, span in (bounds or {}).items())
     # Worker processes may run in another folder, so the path is absolute.
-    return TableSource(
-        str(path.absolute()), target, _names(group), _names(drop), missing, ranges, test_share=test_share
-    )
+    return TableSource(str(path.absolute()), target, _names(group), _names(drop), missing, ranges, test_share)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

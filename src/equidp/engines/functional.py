@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.sums import held_to_norms
+from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -62,12 +62,8 @@ class FunctionalEngine:
                 self._add(gradients, held_to_norms(part, gradients, before, _norms_of(gradients)))
 
     def _add(self, gradients: dict[str, Tensor], weights: Tensor) -> None:
-        parameters = dict(self.model.named_parameters())
-        for name, gradient in gradients.items():
-            with torch.autocast(gradient.device.type, enabled=False):
-                total = torch.tensordot(weights.to(gradient.dtype), gradient, dims=1)
-            parameter = parameters[name]
-            parameter.grad = total if parameter.grad is None else parameter.grad + total
+        with torch.autocast(weights.device.type, enabled=False):
+            accumulate(dict(self.model.named_parameters()), weighted_sums(weights, gradients))
 
     def _chunks(self, inputs: Tensor, targets: Tensor) -> Iterator[dict[str, Tensor]]:
         """Per-example gradients by parameter name, [chunk, *shape] each."""
@@ -88,13 +84,9 @@ class FunctionalEngine:
 
 
 def _norms_of(gradients: dict[str, Tensor]) -> Tensor:
-    rows = [_lengths(gradient.flatten(1)) for gradient in gradients.values()]
+    rows = []
+    for gradient in gradients.values():
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        rows.append(torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=dtype))
     norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
     return norms
-
-
-def _lengths(rows: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(
-        rows, dim=1, dtype=torch.promote_types(rows.dtype, torch.float32)
-    )
-    return lengths

@@ -19,11 +19,11 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten
 
 from equidp.engines.layers import rule_for
-from equidp.engines.layers.call import Contribution
-from equidp.engines.layers.decomposed import DecomposedCall, attention_in_full, forward_for, replaced
-from equidp.engines.layers.fallback import FallbackCall, RerunGradients
+from equidp.engines.layers.call import Call
+from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
+from equidp.engines.layers.fallback import RerunGradients
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.sums import squared_lengths
+from equidp.engines.layers.sums import accumulate, squared_lengths
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import ModelError
@@ -58,12 +58,13 @@ class GhostEngine:
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
-        self._sites = list(_sites(model))
+        self._sites = list(_sites(model, set()))
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         tape = Tape()
-        with self._watched(tape):
+        forwards = {site.module: partial(site.run, tape) for site in self._sites}
+        with replaced(forwards), attention_in_full():
             with torch.enable_grad():
                 # Detached: inputs that require gradients would hide where the backward pass may end.
                 losses = self.loss(self.model(inputs.detach()), targets)
@@ -76,49 +77,34 @@ class GhostEngine:
             with precisely():
                 calls = tape.backward(losses)
         with precisely():
-            # One by one: a call whose norms are taken may free what it holds.
-            contributions = [calls.popleft().contribution() for _ in range(len(calls))]
-            norms = _squared_norms(contributions, len(inputs), losses.device).sqrt()
-        return MeasuredBatch(norms, partial(_add_weighted, contributions), _drew_otherwise(contributions))
-
-    @contextmanager
-    def _watched(self, tape: Tape) -> Iterator[None]:
-        """Replaces the forwards of modules with trained parameters inside, to record their calls."""
-        with replaced({site.module: partial(site.run, tape) for site in self._sites}), attention_in_full():
-            yield
+            for call in calls:
+                if call.pending is not None:
+                    call.take(call.pending())
+            norms = _squared_norms(calls, len(inputs), losses.device).sqrt()
+        drawn = [call.drew_otherwise for call in calls if call.drew_otherwise is not None]
+        drew_otherwise = torch.stack(drawn).any(dim=0) if drawn else None
+        return MeasuredBatch(norms, partial(_add_weighted, calls), drew_otherwise)
 
 
-def _squared_norms(contributions: list[Contribution], batch: int, device: torch.device) -> Tensor:
-    known = [(each.squares, each.module) for each in contributions]
-    parts = [_one_per_example(rows, module, batch) for rows, module in known if rows is not None]
-    shared = _shared_gradients(contributions, batch).values()
-    parts += [squared_lengths({"": gradient}) for gradient in shared]
+def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
+    parts = [_one_per_example(call.squares, call.module, batch) for call in calls if call.squares is not None]
+    # Gradients of the parameters of several calls are added over calls before any norm is taken.
+    shared: dict[nn.Parameter, Tensor] = {}
+    for call in calls:
+        if call.squares is None and call.gradients is not None:
+            for name, gradient in call.gradients.example_gradients().items():
+                _one_per_example(gradient, call.module, batch)
+                parameter = call.parameters[name]
+                shared[parameter] = shared[parameter] + gradient if parameter in shared else gradient
+    parts += [squared_lengths({"": gradient}) for gradient in shared.values()]
     return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
 
 
-def _shared_gradients(contributions: list[Contribution], batch: int) -> dict[nn.Parameter, Tensor]:
-    """Per-example gradients of the parameters of several calls, added over calls before any norm is taken."""
-    gradients: dict[nn.Parameter, Tensor] = {}
-    for each in contributions:
-        if each.squares is None:
-            for name, gradient in each.gradients.example_gradients().items():
-                _one_per_example(gradient, each.module, batch)
-                parameter = each.parameters[name]
-                before = gradients.get(parameter)
-                gradients[parameter] = gradient if before is None else before + gradient
-    return gradients
-
-
-def _drew_otherwise(contributions: list[Contribution]) -> Tensor | None:
-    known = [each.drew_otherwise for each in contributions if each.drew_otherwise is not None]
-    return torch.stack(known).any(dim=0) if known else None
-
-
-def _add_weighted(contributions: list[Contribution], weights: Tensor) -> None:
+def _add_weighted(calls: list[Call], weights: Tensor) -> None:
     with _full_precision(weights.device)():  # asked again: a policy's code ran in between
-        for each in contributions:
-            for name, gradient in each.gradients.weighted_gradients(weights).items():
-                _accumulate(each.parameters[name], gradient)
+        for call in calls:
+            if call.gradients is not None:
+                accumulate(call.parameters, call.gradients.weighted_gradients(weights))
 
 
 class _Site:
@@ -130,53 +116,47 @@ class _Site:
             name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
         }
         self._own = module.forward
-        self._decomposed = forward_for(module)
-        self._rule = rule_for(module)
+        self.decomposed, self.rule = forward_for(module), rule_for(module)
         self._whole: set[tuple[int, int]] = set()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Runs the module and records the call on the tape."""
-        if self._decomposed is not None:
-            decomposed = DecomposedCall(self.module, self.parameters, tape)
-            tape.note(decomposed)
-            return self._decomposed(self.module, decomposed.project, *arguments, **keywords)
-        if self._rule is not None and not keywords and len(arguments) == 1:
-            call = self._rule.call(self.module, self.parameters)
-            tape.note(call)
-            return call.run(self._own, arguments[0], tape)
+        call = Call(self.module, self.parameters)
+        tape.note(call)
+        if self.decomposed is not None:
+            return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
+        if self.rule is not None and not keywords and len(arguments) == 1:
+            return self.rule.run(call, self._own, arguments[0], tape)
         random = RandomState(next(iter(self.parameters.values())).device)
         output = self._own(*arguments, **keywords)
-        again = RerunGradients(self.module, self.parameters, arguments, keywords, self._whole)
+        again = RerunGradients(call, arguments, keywords, self._whole)
         outputs = tree_flatten(output)[0]
         if random.moved():
             again.draw_again(random, outputs)
+
+        def receive(position: int, gradient: Tensor) -> None:
+            again.receive(position, gradient)
+            call.pending = lambda: again
+
         for position, each in enumerate(outputs):
             if isinstance(each, Tensor):
-                tape.watch(self.module, again.inputs, each, partial(again.receive, position))
-        tape.note(FallbackCall(self.module, self.parameters, again))
+                tape.watch(self.module, again.inputs, each, partial(receive, position))
         return output
 
 
-def _sites(module: nn.Module) -> Iterator[_Site]:
+def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
     """Modules with a rule or a forward of ours, and the outermost of the others that own parameters."""
-    seen: set[nn.Module] = set()
-
-    def visit(module: nn.Module) -> Iterator[_Site]:
-        if module in seen:
-            return
-        seen.add(module)
-        site = _Site(module)
-        own = is_parametrized(module) or any(
-            parameter.requires_grad for parameter in module.parameters(recurse=False)
-        )
-        if rule_for(module) is not None or forward_for(module) is not None or own:
-            if site.parameters:
-                yield site
-            return
-        for child in module.children():
-            yield from visit(child)
-
-    return visit(module)
+    if module in seen:
+        return
+    seen.add(module)
+    site = _Site(module)
+    own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    if site.decomposed is not None or site.rule is not None or own or is_parametrized(module):
+        if site.parameters:
+            yield site
+        return
+    for child in module.children():
+        yield from _sites(child, seen)
 
 
 def _full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
@@ -205,15 +185,9 @@ def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterato
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
-    """Refuses rows that are not those of the batch."""
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
             "come first in every layer (batch_first=True?). Or use engine='functional'."
         )
     return rows
-
-
-def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:
-    gradient = gradient.to(parameter.dtype)
-    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

@@ -41,7 +41,7 @@ def group_metrics(
     correct = (outputs.argmax(dim=1) == targets).double()
     losses = cross_entropy(outputs.double(), targets, reduction="none")
     rows = []
-    for name, members in _members(groups, group_names):
+    for name, members in by_group(groups.numpy(), group_names):
         accuracy, loss = float(correct[members].mean()), float(losses[members].mean())
         rows.append({"group": name, "count": int(members.sum()), "accuracy": accuracy, "loss": loss})
     return pd.DataFrame(rows)
@@ -61,7 +61,7 @@ def group_intervals(outputs: Tensor, test: GroupedDataset, level: float) -> pd.D
     """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high."""
     correct, losses = _correct(outputs, test), _losses(outputs, test)
     rows = []
-    for name, members in _members(test.groups, test.group_names):
+    for name, members in by_group(test.groups.numpy(), test.group_names):
         accuracy = wilson(int(correct[members].sum()), int(members.sum()), level)
         loss = mean_interval(losses[members], level, (0.0, np.inf))
         rows.append(_row(members, {"accuracy": accuracy, "loss": loss}, group=name))
@@ -79,7 +79,7 @@ def paired_costs(outputs: Tensor, reference: Tensor, test: GroupedDataset, level
     lost = _correct(reference, test) - _correct(outputs, test)
     gained = _losses(outputs, test) - _losses(reference, test)
     rows = []
-    for name, members in _members(test.groups, test.group_names):
+    for name, members in by_group(test.groups.numpy(), test.group_names):
         cost, risk = paired_interval(lost[members], level), mean_interval(gained[members], level)
         rows.append(_row(members, {"privacy_cost": cost, "excessive_risk": risk}, group=name))
     return pd.DataFrame(rows)
@@ -93,8 +93,7 @@ def recalls(
     Returns:
         group, class, count, recall (Wilson's interval), and with the outputs of a reference recall_cost
         (recall lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No
-        rows where each
-        group has examples of one class only: its accuracy is that class's recall.
+        rows where each group has examples of one class only: its accuracy is that class's recall.
     """
     pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
     if pairs.shape[1] == len(pairs[0].unique()):
@@ -102,7 +101,7 @@ def recalls(
     correct, classes = _correct(outputs, test), test.targets.numpy()
     lost = None if reference is None else _correct(reference, test) - correct
     rows = []
-    for group, of_group in _members(test.groups, test.group_names):
+    for group, of_group in by_group(test.groups.numpy(), test.group_names):
         for index, name in enumerate(test.class_names):
             members = of_group & (classes == index)
             if not members.any():
@@ -162,7 +161,6 @@ def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, flo
 
 
 def _row(members: Bools, figures: dict[str, Interval], **names: str) -> dict[str, Any]:
-    """Returns a row of a table: names, count, and each figure with its interval."""
     ends = {
         f"{name}{end}": value
         for name, values in figures.items()
@@ -171,9 +169,9 @@ def _row(members: Bools, figures: dict[str, Interval], **names: str) -> dict[str
     return {**names, "count": int(members.sum()), **ends}
 
 
-def _members(groups: Tensor, names: Sequence[str]) -> list[tuple[str, Bools]]:
-    codes = groups.numpy()
-    return [*((name, codes == index) for index, name in enumerate(names)), (ALL, np.ones(len(codes), bool))]
+def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, Bools]]:
+    """Returns each group's name and which examples are in it, [n]; then "all"."""
+    return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
 
 
 def _correct(outputs: Tensor, test: GroupedDataset) -> Floats:

@@ -19,13 +19,11 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
-from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.intervals import check_level
+from equidp.evaluation.groups import Bools, by_group
+from equidp.evaluation.intervals import Floats, check_level
 from equidp.evaluation.predict import predict
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)
 _RESAMPLES = 200
@@ -54,10 +52,8 @@ def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats
         shadows: of the shadow models, [shadows, n].
         inside: which shadow model was trained with which example, [shadows, n].
     """
-    member, other = (
-        stats.norm.logpdf(confidences, *_fitted(shadows, chosen)) for chosen in (inside, ~inside)
-    )
-    ratio: Floats = member - other
+    member = stats.norm.logpdf(confidences, *_fitted(shadows, inside))
+    ratio: Floats = member - stats.norm.logpdf(confidences, *_fitted(shadows, ~inside))
     return ratio
 
 
@@ -71,13 +67,10 @@ def _fitted(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
     """Returns mean and deviation over the chosen shadows of each example, [n]."""
     kept = np.where(chosen, shadows, np.nan)
     mean = np.nanmean(kept, axis=0)
-    count = chosen.sum(axis=0)
-    squares = np.nansum((kept - mean) ** 2, axis=0)
+    squares, freedom = np.nansum((kept - mean) ** 2, axis=0), np.maximum(chosen.sum(axis=0) - 1, 1)
     if len(shadows) < _FEW_SHADOWS:
-        spread = np.full(len(mean), (squares.sum() / np.maximum(count - 1, 1).sum()) ** 0.5)
-    else:
-        spread = (squares / np.maximum(count - 1, 1)) ** 0.5
-    return mean, np.maximum(spread, _SMALLEST_SPREAD)
+        squares, freedom = np.full(len(mean), squares.sum()), freedom.sum()
+    return mean, np.maximum((squares / freedom) ** 0.5, _SMALLEST_SPREAD)
 
 
 def sensitive_attack_table(
@@ -106,8 +99,7 @@ def sensitive_attack_table(
     """
     check_level(level)
     rows = []
-    everyone = np.ones(len(groups), dtype=bool)
-    for name, chosen in [*((name, groups == at) for at, name in enumerate(group_names)), (ALL, everyone)]:
+    for name, chosen in by_group(groups, group_names):
         inside, outside = scores[chosen & members], scores[chosen & ~members]
         figures = _with_intervals(inside, outside, level, np.random.default_rng(seed))
         rows.append({"group": name, "members": len(inside), "others": len(outside), **figures})

@@ -1,47 +1,49 @@
-"""One call of one module in a forward pass, and what it contributes to gradients."""
+"""One call of one module in a forward pass, and its per-example gradients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from collections.abc import Callable
+from typing import Any, final
 
 from torch import Tensor, nn
 
-from equidp.engines.layers.sums import squared_lengths, weighted_sums
+from equidp.engines.layers.sums import ByName, squared_lengths, weighted_sums
 
 Parameters = dict[str, nn.Parameter]
 """Those parameters of a module that are trained, by their names in it."""
-ByName = dict[str, Tensor]
-"""Per-example gradients [batch, *shape], or weighted sums of them [*shape], by parameter name."""
-
-
-class SquaredNorms(NamedTuple):
-    """Squared norms of per-example gradients over all parameters of a call.
-
-    Attributes:
-        squares: [batch].
-        gradients: the per-example gradients, where they were computed on the way and are small; None: not
-            kept.
-    """
-
-    squares: Tensor
-    gradients: ByName | None = None
+Norms = tuple[Tensor, ByName | None]
+"""Squared norms of per-example gradients over all parameters of a call, [batch]; and these gradients, where
+they were computed on the way and are small."""
 
 
 class Gradients(ABC):
-    """Per-example gradients of one call's parameters, computed as far as they are needed."""
+    """Per-example gradients of one call's parameters, computed as far as they are needed.
+
+    A rule gives `example_gradients`, and norms or weighted sums where there is a cheaper way to them.
+
+    Attributes:
+        budget: how many numbers may be stored in place of what the gradients follow from.
+        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
+            it was not, or draws none.
+    """
+
+    budget = 0
+    drew_otherwise: Tensor | None = None
 
     @abstractmethod
     def example_gradients(self) -> ByName:
         """Returns the per-example gradients, [batch, *shape]."""
 
-    @abstractmethod
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         """Returns their squared norms, in the cheapest way."""
+        gradients = self.example_gradients()
+        small = sum(gradient.numel() for gradient in gradients.values()) <= self.budget
+        return squared_lengths(gradients), gradients if small else None
 
-    @abstractmethod
     def weighted_gradients(self, weights: Tensor) -> ByName:
         """Returns sum_i weights[i] * gradient_i, [*shape]; weights [batch]. Comes after `squared_norms`."""
+        return weighted_sums(weights, self.example_gradients())
 
 
 @final
@@ -54,34 +56,10 @@ class KnownGradients(Gradients):
     def example_gradients(self) -> ByName:
         return self._gradients
 
-    def squared_norms(self) -> SquaredNorms:
-        return SquaredNorms(squared_lengths(self._gradients))
 
-    def weighted_gradients(self, weights: Tensor) -> ByName:
-        return weighted_sums(weights, self._gradients)
-
-
-class Contribution(NamedTuple):
-    """What one call contributes to per-example norms and to the weighted sum.
-
-    Attributes:
-        module, parameters: as of the call.
-        squares: squared norms, [batch]; None where other calls use some of these parameters too: their
-            gradients must be added before a norm is taken, so `gradients` are stored then.
-        gradients: what the weighted sum is computed from.
-        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
-            it was not.
-    """
-
-    module: nn.Module
-    parameters: Parameters
-    squares: Tensor | None
-    gradients: Gradients
-    drew_otherwise: Tensor | None = None
-
-
-class Call(ABC):
-    """One call of one module.
+@final
+class Call:
+    """One call of one module, and what it contributes to norms and to the weighted sum.
 
     Args:
         module: the module.
@@ -89,27 +67,26 @@ class Call(ABC):
 
     Attributes:
         shared: whether other calls use some of these parameters too; known before the backward pass.
+        pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
+        gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
+        squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
+        drew_otherwise: as of `Gradients`.
     """
 
-    def __init__(self, module: nn.Module, parameters: Parameters) -> None:
+    def __init__(self, module: Any, parameters: Parameters) -> None:
         self.module, self.parameters = module, parameters
         self.shared = False
+        self.pending: Callable[[], Gradients] | None = None
+        self.gradients: Gradients | None = None
+        self.squares: Tensor | None = None
+        self.drew_otherwise: Tensor | None = None
 
-    @property
-    @abstractmethod
-    def reached(self) -> bool:
-        """Whether the losses depend on this call; known after the backward pass."""
-
-    @abstractmethod
-    def contribution(self) -> Contribution:
-        """Returns what a reached call contributes; once, after the backward pass."""
-
-    @final
-    def contributed(self, gradients: Gradients) -> Contribution:
+    def take(self, gradients: Gradients) -> None:
         """Takes norms, and keeps of the gradients only what the weighted sum will need."""
+        self.pending = None
         if self.shared:
-            known = KnownGradients(gradients.example_gradients())
-            return Contribution(self.module, self.parameters, None, known)
-        squares, small = gradients.squared_norms()
-        kept = gradients if small is None else KnownGradients(small)
-        return Contribution(self.module, self.parameters, squares, kept)
+            self.gradients = KnownGradients(gradients.example_gradients())
+        else:
+            self.squares, small = gradients.squared_norms()
+            self.gradients = gradients if small is None else KnownGradients(small)
+        self.drew_otherwise = gradients.drew_otherwise

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.call import ByName, SquaredNorms
+from equidp.engines.layers.call import Norms
 from equidp.engines.layers.conv_gram import Operands, gram_cost, squared_gram_norms
-from equidp.engines.layers.rule import LayerCall, LayerGradients, Rule, norms_and_small
-from equidp.engines.layers.sums import CHUNK_NUMBERS, squared_lengths
+from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
+from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, squared_lengths
 
 _FEW_CHANNELS = 8
 """Channels of a group below which a grouped convolution is slower than a product with the unfolded image."""
@@ -54,22 +54,21 @@ class ConvGradients(LayerGradients):
             gradients["bias"] = self._bias_gradients()
         return gradients
 
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         if "weight" not in self.parameters:
-            return norms_and_small(self.example_gradients(), self.budget())
+            return super().squared_norms()
         operands = self._operands()
         way = self.cheapest(operands)
         if way is NormWay.GRADIENTS:
             norms, kept = self._direct_norms(operands)
         else:
-            unfolded = way is NormWay.WINDOWS
-            norms, kept = SquaredNorms(squared_gram_norms(self.module, operands, unfolded=unfolded))
+            norms, kept = squared_gram_norms(self.module, operands, unfolded=way is NormWay.WINDOWS), None
         if "bias" not in self.parameters:
-            return SquaredNorms(norms, kept)
+            return norms, kept
         biases = self._bias_gradients()
         if kept is not None:
             kept["bias"] = biases
-        return SquaredNorms(norms + squared_lengths({"bias": biases}), kept)
+        return norms + squared_lengths({"bias": biases}), kept
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
@@ -95,14 +94,14 @@ class ConvGradients(LayerGradients):
     def _bias_gradients(self) -> Tensor:
         return self.pair()[1].flatten(2).sum(dim=2)
 
-    def _direct_norms(self, operands: Operands) -> SquaredNorms:
-        keep = len(self.inputs) * self.module.weight.numel() <= self.budget()
+    def _direct_norms(self, operands: Operands) -> Norms:
+        keep = len(self.inputs) * self.module.weight.numel() <= self.budget
         norms, kept = [], []
         for gradients in self._weight_gradients(operands):
             norms.append(squared_lengths({"": gradients}))
             if keep:
                 kept.append(gradients)
-        return SquaredNorms(torch.cat(norms), {"weight": torch.cat(kept)} if keep else None)
+        return torch.cat(norms), {"weight": torch.cat(kept)} if keep else None
 
     def _weight_gradients(self, operands: Operands) -> Iterator[Tensor]:
         """Of a few examples at a time, [chunk, *shape of the weight]."""
@@ -204,5 +203,5 @@ def _conv_transpose_operands(module: Any, inputs: Tensor, gradient: Tensor) -> O
     return Operands(cropped, inputs, (0,) * len(module.padding))
 
 
-CONV = Rule(partial(LayerCall, partial(ConvGradients, _conv_operands)))
-CONV_TRANSPOSE = Rule(partial(LayerCall, partial(ConvGradients, _conv_transpose_operands)))
+CONV = Rule(partial(run_layer, partial(ConvGradients, _conv_operands)))
+CONV_TRANSPOSE = Rule(partial(run_layer, partial(ConvGradients, _conv_transpose_operands)))

@@ -16,18 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
-from equidp.engines.layers.call import (
-    ByName,
-    Call,
-    Contribution,
-    Gradients,
-    KnownGradients,
-    Parameters,
-    SquaredNorms,
-)
+from equidp.engines.layers.call import Call, Gradients, KnownGradients, Norms
 from equidp.engines.layers.linear import LinearGradients, by_position
 from equidp.engines.layers.projection import Block, Forward, project
 from equidp.engines.layers.recurrent import cell, recurrent
+from equidp.engines.layers.sums import ByName
 from equidp.engines.layers.tape import Tape
 
 _RECURRENT: dict[type[nn.Module], Forward] = {
@@ -99,60 +92,48 @@ def unrolled(model: nn.Module) -> Iterator[None]:
 
 
 class _Product:
-    """The inputs of one product, and the gradient of its outputs once it has arrived."""
+    """The inputs of one product, and the gradient of its outputs: no positions until it has arrived."""
 
     def __init__(self, inputs: Tensor, outputs: int) -> None:
         self.inputs = inputs
         self.gradient = inputs.new_empty(len(inputs), 0, outputs)
 
-    @property
-    def reached(self) -> bool:
-        return self.gradient.shape[1] > 0
-
 
 @final
-class DecomposedCall(Call):
-    """One call of a module that is run from single products with its parameters.
+class Products:
+    """The products with a module's parameters in one call of it.
 
     Several products with the same block of parameters, such as the steps of a recurrent layer, are positions
     of one. Blocks of one parameter are used in the order of their rows.
     """
 
-    def __init__(self, module: nn.Module, parameters: Parameters, tape: Tape) -> None:
-        super().__init__(module, parameters)
-        self._tape = tape
+    def __init__(self, call: Call, tape: Tape) -> None:
+        self._call, self._tape = call, tape
         self._products: dict[Block, list[_Product]] = {}
-        self._reached = False
 
     def project(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
         """The `Projection` that records each product."""
-        outputs = project(self.module, inputs, block)
-        if block.weight not in self.parameters and block.bias not in self.parameters:
+        outputs = project(self._call.module, inputs, block)
+        if block.weight not in self._call.parameters and block.bias not in self._call.parameters:
             return outputs
         product = _Product(by_position(inputs.detach().movedim(batch_dimension, 0)), outputs.shape[-1])
         self._products.setdefault(block, []).append(product)
 
         def receive(gradient: Tensor) -> None:
             product.gradient = by_position(gradient.movedim(batch_dimension, 0))
-            self._reached = True
+            self._call.pending = self._gradients
 
-        self._tape.watch(self.module, inputs, outputs, receive)
+        self._tape.watch(self._call.module, inputs, outputs, receive)
         return outputs
 
-    @property
-    def reached(self) -> bool:
-        return self._reached
-
-    def contribution(self) -> Contribution:
+    def _gradients(self) -> Gradients:
         blocks: list[Gradients] = []
         for block, products in self._products.items():
-            names = (name if name in self.parameters else None for name in (block.weight, block.bias))
-            reached = [product for product in products if product.reached]
-            inputs = [product.inputs for product in reached] or [products[0].inputs[:, :0]]
-            gradients = [product.gradient for product in reached] or [products[0].gradient]
-            blocks.append(LinearGradients(torch.cat(inputs, dim=1), torch.cat(gradients, dim=1), *names))
-        self._products.clear()
-        return self.contributed(BlockGradients(blocks))
+            names = (name if name in self._call.parameters else None for name in (block.weight, block.bias))
+            gradient = torch.cat([each.gradient for each in products], dim=1)
+            inputs = torch.cat([each.inputs[:, : each.gradient.shape[1]] for each in products], dim=1)
+            blocks.append(LinearGradients(inputs, gradient, *names))
+        return BlockGradients(blocks)
 
 
 @final
@@ -165,13 +146,13 @@ class BlockGradients(Gradients):
     def example_gradients(self) -> ByName:
         return _joined([block.example_gradients() for block in self._blocks], dimension=1)
 
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         norms = [block.squared_norms() for block in self._blocks]
         self._blocks = [
             block if small is None else KnownGradients(small)
             for block, (_, small) in zip(self._blocks, norms, strict=True)
         ]
-        return SquaredNorms(torch.stack([squares for squares, _ in norms]).sum(dim=0))
+        return torch.stack([squares for squares, _ in norms]).sum(dim=0), None
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         return _joined([block.weighted_gradients(weights) for block in self._blocks], dimension=0)

@@ -9,9 +9,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from equidp.engines.layers.call import ByName, SquaredNorms
-from equidp.engines.layers.rule import LayerCall, LayerGradients, Rule
-from equidp.engines.layers.sums import gram_norms
+from equidp.engines.layers.call import Norms
+from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
+from equidp.engines.layers.sums import ByName, gram_norms
 
 
 class _TableGradients(LayerGradients):
@@ -50,10 +50,10 @@ class EmbeddingGradients(_TableGradients):
             gradient = gradient * (tokens != self.module.padding_idx).unsqueeze(2)
         return tokens, gradient
 
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         tokens, gradient = self._positions()
         same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
-        return SquaredNorms(gram_norms(torch.where(same, gradient @ gradient.transpose(1, 2), 0.0)))
+        return gram_norms(torch.where(same, gradient @ gradient.transpose(1, 2), 0.0)), None
 
 
 @final
@@ -72,11 +72,11 @@ class EmbeddingBagGradients(_TableGradients):
     def _positions(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self._shares().unsqueeze(2) * self.pair()[1].unsqueeze(1)
 
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         shares = self._shares()
         same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
         pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)
-        return SquaredNorms(pairs.sum(dim=(1, 2)) * self.pair()[1].square().sum(dim=1))
+        return pairs.sum(dim=(1, 2)) * self.pair()[1].square().sum(dim=1), None
 
 
 def _covers_embedding(module: Any) -> bool:
@@ -88,5 +88,5 @@ def _covers_bag(module: Any) -> bool:
     return _covers_embedding(module) and module.mode != "max"
 
 
-EMBEDDING = Rule(partial(LayerCall, EmbeddingGradients), _covers_embedding)
-EMBEDDING_BAG = Rule(partial(LayerCall, EmbeddingBagGradients), _covers_bag)
+EMBEDDING = Rule(partial(run_layer, EmbeddingGradients), _covers_embedding)
+EMBEDDING_BAG = Rule(partial(run_layer, EmbeddingBagGradients), _covers_bag)

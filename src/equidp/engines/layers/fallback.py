@@ -7,36 +7,18 @@ from contextlib import nullcontext
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.call import ByName, Call, Contribution, Gradients, Parameters, SquaredNorms
+from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.rule import norms_and_small
-from equidp.engines.layers.sums import held_to_norms, precise, squared_lengths, weighted_sums
+from equidp.engines.layers.sums import ByName, held_to_norms, precise, squared_lengths, weighted_sums
 from equidp.errors import ModelError
 
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
 """How far outputs with the same random numbers may be apart, relative to their norm."""
-
-
-@final
-class FallbackCall(Call):
-    """One call of any module that computes each example's output from that example's inputs."""
-
-    def __init__(self, module: nn.Module, parameters: Parameters, again: RerunGradients) -> None:
-        super().__init__(module, parameters)
-        self._again = again
-
-    @property
-    def reached(self) -> bool:
-        return bool(self._again.grad_outputs)
-
-    def contribution(self) -> Contribution:
-        contribution = self.contributed(self._again)
-        return contribution._replace(drew_otherwise=self._again.drew_otherwise)
 
 
 @final
@@ -49,51 +31,44 @@ class RerunGradients(Gradients):
     this time, because the order differs, contributes nothing.
 
     Args:
-        module, parameters: as for `Call`.
-        arguments, keywords: of the call.
+        call: of the module.
+        arguments, keywords: what it was called with.
         whole: which arguments are known not to follow the batch; those that this call shows are added.
 
     Attributes:
         inputs: the first tensor of the arguments.
         grad_outputs: gradients of the flattened outputs by position, [batch, ...]; filled by the backward
             pass.
-        drew_otherwise: which examples got other random numbers when the module ran again, [batch]; None where
-            it draws none.
     """
 
     def __init__(
         self,
-        module: nn.Module,
-        parameters: Parameters,
+        call: Call,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         whole: set[tuple[int, int]],
     ) -> None:
-        self.module, self.parameters = module, parameters
+        self.module, self._trained = call.module, tuple(call.parameters)
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
         self.inputs = next(each for each in self._flat if isinstance(each, Tensor))
         places = [(len(self._flat), position) for position in range(len(self._flat))]
-        whole.update(
-            place for place, each in zip(places, self._flat, strict=True) if not self._looks_like_batch(each)
-        )
+        for place, each in zip(places, self._flat, strict=True):
+            if not isinstance(each, Tensor) or each.shape[:1] != self.inputs.shape[:1]:
+                whole.add(place)
         self._split = [place not in whole for place in places]
         self.grad_outputs: dict[int, Tensor] = {}
         self._random: RandomState | None = None
-        self.drew_otherwise: Tensor | None = None
         self._outputs: list[Any] = []
         self._norms = torch.empty(0)
         device = self.inputs.device.type
         self._coarse = torch.is_autocast_enabled(device)
         self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=self._coarse)
 
-    def _looks_like_batch(self, argument: object) -> bool:
-        return isinstance(argument, Tensor) and argument.shape[:1] == self.inputs.shape[:1]
-
     def receive(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
-        self._budget = self.inputs.numel() + gradient.numel()
+        self.budget = self.inputs.numel() + gradient.numel()
 
     def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
         """Says that the call drew numbers from `random`, the state before it, for these outputs."""
@@ -101,10 +76,10 @@ class RerunGradients(Gradients):
         # Copies: later layers may change outputs in place.
         self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
 
-    def squared_norms(self) -> SquaredNorms:
-        norms = norms_and_small(self.example_gradients(), self._budget)
-        self._norms = norms.squares.sqrt()
-        return norms
+    def squared_norms(self) -> Norms:
+        squares, small = super().squared_norms()
+        self._norms = squares.sqrt()
+        return squares, small
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         """The sum; no gradient counts as longer than it was measured."""
@@ -121,7 +96,7 @@ class RerunGradients(Gradients):
                 "that have it, or engine='functional'."
             )
         every = dict(self.module.named_parameters())
-        trained = {name: every[name].detach() for name in self.parameters}
+        trained = {name: every[name].detach() for name in self._trained}
         fixed = {name: value.detach() for name, value in every.items() if name not in trained}
         fixed |= dict(self.module.named_buffers())
 

@@ -6,11 +6,11 @@ from functools import partial
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equidp.engines.layers.call import ByName, Gradients, Parameters, SquaredNorms
-from equidp.engines.layers.rule import LayerCall, Rule
-from equidp.engines.layers.sums import gram_norms, precise, squared_lengths
+from equidp.engines.layers.call import Call, Gradients, Norms
+from equidp.engines.layers.rule import Rule, run_layer
+from equidp.engines.layers.sums import ByName, gram_norms, precise, squared_lengths
 
 
 @final
@@ -28,11 +28,9 @@ class LinearGradients(Gradients):
         self.weight, self.bias = weight, bias
 
     @classmethod
-    def read(
-        cls, module: nn.Module, parameters: Parameters, inputs: Tensor, gradient: Tensor
-    ) -> LinearGradients:
+    def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
         """Reads nn.Linear on inputs [batch, ..., features]; the middle dimensions are positions."""
-        names = (name if name in parameters else None for name in ("weight", "bias"))
+        names = (name if name in call.parameters else None for name in ("weight", "bias"))
         if inputs.dim() != 2:
             inputs, gradient = by_position(inputs), by_position(gradient)
         return cls(inputs, gradient, *names)
@@ -46,13 +44,13 @@ class LinearGradients(Gradients):
             gradients[self.bias] = self._bias_gradients()
         return gradients
 
-    def squared_norms(self) -> SquaredNorms:
+    def squared_norms(self) -> Norms:
         if self.inputs.dim() == 2:
             lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1).square()
             if self.weight is None:
-                return SquaredNorms(lengths)
+                return lengths, None
             squares: Tensor = torch.linalg.vector_norm(self.inputs, dim=1).square()
-            return SquaredNorms(lengths * (squares if self.bias is None else squares + 1.0))
+            return lengths * (squares if self.bias is None else squares + 1.0), None
         norms, gradients = self.gradient.new_zeros(len(self.gradient)), None
         if self.weight is not None:
             squares, gradients = self._weight_norms(self.weight)
@@ -62,21 +60,21 @@ class LinearGradients(Gradients):
             norms = norms + squared_lengths({self.bias: biases})
             if gradients is not None:
                 gradients[self.bias] = biases
-        return SquaredNorms(norms, gradients)
+        return norms, gradients
 
     def _bias_gradients(self) -> Tensor:
         return self.gradient if self.gradient.dim() == 2 else self.gradient.sum(dim=1)
 
-    def _weight_norms(self, name: str) -> SquaredNorms:
+    def _weight_norms(self, name: str) -> Norms:
         inputs, gradient = self.inputs, self.gradient
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
         if positions * (features + outputs) <= features * outputs:
             # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not in * out (Li et al. 2022).
             products = (inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2))
-            return SquaredNorms(gram_norms(products))
-        weights = gradient.transpose(1, 2) @ inputs
-        small = weights.numel() <= inputs.numel() + gradient.numel()
-        return SquaredNorms(squared_lengths({name: weights}), {name: weights} if small else None)
+            return gram_norms(products), None
+        weights = {name: gradient.transpose(1, 2) @ inputs}
+        small = weights[name].numel() <= inputs.numel() + gradient.numel()
+        return squared_lengths(weights), weights if small else None
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
@@ -91,7 +89,7 @@ class LinearGradients(Gradients):
         return sums
 
 
-LINEAR = Rule(partial(LayerCall, LinearGradients.read))
+LINEAR = Rule(partial(run_layer, LinearGradients.read))
 
 
 def by_position(values: Tensor) -> Tensor:

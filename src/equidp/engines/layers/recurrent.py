@@ -29,7 +29,9 @@ def recurrent(
     else:
         _check_sequences(module, inputs, dimensions=3)
         values = inputs.transpose(0, 1) if module.batch_first else inputs
-    present = _present(values, lengths)
+    present = None
+    if lengths is not None:  # which steps each example has, [steps, batch, 1]
+        present = (torch.arange(len(values))[:, None] < lengths).unsqueeze(2).to(values.device)
     starts = _starts(module, values, hx)
     ends: list[State] = []
     directions = 2 if module.bidirectional else 1
@@ -74,15 +76,7 @@ def _check_sequences(module: nn.Module, inputs: Tensor, *, dimensions: int) -> N
         )
 
 
-def _present(values: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Which steps each example has, [steps, batch, 1]; None: all of them."""
-    if lengths is None:
-        return None
-    return (torch.arange(len(values))[:, None] < lengths).unsqueeze(2).to(values.device)
-
-
 def _starts(module: nn.RNNBase, values: Tensor, hx: Any) -> list[State]:
-    """The first state of each layer and direction."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     if hx is not None:
         states = hx if isinstance(module, nn.LSTM) else (hx,)
@@ -97,10 +91,9 @@ def _scan(
 ) -> tuple[Tensor, State]:
     """Outputs [steps, batch, size] in order, and the last state. Missing steps keep the state."""
     outputs: list[Tensor] = []
-    order = range(len(gates))
-    shares = gates.unbind(0)
-    for time in reversed(order) if backwards else order:
-        following = step(shares[time], state)
+    steps = list(enumerate(gates.unbind(0)))
+    for time, share in reversed(steps) if backwards else steps:
+        following = step(share, state)
         output = following[0]
         if present is not None:
             kept = present[time]

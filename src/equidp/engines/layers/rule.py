@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equidp.engines.layers.call import ByName, Call, Contribution, Gradients, Parameters, SquaredNorms
-from equidp.engines.layers.sums import precise, squared_lengths
+from equidp.engines.layers.call import Call, Gradients
+from equidp.engines.layers.sums import precise
 from equidp.engines.layers.tape import Tape
 
-
-class RuledCall(Call):
-    """A call of one layer on one tensor [batch, ...], where the layer's class says what it computes."""
-
-    @abstractmethod
-    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
-        """Returns the layer's outputs, and watches what it needs. `forward` is the layer's own."""
+Forward = Callable[[Tensor], Tensor]
+"""A layer's own forward on one tensor [batch, ...]."""
 
 
 class Rule(NamedTuple):
-    """How calls of one kind of layer are read.
+    """How calls of one kind of layer are read, where the layer's class says what it computes.
 
     Attributes:
-        call: (layer, its trained parameters) -> a call of it.
+        run: (call, the layer's own forward, inputs [batch, ...], tape) -> the layer's outputs; watches what
+            the call's gradients need.
         covers: whether the rule knows this layer's settings.
     """
 
-    call: Callable[[nn.Module, Parameters], RuledCall]
+    run: Callable[[Call, Forward, Tensor, Tape], Tensor]
     covers: Callable[[Any], bool] = lambda layer: True
 
 
@@ -38,65 +33,36 @@ class LayerGradients(Gradients):
     """Per-example gradients from a layer's input and the gradient of its output.
 
     Args:
-        module: the layer.
-        parameters: its trained parameters.
+        call: of the layer.
         inputs: [batch, ...], what it was called with.
         grad_output: [batch, ...], the gradient of what it returned.
     """
 
-    def __init__(self, module: Any, parameters: Parameters, inputs: Tensor, grad_output: Tensor) -> None:
-        self.module, self.parameters = module, parameters
+    def __init__(self, call: Call, inputs: Tensor, grad_output: Tensor) -> None:
+        self.module, self.parameters = call.module, call.parameters
         self.inputs, self.grad_output = inputs, grad_output
+        self.budget = inputs.numel() + grad_output.numel()
 
     @final
     def pair(self) -> tuple[Tensor, Tensor]:
         """Returns inputs and output gradient in at least float32."""
         return precise(self.inputs, self.grad_output)
 
-    @final
-    def budget(self) -> int:
-        """Returns how many numbers may be stored in place of inputs and output gradient."""
-        return self.inputs.numel() + self.grad_output.numel()
 
-
-Reader = Callable[[nn.Module, Parameters, Tensor, Tensor], Gradients]
-"""(layer, trained parameters, inputs, gradient of the output) -> the call's gradients."""
-
-
-@final
-class LayerCall(RuledCall):
-    """A call whose gradients follow from its input and its output's gradient.
+def run_layer(
+    read: Callable[[Call, Tensor, Tensor], Gradients],
+    call: Call,
+    forward: Forward,
+    inputs: Tensor,
+    tape: Tape,
+) -> Tensor:
+    """Runs a layer whose gradients `read` finds from the call, its inputs and its output's gradient.
 
     Takes norms as soon as that gradient arrives, to free activations during the backward pass.
     """
-
-    def __init__(self, read: Reader, module: nn.Module, parameters: Parameters) -> None:
-        super().__init__(module, parameters)
-        self._read = read
-        self._contributions: list[Contribution] = []
-
-    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor, tape: Tape) -> Tensor:
-        known = inputs.detach()
-        outputs = forward(inputs)
-        if outputs._is_view():  # a change in place would bypass the hook
-            outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
-
-        def receive(gradient: Tensor) -> None:
-            gradients = self._read(self.module, self.parameters, known, gradient)
-            self._contributions.append(self.contributed(gradients))
-
-        tape.watch(self.module, inputs, outputs, receive)
-        return outputs
-
-    @property
-    def reached(self) -> bool:
-        return bool(self._contributions)
-
-    def contribution(self) -> Contribution:
-        return self._contributions.pop()
-
-
-def norms_and_small(gradients: ByName, budget: int) -> SquaredNorms:
-    """Squared norms of given gradients, which are kept where they hold no more numbers than `budget`."""
-    small = sum(gradient.numel() for gradient in gradients.values()) <= budget
-    return SquaredNorms(squared_lengths(gradients), gradients if small else None)
+    known = inputs.detach()
+    outputs = forward(inputs)
+    if outputs._is_view():  # a change in place would bypass the hook
+        outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
+    tape.watch(call.module, inputs, outputs, lambda gradient: call.take(read(call, known, gradient)))
+    return outputs

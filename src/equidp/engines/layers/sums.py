@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
 
+import torch
+from torch import Tensor, nn
+
+ByName = dict[str, Tensor]
+"""Per-example gradients [batch, *shape], or weighted sums of them [*shape], by parameter name."""
 CHUNK_NUMBERS = 2**18
 """Numbers per intermediate result: few enough to stay in a processor's cache."""
 
@@ -17,12 +21,20 @@ def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return inputs.to(dtype), gradient.to(dtype)
 
 
-def weighted_sums(weights: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+def weighted_sums(weights: Tensor, gradients: ByName) -> ByName:
     """Returns sum_i weights[i] * gradients[i], by name."""
     return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
 
 
-def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor, now: Tensor) -> Tensor:
+def accumulate(parameters: Mapping[str, nn.Parameter], sums: ByName) -> None:
+    """Adds sums to p.grad, which is created where missing; in a new tensor, since others may hold the old."""
+    for name, total in sums.items():
+        parameter = parameters[name]
+        total = total.to(parameter.dtype)
+        parameter.grad = total if parameter.grad is None else parameter.grad + total
+
+
+def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
     """Returns weights [batch] under which recomputed gradients add no more than those that were measured.
 
     A module may run differently the second time (Python's own random numbers). Gradients that are not finite
@@ -40,13 +52,10 @@ def held_to_norms(weights: Tensor, gradients: dict[str, Tensor], before: Tensor,
     return weights * (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
 
 
-def squared_lengths(gradients: dict[str, Tensor]) -> Tensor:
+def squared_lengths(gradients: ByName) -> Tensor:
     """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
-    return (
-        torch.stack([torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()])
-        .square()
-        .sum(0)
-    )
+    norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()]
+    return torch.stack(norms).square().sum(0)
 
 
 def gram_norms(products: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -19,7 +19,7 @@ class Tape:
     No other gradients are computed: the backward pass forms none of the parameters themselves.
 
     Attributes:
-        calls: in the order in which they were made.
+        calls: in the order of the forward pass.
     """
 
     def __init__(self) -> None:
@@ -41,43 +41,35 @@ class Tape:
         if not inputs.requires_grad:
             # The backward pass ends here; it passes all other outputs on its way.
             self._ends.append(get_gradient_edge(output))
-        output.register_hook(_Hook(module, inputs, receive))
+        held = [(inputs, inputs._version, receive)]  # popped at its only use: the graph keeps its hooks
+
+        def pass_on(gradient: Tensor) -> None:
+            inputs, version, receive = held.pop()
+            if inputs._version != version:
+                raise ModelError(
+                    f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
+                    "operations that are not in place, or engine='functional'."
+                )
+            receive(gradient)
+
+        output.register_hook(pass_on)
 
     def watch_copy(self, copy: Tensor, receive: Callable[[Tensor], None]) -> None:
         """Passes the gradient of a parameter's copy, a leaf, to `receive`, if losses depend on it."""
         self._ends.append(get_gradient_edge(copy))
         copy.register_hook(receive)
 
-    def backward(self, losses: Tensor) -> deque[Call]:
+    def backward(self, losses: Tensor) -> list[Call]:
         """Runs the backward pass from the sum of the losses [batch]; returns the calls that they depend on.
 
-        Forgets everything afterwards: calls refer to their tape, and a cycle would hold them until the next
-            garbage collection.
+        Forgets everything afterwards: calls may refer to their tape, and a cycle would hold them until the
+        next garbage collection.
         """
         self._forward = False
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
         for call in self.calls:
             call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
         torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
-        reached = deque(call for call in self.calls if call.reached)
+        reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
-
-
-class _Hook:
-    """Passes a gradient on once, then drops all it holds: the graph keeps its hooks."""
-
-    def __init__(self, module: nn.Module, inputs: Tensor, receive: Callable[[Tensor], None]) -> None:
-        version = inputs._version
-        self._held: tuple[nn.Module, Tensor, int, Callable[[Tensor], None]] | None
-        self._held = module, inputs, version, receive
-
-    def __call__(self, gradient: Tensor) -> None:
-        assert self._held is not None
-        (module, inputs, version, receive), self._held = self._held, None
-        if inputs._version != version:
-            raise ModelError(
-                f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
-                "operations that are not in place, or engine='functional'."
-            )
-        receive(gradient)
