@@ -28,8 +28,8 @@ def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str]
         inside = [other, *other.iterdir()] if other.is_dir() else [other]
         if target.exists() and any(each.exists() and target.samefile(each) for each in inside):
             raise SettingError(
-                f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; "
-                "choose another place."
+                f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
+                "another place."
             )
     if target.is_dir():
         raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")

@@ -123,7 +123,7 @@ torch.Size([5, 2])
 def _image(shape: tuple[int, ...], *, smallest: int, name: str) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise ModelError(
-            f"{name} reads images [channels, height, width] of at least {smallest}x{smallest} pixels; "
-            f"this data has inputs of shape {list(shape)}. Choose another model, such as mlp or logistic."
+            f"{name} reads images [channels, height, width] of at least {smallest}x{smallest} pixels; this "
+            f"data has inputs of shape {list(shape)}. Choose another model, such as mlp or logistic."
         )
     return shape

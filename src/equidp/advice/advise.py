@@ -82,8 +82,8 @@ class Advice:
         shown = [f"{name.replace('_', ' ')} {value:g}" for name, value in self.settings.items()]
         return [
             f"Method {self.method}: {', '.join(shown)}.",
-            f"{self.steps:,} steps with noise multiplier {self.noise_multiplier:.4g}: "
-            f"epsilon {self.epsilon:g} at delta {self.delta:g}, this advice included.",
+            f"{self.steps:,} steps with noise multiplier {self.noise_multiplier:.4g}: epsilon "
+            f"{self.epsilon:g} at delta {self.delta:g}, this advice included.",
             f"This advice cost epsilon {self.cost:.3g}." if self.spent else "This advice cost nothing.",
             "",
             *(f"- {reason}" for reason in self.reasons),
@@ -204,8 +204,8 @@ def _clipping_bound(profile: NormProfile, ratio: float) -> tuple[float, str]:
     bound = float(f"{profile.quantile(level):.3g}")
     return bound, (
         f"Clipping bound {bound:.3g}: the {level:.0%} quantile of the norms at the start. A lower bound cuts "
-        "off more of the gradient than it saves in noise, which is "
-        f"{ratio:.2g} of the bound when averaged over all steps."
+        f"off more of the gradient than it saves in noise, which is {ratio:.2g} of the bound when averaged "
+        "over all steps."
     )
 
 

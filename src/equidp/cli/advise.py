@@ -125,8 +125,8 @@ def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> G
     )
     if given != wanted:
         raise DataError(
-            f"{str(path)!r} gives inputs, classes and groups {given}; the private data has {wanted}. "
-            "They must be the same."
+            f"{str(path)!r} gives inputs, classes and groups {given}; the private data has {wanted}. They "
+            "must be the same."
         )
     return public
 

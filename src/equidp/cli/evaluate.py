@@ -84,8 +84,8 @@ def _gap(costs: pd.DataFrame) -> str:
     gap = points(by_group.max() - by_group.min())
     most = "all groups the same" if gap == points(0.0) else f"group {by_group.idxmax()} most"
     return (
-        f"Privacy costs {most}; the largest gap between groups is {gap} points of accuracy. "
-        "One run of each method shows no tendency: equidp compare does."
+        f"Privacy costs {most}; the largest gap between groups is {gap} points of accuracy. One run of each "
+        "method shows no tendency: equidp compare does."
     )
 
 

@@ -66,8 +66,8 @@ class Preparation:
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
         scale = "means and deviations" if self.standardised else "ranges"
         note = (
-            f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split; "
-            "epsilon does not cover them."
+            f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split; epsilon "
+            "does not cover them."
         )
         return DataSplit(trained, tested, (note,) if self.numbers else ())
 
@@ -102,7 +102,7 @@ class Census:
         kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
         split = self.preparation.split(table[kept], seed, self.test_share)
         note = (
-            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; "
-            "epsilon does not cover that count."
+            f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; epsilon "
+            "does not cover that count."
         )
         return replace(split, notes=(*split.notes, note))

@@ -132,8 +132,8 @@ class DataSplit:
             for name, size in zip(part.group_names, part.group_sizes().tolist(), strict=True):
                 if size == 0:
                     raise DataError(
-                        f"group {name!r} has no example in the {label} set; "
-                        "merge it with another group, or give a larger dataset."
+                        f"group {name!r} has no example in the {label} set; merge it with another group, or "
+                        "give a larger dataset."
                     )
         if len(torch.unique(self.train.targets)) < 2:
             raise DataError("the training set holds one class only; a classifier needs at least two.")

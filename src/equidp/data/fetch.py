@@ -86,8 +86,8 @@ class RemoteFile:
             )
         except requests.RequestException as error:
             raise DataError(
-                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). "
-                f"Try again, or {way_out}"
+                f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). Try again, "
+                f"or {way_out}"
             ) from error
         except ValueError as error:
             raise DataError(

@@ -114,7 +114,7 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
     if (codes < 0).any():
         strange = labels.to_numpy()[codes < 0][0]
         raise DataError(
-            f"{', '.join(columns)} holds {strange!r}, which the training data did not; "
-            f"known: {', '.join(names)}."
+            f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: "
+            f"{', '.join(names)}."
         )
     return codes

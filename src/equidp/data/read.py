@@ -72,15 +72,15 @@ def _read(path: Path, *, as_written: bool = False) -> pd.DataFrame:
         elif isinstance(error, UnicodeDecodeError):
             reason = f"byte {error.start + 1:,} is not UTF-8"
         raise DataError(
-            f"{path} cannot be read as a table: {reason}. "
-            "Expected a CSV file in UTF-8 with a header, or Parquet."
+            f"{path} cannot be read as a table: {reason}. Expected a CSV file in UTF-8 with a header, or "
+            "Parquet."
         ) from error
     names = [str(name) for name in table.columns]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(
-            f"{path} has several columns named {', '.join(map(repr, repeated))}; "
-            "rename or remove all but one."
+            f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but "
+            "one."
         )
     table.columns = pd.Index(names)
     return table
@@ -174,8 +174,8 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     lacking = [name for name in names if name not in table.columns]
     if lacking:
         raise DataError(
-            f"the table lacks {', '.join(map(repr, lacking))}; "
-            "expected the columns that the model was trained on."
+            f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
+            "trained on."
         )
 
 

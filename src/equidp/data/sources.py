@@ -65,8 +65,8 @@ def open_source(
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
         if target or group or drop or bounds or missing != "refuse" or test_share != TEST_SHARE:
             raise SettingError(
-                "target, group, drop, missing, bounds and test_share are for files; "
-                f"{name_or_path!r} comes with its own. Leave them out."
+                f"target, group, drop, missing, bounds and test_share are for files; {name_or_path!r} comes "
+                "with its own. Leave them out."
             )
         return SOURCES[name_or_path]
     if not path.is_file():

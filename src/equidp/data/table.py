@@ -114,8 +114,8 @@ class TableSource:
         for name, *_ in self.bounds:
             if table[name].dtype != float:
                 raise DataError(
-                    f"column {name!r} has bounds but holds texts, {first_text(table[name])}; "
-                    "bounds are for numbers."
+                    f"column {name!r} has bounds but holds texts, {first_text(table[name])}; bounds are for "
+                    "numbers."
                 )
         absent = int(table[self.target].isna().sum())
         if absent:
@@ -154,6 +154,6 @@ class TableSource:
         for name, size in zip(group_names, np.bincount(groups).tolist(), strict=True):
             if size < 2:
                 raise DataError(
-                    f"group {name!r} has {size} example; it needs one to train and one to test on. "
-                    "Merge it with another."
+                    f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it "
+                    "with another."
                 )

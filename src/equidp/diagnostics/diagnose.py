@@ -156,8 +156,8 @@ def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int
     for group in chosen:
         if not sizes[group]:
             raise DataError(
-                f"group {data.group_names[group]!r} has no example, so it has no gradient to diagnose; "
-                "leave it out by naming the others in groups=."
+                f"group {data.group_names[group]!r} has no example, so it has no gradient to diagnose; leave "
+                "it out by naming the others in groups=."
             )
     return chosen
 

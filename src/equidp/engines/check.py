@@ -217,8 +217,8 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tens
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
         raise ModelError(
-            "a module that torch.func runs again for one example at a time draws random numbers (dropout) "
-            "in an order of its own. Use engine='functional', or that module without."
+            "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
+            "an order of its own. Use engine='functional', or that module without."
         )
 
 

@@ -119,9 +119,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             if METHODS[self.method].policy.needs_groups:
                 raise SettingError(
                     f"method={self.method!r} tells groups apart and there are none: pass each example's "
-                    "group, "
-                    "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' "
-                    "or 'global-adapt'."
+                    "group, fit(X, y, sensitive_features=...), or choose a method without groups, such as "
+                    "'dpsgd' or 'global-adapt'."
                 )
             return torch.zeros(n, dtype=torch.int64), ("everyone",)
         table = pd.DataFrame(sensitive_features).reset_index(drop=True)
@@ -185,8 +184,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         elif self.random_state is not None:
             _warn(
                 f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows "
-                "or guesses it can undo "
-                "the noise. That is for research; leave random_state out for a model that is released.",
+                "or guesses it can undo the noise. That is for research; leave random_state out for a model "
+                "that is released.",
                 4,
             )
 
@@ -209,9 +208,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if fits > 1:
             _warn(
                 f"{fits} fits of this process are on the same people, as far as equidp can see, and together "
-                "they spent epsilon "
-                f"{self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all (budget=...) would "
-                "limit that.",
+                f"they spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
+                "(budget=...) would limit that.",
                 2,
             )
         if multiprocessing.parent_process() is not None:
@@ -256,8 +254,8 @@ def _check_order(**given: Any) -> None:
         if same and not ours.equals(theirs):
             raise DataError(
                 f"{name} names the same rows as {first} in another order, and rows belong together by "
-                "position. If the names are "
-                f"right, pass {name}.loc[{first}.index]; if the positions are, {name}.to_numpy()."
+                f"position. If the names are right, pass {name}.loc[{first}.index]; if the positions are, "
+                f"{name}.to_numpy()."
             )
 
 

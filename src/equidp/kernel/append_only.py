@@ -43,16 +43,15 @@ class AppendOnlyFile:
             self.close()
             raise BudgetError(
                 f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a "
-                "place that can "
-                "be written."
+                "place that can be written."
             ) from error
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
             self.close()
             raise BudgetError(
-                f"the ledger {os.fspath(path)!r} is in use by another process; wait until it is done, "
-                "or stop it."
+                f"the ledger {os.fspath(path)!r} is in use by another process; wait until it is done, or "
+                "stop it."
             ) from None
         except OSError as error:
             self.close()

@@ -89,8 +89,8 @@ def each_alone(
     except Exception as error:
         raise PolicyError(
             f"{name} cannot be applied to one example at a time ({error}). Use torch operations without "
-            "Python branches "
-            "on the values (torch.where in place of if), and return one row or number per example."
+            "Python branches on the values (torch.where in place of if), and return one row or number per "
+            "example."
         ) from error
 
 

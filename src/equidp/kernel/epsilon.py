@@ -143,8 +143,7 @@ def check_delta(delta: float, num_examples: int) -> None:
     if checked_delta(delta) >= 1 / num_examples:
         warnings.warn(
             f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes "
-            "one "
-            "example whole counts as private. Choose a smaller delta.",
+            "one example whole counts as private. Choose a smaller delta.",
             PrivacyWarning,
             stacklevel=3,
         )

@@ -115,8 +115,8 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
     if not whole:
         raise BudgetError(
             f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: "
-            "lines are "
-            "missing at the end, or one of the two files was replaced. Bring back both as equidp wrote them."
+            "lines are missing at the end, or one of the two files was replaced. Bring back both as equidp "
+            "wrote them."
         )
 
 
@@ -130,9 +130,8 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
         if _checksum(checks[-1] if checks else "", text) != check:
             raise BudgetError(
                 f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or "
-                "damaged, or is "
-                "no ledger, and what was spent cannot be told from it. Bring back the file as equidp wrote "
-                "it."
+                "damaged, or is no ledger, and what was spent cannot be told from it. Bring back the file as "
+                "equidp wrote it."
             )
         checks.append(check)
         records.append(json.loads(text))

@@ -153,15 +153,13 @@ class PrivateLoop:
         if [parameter.requires_grad for parameter in self._parameters] != self._trained:
             raise SettingError(
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those "
-                "that were "
-                "trained then; make a new Trainer."
+                "that were trained then; make a new Trainer."
             )
         now = list(self.model.parameters())
         if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
             raise SettingError(
                 "parameters were added, removed or replaced after the Trainer was made, and the noise covers "
-                "those that "
-                "were there then; make a new Trainer."
+                "those that were there then; make a new Trainer."
             )
 
     def _check_sample(self, batch: Batch) -> None:
@@ -172,15 +170,14 @@ class PrivateLoop:
         ):
             raise SettingError(
                 "step() was given a batch that is not the last of trainer.batches(), or was used already: "
-                "epsilon holds for "
-                "Poisson samples, each used once. Write `for batch in trainer.batches(): "
+                "epsilon holds for Poisson samples, each used once. Write `for batch in trainer.batches(): "
                 "trainer.step(batch)`."
             )
         if any(len(part) != len(drawn) for part in batch):
             raise SettingError(
                 "step() was given inputs, targets or groups of another number of examples than was drawn: "
-                "each may be in a "
-                "sample once. Average augmentations of an example inside the model or the loss."
+                "each may be in a sample once. Average augmentations of an example inside the model or the "
+                "loss."
             )
 
     def _drop_other_gradients(self) -> None:

@@ -131,8 +131,7 @@ def _check_weights(name: str, weights: Tensor, norms: Tensor, groups: Tensor, se
         worst = int(excess.argmax())
         raise PolicyError(
             f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group "
-            f"{int(groups[worst])}, "
-            f"a contribution above its sensitivity {sensitivity}."
+            f"{int(groups[worst])}, a contribution above its sensitivity {sensitivity}."
         )
 
 

@@ -75,8 +75,8 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
     if secure:
         if seed is not None:
             raise SettingError(
-                f"seed={seed} with secure=True; noise that a seed determines protects nobody. "
-                "For research, say secure=False; for release, leave the seed out."
+                f"seed={seed} with secure=True; noise that a seed determines protects nobody. For research, "
+                "say secure=False; for release, leave the seed out."
             )
         return SystemRandomness()
     if seed is None:

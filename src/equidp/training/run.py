@@ -107,15 +107,14 @@ class Run:
         if not isinstance(test, GroupedDataset):
             raise DataError(
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "
-                "inputs, targets "
-                "and groups."
+                "inputs, targets and groups."
             )
         classes = self.facts.classes or test.class_names
         if list(classes) != list(test.class_names):
             raise DataError(
                 f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model "
-                "was trained with "
-                f"{', '.join(map(repr, classes))}; give them the same order, and all of them."
+                f"was trained with {', '.join(map(repr, classes))}; give them the same order, and all of "
+                "them."
             )
 
 
@@ -135,6 +134,5 @@ def copied(model: nn.Module) -> nn.Module:
     except Exception as error:
         raise ModelError(
             f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take "
-            "it after the "
-            "last, or use trainer.ledger and trainer.model."
+            "it after the last, or use trainer.ledger and trainer.model."
         ) from error

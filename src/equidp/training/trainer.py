@@ -237,8 +237,8 @@ class Trainer:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
-                f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore "
-                "the model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
+                f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
+                "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
             )
         was_training = self.model.training
         self.model.train()
