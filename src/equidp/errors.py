@@ -9,31 +9,73 @@ if TYPE_CHECKING:
 
 
 class EquidpError(Exception):
-    """Base of every error that equidp raises on purpose; the command line turns it into exit code 2."""
+    """Base of every error that equidp raises on purpose; the command line turns it into exit code 2.
+
+    >>> issubclass(SettingError, EquidpError)
+    True
+    """
 
 
 class SettingError(EquidpError, ValueError):
-    """An argument is invalid, alone or in combination with others."""
+    """An argument is invalid, alone or in combination with others.
+
+    >>> import equidp
+    >>> equidp.DPSGD(clipping_bound=-1.0)
+    Traceback (most recent call last):
+    equidp.errors.SettingError: clipping_bound=-1.0; expected a finite number > 0.
+    """
 
 
 class DataError(EquidpError, ValueError):
-    """The data cannot be used: a missing file or column, one class only, an empty group, NaN."""
+    """The data cannot be used: a missing file or column, one class only, an empty group, NaN.
+
+    >>> import equidp
+    >>> equidp.compare("nowhere.csv")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    equidp.errors.DataError: ...
+    """
 
 
 class ModelError(EquidpError, ValueError):
-    """The model cannot be trained privately as it is, such as one with batch statistics."""
+    """The model cannot be trained privately as it is, such as one with batch statistics.
+
+    >>> from equidp.models import MODELS
+    >>> MODELS["lenet"]((3,), 2)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    equidp.errors.ModelError: lenet reads images ...
+    """
 
 
 class PolicyError(EquidpError):
-    """A policy broke the contract of `equidp.kernel.policy.Policy`, and training cannot continue."""
+    """A policy broke the contract of `equidp.kernel.policy.Policy`, and training cannot continue.
+
+    >>> import equidp
+    >>> equidp.check_policy("dpsgd")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    equidp.errors.PolicyError: policy='dpsgd'; expected a policy, such as ...
+    """
 
 
 class BudgetError(EquidpError):
-    """A step would spend more privacy than is allowed, or cannot be recorded."""
+    """A step would spend more privacy than is allowed, or cannot be recorded.
+
+    >>> import equidp
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> budget = equidp.PrivacyBudget(epsilon=1.0, delta=1e-5, accountant="rdp")
+    >>> budget.check(StepEvent(1.0, 0.1), 1)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    equidp.errors.BudgetError: the plan of 1 steps ...
+    """
 
 
 class CheckpointError(EquidpError):
-    """A checkpoint cannot be written, or is missing or damaged."""
+    """A checkpoint cannot be written, or is missing or damaged.
+
+    >>> import equidp
+    >>> equidp.Checkpoints(getfixture("tmp_path")).steps_kept()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    equidp.errors.CheckpointError: there is no checkpoint in ...
+    """
 
 
 class TrainingStopped(KeyboardInterrupt):
@@ -41,6 +83,9 @@ class TrainingStopped(KeyboardInterrupt):
 
     Attributes:
         signal: its number.
+
+    >>> TrainingStopped("stopped by SIGTERM.", 15).signal
+    15
     """
 
     def __init__(self, message: str, signal: int) -> None:
@@ -49,15 +94,27 @@ class TrainingStopped(KeyboardInterrupt):
 
 
 class PrivacyWarning(UserWarning):
-    """The guarantee is weaker than a reader might assume; training continues."""
+    """The guarantee is weaker than a reader might assume; training continues.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", PrivacyWarning)  # to stop instead
+    """
 
 
 class DataWarning(UserWarning):
-    """Part of the data tells the model nothing; the rest is used."""
+    """Part of the data tells the model nothing; the rest is used.
+
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", DataWarning)  # where it is known
+    """
 
 
 class ApproximationWarning(UserWarning):
-    """A figure is less exact than its name suggests."""
+    """A figure is less exact than its name suggests.
+
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", ApproximationWarning)  # where it is known
+    """
 
 
 def shape_in_words(values: Tensor, first: str) -> str:

@@ -80,6 +80,13 @@ def compare(
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
+
+    Example:
+        >>> import equidp
+        >>> plan, place = equidp.Plan(batch_size=128, epochs=1), getfixture("tmp_path")
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> sorted(comparison.costs()["method"].unique())
+        ['dpsgd', 'sgd']
     """
     source = open_source(data) if isinstance(data, str) else data
     seeds, epsilons = checked_seeds(seeds), list(dict.fromkeys(epsilons))

@@ -23,6 +23,12 @@ class Setting(NamedTuple):
         num_groups: K.
         expected_batch_size: b = q n.
         noise_multiplier: sigma.
+
+    Example:
+        >>> import equidp
+        >>> setting = equidp.Setting(num_groups=3, expected_batch_size=256.0, noise_multiplier=1.0)
+        >>> equidp.DPSGDF(clipping_bound=0.5).init(setting).bounds
+        tensor([1., 1., 1.])
     """
 
     num_groups: int
@@ -31,7 +37,13 @@ class Setting(NamedTuple):
 
 
 class NoState(NamedTuple):
-    """The state of a policy that learns nothing."""
+    """The state of a policy that learns nothing.
+
+    Example:
+        >>> import equidp
+        >>> equidp.DPSGD(clipping_bound=2.0).sensitivity(equidp.NoState())
+        2.0
+    """
 
 
 class Policy(ABC):

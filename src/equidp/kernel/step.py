@@ -88,6 +88,20 @@ class PrivateStep:
         share_limits: sees each part's indices and norms before it is weighted; what it returns can only lower
             weights and must follow from the example itself and from releases. Individual accounting watches
             and limits through it.
+
+    Example:
+        >>> import torch, equidp
+        >>> from equidp.engines import make_engine
+        >>> from equidp.kernel.ledger import MemoryLedger, StepEvent
+        >>> from equidp.kernel.noise import SystemRandomness
+        >>> model, loss = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none")
+        >>> step = equidp.PrivateStep(
+        ...     make_engine("ghost", model, loss), equidp.DPSGD(), list(model.parameters()),
+        ...     event=StepEvent(sample_rate=0.1, noise_multiplier=1.0), expected_batch_size=4.0, num_groups=1,
+        ...     ledger=MemoryLedger(), randomness=SystemRandomness())
+        >>> step(torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]), torch.zeros(5, dtype=torch.int64))
+        >>> step.ledger.steps, model.weight.grad.shape
+        (1, torch.Size([2, 3]))
     """
 
     share_limits: ShareLimits | None = None
