@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils._pytree import tree_flatten
 
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
-from equidp.engines.layers.fallback import RerunGradients
-from equidp.engines.layers.rng_state import RandomState
+from equidp.engines.layers.fallback import run_twice
 from equidp.engines.layers.sums import accumulate, squared_lengths
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
@@ -127,21 +125,7 @@ class _Site:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, arguments[0], tape)
-        random = RandomState(next(iter(self.parameters.values())).device)
-        output = self._own(*arguments, **keywords)
-        again = RerunGradients(call, arguments, keywords, self._whole)
-        outputs = tree_flatten(output)[0]
-        if random.moved():
-            again.draw_again(random, outputs)
-
-        def receive(position: int, gradient: Tensor) -> None:
-            again.receive(position, gradient)
-            call.pending = lambda: again
-
-        for position, each in enumerate(outputs):
-            if isinstance(each, Tensor):
-                tape.watch(self.module, again.inputs, each, partial(receive, position))
-        return output
+        return run_twice(call, self._own, arguments, keywords, self._whole, tape)
 
 
 def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -15,10 +16,35 @@ from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import ByName, held_to_norms, precise, squared_lengths, weighted_sums
+from equidp.engines.layers.tape import Tape
 from equidp.errors import ModelError
 
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
 """How far outputs with the same random numbers may be apart, relative to their norm."""
+
+
+def run_twice(
+    call: Call,
+    forward: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    whole: set[tuple[int, int]],
+    tape: Tape,
+) -> Any:
+    """Runs a module by its own forward, and later again for its gradients; arguments as `RerunGradients`."""
+    random = RandomState(next(iter(call.parameters.values())).device)
+    result = forward(*arguments, **keywords)
+    outputs = tree_flatten(result)[0]
+    again = RerunGradients(call, arguments, keywords, whole, outputs, random if random.moved() else None)
+
+    def receive(position: int, gradient: Tensor) -> None:
+        again.receive(position, gradient)
+        call.pending = lambda: again
+
+    for position, each in enumerate(outputs):
+        if isinstance(each, Tensor):
+            tape.watch(call.module, again.inputs, each, partial(receive, position))
+    return result
 
 
 @final
@@ -31,9 +57,11 @@ class RerunGradients(Gradients):
     this time, because the order differs, contributes nothing.
 
     Args:
-        call: of the module.
+        call: of a module that computes each example's output from that example's inputs.
         arguments, keywords: what it was called with.
         whole: which arguments are known not to follow the batch; those that this call shows are added.
+        outputs: what the call returned, flattened.
+        random: the state of random numbers before the call; None: it drew none.
 
     Attributes:
         inputs: the first tensor of the arguments.
@@ -47,6 +75,8 @@ class RerunGradients(Gradients):
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         whole: set[tuple[int, int]],
+        outputs: Sequence[Any],
+        random: RandomState | None,
     ) -> None:
         self.module, self._trained = call.module, tuple(call.parameters)
         self._flat, self._structure = tree_flatten((arguments, keywords))
@@ -58,8 +88,9 @@ class RerunGradients(Gradients):
                 whole.add(place)
         self._split = [place not in whole for place in places]
         self.grad_outputs: dict[int, Tensor] = {}
-        self._random: RandomState | None = None
-        self._outputs: list[Any] = []
+        self._random, self._outputs = random, []
+        if random:  # copies: later layers may change outputs in place
+            self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
         self._norms = torch.empty(0)
         device = self.inputs.device.type
         self._coarse = torch.is_autocast_enabled(device)
@@ -69,12 +100,6 @@ class RerunGradients(Gradients):
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
         self.budget = self.inputs.numel() + gradient.numel()
-
-    def draw_again(self, random: RandomState, outputs: Sequence[Any]) -> None:
-        """Says that the call drew numbers from `random`, the state before it, for these outputs."""
-        self._random = random
-        # Copies: later layers may change outputs in place.
-        self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
 
     def squared_norms(self) -> Norms:
         squares, small = super().squared_norms()
