@@ -21,6 +21,8 @@ from typing import Any
 HERE = Path(__file__).resolve()
 AFTER = HERE.parents[1]
 _TURN_SECONDS = 0.1
+_MOST_SECONDS = 10.0  # of the turns of one contender in one process
+_CONTROL = "plain SGD"
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 """Runs this file without its folder on the path, so that it imports the checkout's own benchmarks."""
 
@@ -89,7 +91,9 @@ def beside(before: Path, subject: str, *, rounds: int, processes: int, threads: 
             if None not in made:
                 each = found.setdefault(name, Found())
                 each.memory = [memory for _, memory in made]
-                _take_turns(each, pair, max(1, round(_TURN_SECONDS / made[1][0])), rounds)
+                seconds = made[1][0]
+                turns = max(3, min(rounds, round(_MOST_SECONDS / seconds)))
+                _take_turns(each, pair, max(1, round(_TURN_SECONDS / seconds)), turns)
         for checkout in pair:
             checkout.close()
     return found
@@ -127,8 +131,13 @@ def table(found: dict[str, Found]) -> str:
 
 
 def verdict(found: dict[str, dict[str, Found]], slower: float = 1.03, larger: float = 1.005) -> str:
-    """Which steps are more than 3% slower than before, and which take more memory."""
-    every = [(f"{subject}: {name}", each) for subject, of in found.items() for name, each in of.items()]
+    """Which private steps are more than 3% slower than before, and which take more memory."""
+    every = [
+        (f"{subject}: {name}", each)
+        for subject, contenders in found.items()
+        for name, each in contenders.items()
+        if name != _CONTROL
+    ]
     slow = [f"{name} ({each.ratio:.3f})" for name, each in every if each.ratio > slower]
     large = [f"{name} ({each.memory_ratio:.3f})" for name, each in every if each.memory_ratio > larger]
     return (
