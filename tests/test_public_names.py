@@ -28,6 +28,6 @@ def test_every_public_name_loads_and_is_listed():
 
 
 def test_a_subpackage_loads_as_an_attribute():
-    code = "import equidp; print(equidp.data.SOURCES['digits'].__name__, equidp.Plan().epochs)"
+    code = "import equidp; print(equidp.data.SOURCES['digits'].name, equidp.Plan().epochs)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["Digits", "20"]
+    assert done.stdout.split() == ["digits", "20"]

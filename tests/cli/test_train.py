@@ -367,7 +367,7 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     for command in (("evaluate", "run"), ("predict", "run")):
         code, out, err = run(*command)
         assert (code, out) == (2, "")
-        assert "model.pt in 'run' is not the one that card.md there tells of" in " ".join(err.split())
+        assert "model.pt in 'run' is not the one that card.md there names" in " ".join(err.split())
     (run_folder / "model.pt").write_bytes(kept)
     for name in ("ledger", "ledger.seal"):
         (run_folder / name).write_bytes((people / "other" / name).read_bytes())

@@ -208,10 +208,14 @@ def check_state(policy: Policy, state: object) -> None:
 
 
 def copied(state: Any) -> Any:
-    """A state of its own tensors, with no graph."""
+    """A state of its own tensors, with no graph; a state without tensors is itself."""
+    if not state:
+        return state
     return type(state)(*(value.detach().clone() for value in state))
 
 
 def on_device(state: Any, device: torch.device) -> Any:
     """The state, on `device`."""
+    if not state:
+        return state
     return type(state)(*(value.to(device) for value in state))

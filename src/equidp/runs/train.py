@@ -223,7 +223,8 @@ def _write_cards(
     }
     if config.target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
-        bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in config.bounds.items()]
+        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, span in config.bounds.items()}
+        bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
         details |= {
             "target": config.target,
             "group columns": config.group,
