@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.estimator.base import PrivateEstimator
-from equidp.kernel.engine import LossFunction
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -51,6 +50,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             (`equidp.estimator.fits`); or all that was spent of the budget.
     """
 
+    _loss = nn.CrossEntropyLoss(reduction="none")
+
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -67,10 +68,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     @property
     def _num_outputs(self) -> int:
         return len(self.classes_)
-
-    @property
-    def _loss(self) -> LossFunction:
-        return nn.CrossEntropyLoss(reduction="none")
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability of each class, [n, classes], in the order of `classes_`."""
