@@ -27,7 +27,6 @@ from equidp.data.table import MOST_GROUPS
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
 from equidp.evaluation.predict import predict
-from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import method_named
@@ -62,8 +61,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None = None
 
     _y_numeric: ClassVar = False
-    _loss: ClassVar[LossFunction]
-    """Per example."""
+    _loss: ClassVar[Any]
+    """A `LossFunction`."""
 
     def __sklearn_clone__(self) -> Any:
         clone = super().__sklearn_clone__()
@@ -195,8 +194,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 2,
             )
         if multiprocessing.parent_process() is not None:
-            message = "this fit ran in a worker process, which does not count others. Use n_jobs=1 for the total."
-            _warn(message, 2)
+            _warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 2)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], float64."""
