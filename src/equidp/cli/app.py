@@ -45,6 +45,11 @@ COMMANDS = {
 Shell = Literal["bash", "zsh", "fish", "powershell"]
 
 
+def command(name: str, *examples: str) -> App:
+    """The app of one command, whose help ends with examples."""
+    return App(name=name, help_epilogue="\n\n  ".join(("Examples:", *examples)))
+
+
 def _shown(default: Any) -> str | None:
     """A default as it is typed; None for one that says nothing."""
     if default is None or default is False or default in ("", ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from equidp.cli.parse import parse_bounds
+from equidp._validate import names
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, open_source
@@ -125,6 +126,34 @@ class ReleaseOptions:
                 f"--release-epsilon {self.release_epsilon} is for individual privacy; give --individual too."
             )
         return None
+
+
+def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Returns the public range of each column.
+
+    Raises:
+        SettingError: says which part is wrong.
+
+    >>> parse_bounds("age=0:100, hours=0:99")
+    {'age': (0.0, 100.0), 'hours': (0.0, 99.0)}
+    """
+    bounds: dict[str, tuple[float, float]] = {}
+    for part in names(text):
+        name, _, span = part.rpartition("=")
+        try:
+            low, high = (float(end) for end in span.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (name and low < high and math.isfinite(low) and math.isfinite(high)):
+            raise SettingError(
+                f"bounds {part!r}; expected column=low:high with low < high, such as age=0:100."
+            )
+        if name.strip() in bounds:
+            raise SettingError(
+                f"bounds {text!r} name column {name.strip()!r} twice; give one range for each."
+            )
+        bounds[name.strip()] = (low, high)
+    return bounds
 
 
 def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> None:

@@ -8,23 +8,21 @@ from typing import Annotated
 
 import pandas as pd
 import torch
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from equidp._files import check_writable, write_whole
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.data.read import check_columns, read_as_written
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.runs.saved import open_run
 
-app = App(
-    name="predict",
-    help_epilogue="""Examples:
-
-  equidp predict run new-people.csv --keep id --out predictions.csv
-
-  equidp predict run new-people.csv | head""",
+app = command(
+    "predict",
+    "equidp predict run new-people.csv --keep id --out predictions.csv",
+    "equidp predict run new-people.csv | head",
 )
 
 
