@@ -167,12 +167,10 @@ def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> No
 
 def typed_again(options: Any) -> list[str]:
     """The options that differ from their defaults, as a command line has them."""
-    return [
-        f"--{field.name.replace('_', '-')}={_joined(value) if isinstance(value, tuple) else value}"
-        for field in dataclasses.fields(options)
-        if (value := getattr(options, field.name)) != field.default
-    ]
-
-
-def _joined(values: tuple[str, ...]) -> str:
-    return ",".join(f'"{value}"' if "," in value else value for value in values)
+    typed = []
+    for field in dataclasses.fields(options):
+        if (value := getattr(options, field.name)) != field.default:
+            if isinstance(value, tuple):
+                value = ",".join(f'"{name}"' if "," in name else name for name in value)
+            typed.append(f"--{field.name.replace('_', '-')}={value}")
+    return typed
