@@ -50,13 +50,6 @@ class AdviceOptions:
     seed: int = 0
     """Seed of the split and the initial weights, as for equidp train."""
 
-    def profile_cost(self) -> float:
-        """Epsilon that the profile of gradient norms may cost."""
-        cost = _PROFILE_SHARE * self.epsilon if self.profile_epsilon is None else self.profile_epsilon
-        if self.epsilon > 0 and cost >= self.epsilon:
-            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {self.epsilon:g}.")
-        return cost
-
 
 @app.default
 def advise_command(
@@ -86,7 +79,9 @@ def advise_command(
         public = _like(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
         profile = public_profile(public, fresh)
     elif wanted.profile_epsilon != 0:
-        cost = wanted.profile_cost()
+        cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
+        if 0 < wanted.epsilon <= cost:
+            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
         with _ledger(budget) as ledger:
             profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
     size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}

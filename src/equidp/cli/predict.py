@@ -56,23 +56,17 @@ def predict_command(
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
     if keep and table is not None:
-        rows = pd.concat([_beside(table, keep, rows.columns), rows], axis=1)
+        if clash := [name for name in keep if name in rows]:
+            raise SettingError(
+                f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the "
+                "table, or leave it out."
+            )
+        written = read_as_written(table)
+        check_columns(written, keep, "--keep")
+        rows = pd.concat([written[list(dict.fromkeys(keep))], rows], axis=1)
     text = rows.to_csv(index=False)
     if out is None:
         sys.stdout.write(text)
         return
     write_whole(out, text.encode())
     say(f"{len(rows):,} predictions: {out}")
-
-
-def _beside(table: Path, keep: tuple[str, ...], taken: pd.Index) -> pd.DataFrame:
-    """Columns of the table as they stand in it."""
-    clash = [name for name in keep if name in taken]
-    if clash:
-        raise SettingError(
-            f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the table, "
-            "or leave it out."
-        )
-    written = read_as_written(table)
-    check_columns(written, keep, "--keep")
-    return written[list(dict.fromkeys(keep))]
