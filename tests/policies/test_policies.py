@@ -263,6 +263,16 @@ def test_the_policy_that_the_others_break_is_whole():
     check_policy(_Broken(), K)
 
 
+def test_a_method_extended_by_plain_fields_still_checks_its_own():
+    @dataclass(frozen=True)
+    class Softer(DPSGD):
+        label: str = "soft"
+
+    check_policy(Softer(2.0, label="x"), K)
+    with pytest.raises(SettingError, match="clipping_bound=-1"):
+        Softer(-1)
+
+
 def test_dpsgd_f_as_printed():
     """C^k = C0 (1 + (m^k / b^k) / (m / b)) by hand: m = (10, 30), b = (80, 40)."""
     policy = DPSGDF(2.0)

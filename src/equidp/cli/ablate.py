@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 
 from equidp._files import check_writable, write_whole
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.ablation import ERRORS, ablate, ablation_summary
 from equidp.report.terminal import ablation_table
 from equidp.training.plan import default_plan
 
-app = App(
-    name="ablate",
-    help_epilogue="""Examples:
-
-  equidp ablate --seeds 3
-
-  equidp ablate mnist-esipova --errors magnitude,direction --seeds 1""",
+app = command(
+    "ablate",
+    "equidp ablate --seeds 3",
+    "equidp ablate mnist-esipova --errors magnitude,direction --seeds 1",
 )
 Errors = Annotated[tuple[str, ...], Parameter(help="Errors to train with.", choices=ERRORS)]
 

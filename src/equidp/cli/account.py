@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from equidp.accounting.planned import account
 from equidp.cli import options
+from equidp.cli.app import command
 
-app = App(
-    name="account",
-    help_epilogue="""Examples:
-
-  equidp account --examples 60000 --batch-size 256 --epochs 60 \\
-      --noise-multiplier 0.8
-
-  equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 \\
-      --method dpsgd-f""",
+app = command(
+    "account",
+    "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --noise-multiplier 0.8",
+    "equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 \\\n      --method dpsgd-f",
 )
 
 

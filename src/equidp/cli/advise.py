@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cyclopts import App, Parameter
+import torch
+from cyclopts import Parameter
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.advice.advise import Advice, advise
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.data import DataSource, GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
@@ -24,16 +26,11 @@ from equidp.training.plan import default_plan
 
 _PROFILE_SHARE = 0.1
 
-app = App(
-    name="advise",
-    help_epilogue="""Examples:
-
-  equidp advise people.csv --target income --group sex --epsilon 3
-
-  equidp advise people.csv --target income --group sex --epsilon 3 \\
-      --public census.csv
-
-  equidp advise adult --epsilon 3 --profile-epsilon 0""",
+app = command(
+    "advise",
+    "equidp advise people.csv --target income --group sex --epsilon 3",
+    "equidp advise people.csv --target income --group sex --epsilon 3 \\\n      --public census.csv",
+    "equidp advise adult --epsilon 3 --profile-epsilon 0",
 )
 
 
@@ -52,13 +49,6 @@ class AdviceOptions:
     """A public file with the same columns, whose gradient norms cost nothing."""
     seed: int = 0
     """Seed of the split and the initial weights, as for equidp train."""
-
-    def profile_cost(self) -> float:
-        """Epsilon that the profile of gradient norms may cost."""
-        cost = _PROFILE_SHARE * self.epsilon if self.profile_epsilon is None else self.profile_epsilon
-        if self.epsilon > 0 and cost >= self.epsilon:
-            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {self.epsilon:g}.")
-        return cost
 
 
 @app.default
@@ -89,13 +79,12 @@ def advise_command(
         public = _like(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
         profile = public_profile(public, fresh)
     elif wanted.profile_epsilon != 0:
-        cost = wanted.profile_cost()
+        cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
+        if 0 < wanted.epsilon <= cost:
+            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
         with _ledger(budget) as ledger:
             profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
-    size, limits = (
-        sum(each.numel() for each in fresh.parameters()),
-        {"epsilon": wanted.epsilon, "delta": delta},
-    )
+    size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
     advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
     for line in advice.in_words():
         print(line)
@@ -120,14 +109,10 @@ def _ledger(budget: options.BudgetOptions) -> Iterator[Ledger]:
 def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
     """Public data, which must look like the private data."""
     public = source.split(seed).train
-    given, wanted = (
-        (list(each.inputs.shape[1:]), each.class_names, each.group_names) for each in (public, train)
-    )
+    given, wanted = ((list(x.inputs.shape[1:]), x.class_names, x.group_names) for x in (public, train))
     if given != wanted:
-        raise DataError(
-            f"{str(path)!r} gives inputs, classes and groups {given}; the private data has {wanted}. They "
-            "must be the same."
-        )
+        gives = f"{str(path)!r} gives inputs, classes and groups {given}"
+        raise DataError(f"{gives}; the private data has {wanted}. They must be the same.")
     return public
 
 

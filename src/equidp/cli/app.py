@@ -12,16 +12,8 @@ import warnings
 from importlib.metadata import version
 from typing import Any, Literal, get_args
 
-from cyclopts import (
-    App,
-    Argument,
-    ArgumentCollection,
-    CycloptsError,
-    Parameter,
-    UnknownCommandError,
-    UnknownOptionError,
-    UnusedCliTokensError,
-)
+import cyclopts
+from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict, Toml
 
 from equidp._validate import names, unknown_name
@@ -43,6 +35,11 @@ COMMANDS = {
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
+
+
+def command(name: str, *examples: str) -> App:
+    """The app of one command, whose help ends with examples."""
+    return App(name=name, help_epilogue="\n\n  ".join(("Examples:", *examples)))
 
 
 def _shown(default: Any) -> str | None:
@@ -142,14 +139,14 @@ def main() -> None:
             app(tokens, print_error=False, exit_on_error=False, verbose=False)
         finally:
             sys.stdout.flush()  # here, where a broken pipe is no error
-    except UnknownCommandError as error:
+    except cyclopts.UnknownCommandError as error:
         if tokens[0] == "audit":
             fail("unknown command 'audit'; equidp evaluate shows the metrics of a run.")
         fail(str(error if tokens[0] in COMMANDS else unknown_name("command", tokens[0], COMMANDS)))
-    except UnusedCliTokensError as error:
+    except cyclopts.UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))
         fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
-    except UnknownOptionError as error:
+    except cyclopts.UnknownOptionError as error:
         fail(f"{error} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except (CycloptsError, EquidpError) as error:
         fail(str(error))

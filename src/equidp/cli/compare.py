@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
 from equidp._files import check_writable
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.compare import DEFAULT_METHODS, compare
@@ -23,18 +24,12 @@ from equidp.report.page import write_report
 from equidp.report.terminal import print_comparison
 from equidp.training.plan import default_plan
 
-app = App(
-    name="compare",
-    help_epilogue="""Examples:
-
-  equidp compare --report report.html
-
-  equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5
-
-  equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\
-      --report report.html
-
-  equidp compare --individual --report report.html""",
+app = command(
+    "compare",
+    "equidp compare --report report.html",
+    "equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5",
+    "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
+    "equidp compare --individual --report report.html",
 )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from equidp._files import check_writable, write_whole
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.policies.methods import BASELINE
@@ -20,13 +21,10 @@ from equidp.report.terminal import print_groups, print_recalls
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.run import Run
 
-app = App(
-    name="evaluate",
-    help_epilogue="""Examples:
-
-  equidp evaluate run
-
-  equidp evaluate run others.csv --reference run-sgd --json figures.json""",
+app = command(
+    "evaluate",
+    "equidp evaluate run",
+    "equidp evaluate run others.csv --reference run-sgd --json figures.json",
 )
 
 

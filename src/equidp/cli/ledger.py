@@ -68,9 +68,8 @@ def _session(blocks: list[Spent]) -> list[str]:
     lines = [f"{blocks[0].run or 'recovered'}, from {blocks[0].time} to {blocks[-1].time}: {steps:,} steps."]
     for event in dict.fromkeys(block.event for block in blocks):
         count = sum(block.steps for block in blocks if block.event == event)
-        statistics = (
-            "" if event.statistics_noise is None else f", {event.statistics_noise:.6g} for statistics"
-        )
+        noise = event.statistics_noise
+        statistics = "" if noise is None else f", {noise:.6g} for statistics"
         lines.append(
             f"  {counted_steps(count)}, each example drawn with probability {event.sample_rate:.6g}, noise "
             f"multiplier {event.noise_multiplier:.6g}{statistics}."

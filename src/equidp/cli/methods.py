@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from equidp.cli.app import command
 from equidp.policies.methods import METHODS
 from equidp.policies.setting import settings_of
 
-app = App(
-    name="methods",
-    help_epilogue="""Examples:
-
-  equidp methods
-
-  equidp methods dpsgd-f""",
+app = command(
+    "methods",
+    "equidp methods",
+    "equidp methods dpsgd-f",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from equidp.cli.parse import parse_bounds
+from equidp._validate import names
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, open_source
@@ -127,6 +128,34 @@ class ReleaseOptions:
         return None
 
 
+def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Returns the public range of each column.
+
+    Raises:
+        SettingError: says which part is wrong.
+
+    >>> parse_bounds("age=0:100, hours=0:99")
+    {'age': (0.0, 100.0), 'hours': (0.0, 99.0)}
+    """
+    bounds: dict[str, tuple[float, float]] = {}
+    for part in names(text):
+        name, _, span = part.rpartition("=")
+        try:
+            low, high = (float(end) for end in span.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (name and low < high and math.isfinite(low) and math.isfinite(high)):
+            raise SettingError(
+                f"bounds {part!r}; expected column=low:high with low < high, such as age=0:100."
+            )
+        if name.strip() in bounds:
+            raise SettingError(
+                f"bounds {text!r} name column {name.strip()!r} twice; give one range for each."
+            )
+        bounds[name.strip()] = (low, high)
+    return bounds
+
+
 def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> None:
     """Refuses a target epsilon and a noise multiplier together."""
     if epsilons and "noise_multiplier" in changes:
@@ -138,12 +167,10 @@ def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> No
 
 def typed_again(options: Any) -> list[str]:
     """The options that differ from their defaults, as a command line has them."""
-    return [
-        f"--{field.name.replace('_', '-')}={_joined(value) if isinstance(value, tuple) else value}"
-        for field in dataclasses.fields(options)
-        if (value := getattr(options, field.name)) != field.default
-    ]
-
-
-def _joined(values: tuple[str, ...]) -> str:
-    return ",".join(f'"{value}"' if "," in value else value for value in values)
+    typed = []
+    for field in dataclasses.fields(options):
+        if (value := getattr(options, field.name)) != field.default:
+            if isinstance(value, tuple):
+                value = ",".join(f'"{name}"' if "," in name else name for name in value)
+            typed.append(f"--{field.name.replace('_', '-')}={value}")
+    return typed

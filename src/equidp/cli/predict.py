@@ -8,23 +8,21 @@ from typing import Annotated
 
 import pandas as pd
 import torch
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from equidp._files import check_writable, write_whole
 from equidp.cli import options
+from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.data.read import check_columns, read_as_written
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.runs.saved import open_run
 
-app = App(
-    name="predict",
-    help_epilogue="""Examples:
-
-  equidp predict run new-people.csv --keep id --out predictions.csv
-
-  equidp predict run new-people.csv | head""",
+app = command(
+    "predict",
+    "equidp predict run new-people.csv --keep id --out predictions.csv",
+    "equidp predict run new-people.csv | head",
 )
 
 
@@ -58,23 +56,17 @@ def predict_command(
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
     if keep and table is not None:
-        rows = pd.concat([_beside(table, keep, rows.columns), rows], axis=1)
+        if clash := [name for name in keep if name in rows]:
+            raise SettingError(
+                f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the "
+                "table, or leave it out."
+            )
+        written = read_as_written(table)
+        check_columns(written, keep, "--keep")
+        rows = pd.concat([written[list(dict.fromkeys(keep))], rows], axis=1)
     text = rows.to_csv(index=False)
     if out is None:
         sys.stdout.write(text)
         return
     write_whole(out, text.encode())
     say(f"{len(rows):,} predictions: {out}")
-
-
-def _beside(table: Path, keep: tuple[str, ...], taken: pd.Index) -> pd.DataFrame:
-    """Columns of the table as they stand in it."""
-    clash = [name for name in keep if name in taken]
-    if clash:
-        raise SettingError(
-            f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the table, "
-            "or leave it out."
-        )
-    written = read_as_written(table)
-    check_columns(written, keep, "--keep")
-    return written[list(dict.fromkeys(keep))]

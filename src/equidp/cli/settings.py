@@ -23,7 +23,7 @@ def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
     """Returns the fields of `Plan` that are numbers or names."""
     kinds = get_type_hints(Plan)
     return [
-        MethodSetting(field.name, kind, field.default, field.metadata.get("help", _HELP.get(field.name, "")))
+        MethodSetting(field.name, kind, field.default, _HELP.get(field.name, ""))
         for field in dataclasses.fields(Plan)
         if (kind := _without_none(kinds[field.name])) in _PLAIN and field.name not in leave_out
     ]

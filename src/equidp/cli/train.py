@@ -11,7 +11,7 @@ from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
 from equidp.cli import options
-from equidp.cli.app import read_options
+from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
@@ -29,7 +29,6 @@ from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
-from equidp.training.trainer import Callback
 
 _NOT_BEGUN = (
     "stopped between two steps of the command. To continue: equidp train --resume, with the run's folder."
@@ -44,21 +43,15 @@ def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollectio
         raise SettingError(f"--resume continues with the settings of the run; leave out {', '.join(others)}.")
 
 
-app = App(
-    name="train",
-    config=(read_options, resume_alone),
-    help_epilogue="""Examples:
-
-  equidp train people.csv --target income --group sex --method dpsgd-f \\
-      --epsilon 3 --out run
-
-  equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run
-
-  equidp train --resume run
-
-  equidp train people.csv --config train.toml --budget people.ledger \\
-      --budget-epsilon 3 --budget-delta 1e-6 --out run""",
+app = command(
+    "train",
+    "equidp train people.csv --target income --group sex --method dpsgd-f \\\n      --epsilon 3 --out run",
+    "equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run",
+    "equidp train --resume run",
+    "equidp train people.csv --config train.toml --budget people.ledger \\\n"
+    "      --budget-epsilon 3 --budget-delta 1e-6 --out run",
 )
+app.config = (read_options, resume_alone)
 
 
 @Parameter(name="*")
@@ -112,10 +105,11 @@ def train_command(
     Samples and noise come from the operating system.
     After Ctrl-C, SIGTERM or a crash, --resume continues the run.
     """
+    bar = (ProgressBar(),) if sys.stdout.isatty() else ()
     if resumed.resume is not None:
         folder = resumed.resume
         with stoppable(_NOT_BEGUN):
-            trained = train(folder, previous=resumed.previous, callbacks=_bar(), on_resume=_say_resumed)
+            trained = train(folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed)
         _report(folder, *trained)
         return
     if resumed.previous:
@@ -143,12 +137,8 @@ def train_command(
         return
     begin(prepared, out)
     with stoppable(_NOT_BEGUN):
-        trained = train(out, callbacks=_bar(), prepared=prepared)
+        trained = train(out, callbacks=bar, prepared=prepared)
     _report(out, *trained)
-
-
-def _bar() -> tuple[Callback, ...]:
-    return (ProgressBar(),) if sys.stdout.isatty() else ()
 
 
 def _say_resumed(spent: int, lost: int) -> None:

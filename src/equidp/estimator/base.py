@@ -1,5 +1,4 @@
-"""What the scikit-learn estimators share: settings, one private training run a fit, and the account of
-fits."""
+"""What the scikit-learn estimators share: settings, one private training a fit, and the account of fits."""
 
 from __future__ import annotations
 
@@ -8,7 +7,8 @@ import multiprocessing
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from equidp._validate import unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.data.labels import crossed
@@ -28,10 +27,9 @@ from equidp.data.table import MOST_GROUPS
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
 from equidp.evaluation.predict import predict
-from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.policy import Policy
-from equidp.policies.methods import METHODS
+from equidp.policies.methods import method_named
 from equidp.training.build import build, build_model
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
@@ -42,42 +40,29 @@ if TYPE_CHECKING:
 _LARGEST_BATCH = 256
 
 
+@dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """A private model behind scikit-learn's interface; `PrivateClassifier` describes settings and
-    attributes."""
+    """A private model behind scikit-learn's interface; `PrivateClassifier` says what its arguments are."""
 
-    def __init__(
-        self,
-        method: str = "dpsgd",
-        epsilon: float | None = 3.0,
-        delta: float | None = None,
-        model: str | ModelFactory = "logistic",
-        *,
-        epochs: float = 20,
-        batch_size: int | None = None,
-        learning_rate: float = 0.5,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        clipping_bound: float = 1.0,
-        method_settings: Mapping[str, Any] | None = None,
-        accountant: str = "pld",
-        budget: PrivacyBudget | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.method = method
-        self.epsilon = epsilon
-        self.delta = delta
-        self.model = model
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.clipping_bound = clipping_bound
-        self.method_settings = method_settings
-        self.accountant = accountant
-        self.budget = budget
-        self.random_state = random_state
+    method: str = "dpsgd"
+    epsilon: float | None = 3.0
+    delta: float | None = None
+    model: str | ModelFactory = "logistic"
+    _: KW_ONLY
+    epochs: float = 20
+    batch_size: int | None = None
+    learning_rate: float = 0.5
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clipping_bound: float = 1.0
+    method_settings: Mapping[str, Any] | None = None
+    accountant: str = "pld"
+    budget: PrivacyBudget | None = None
+    random_state: int | np.random.RandomState | None = None
+
+    _y_numeric: ClassVar = False
+    _loss: ClassVar[Any]
+    """A `LossFunction`."""
 
     def __sklearn_clone__(self) -> Any:
         clone = super().__sklearn_clone__()
@@ -113,10 +98,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _groups(self, sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
         """Group of each example [n], and the groups' names."""
-        if self.method not in METHODS:
-            raise unknown_name("method", self.method, METHODS)
+        policy = method_named(self.method).policy
         if sensitive_features is None:
-            if METHODS[self.method].policy.needs_groups:
+            if policy.needs_groups:
                 raise SettingError(
                     f"method={self.method!r} tells groups apart and there are none: pass each example's "
                     "group, fit(X, y, sensitive_features=...), or choose a method without groups, such as "
@@ -158,7 +142,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trainer(self, train: GroupedDataset | Dataset[Any], num_features: int) -> Trainer:
         """Checked and ready; nothing is spent yet."""
-        plan, seed = self._plan(len(train)), self._seed()  # type: ignore[arg-type]
+        plan, seed = self._plan(len(train)), None  # type: ignore[arg-type]
+        if self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         return build(
             plan,
             train,
@@ -189,11 +175,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 4,
             )
 
-    def _seed(self) -> int | None:
-        if self.random_state is None:
-            return None
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-
     def _account(self, inputs: Tensor, trainer: Trainer) -> None:
         """Says what this fit spent, and what it comes to with earlier ones on the same people."""
         entries, delta, accountant = trainer.ledger.entries, trainer.delta, trainer.accountant
@@ -213,8 +194,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 2,
             )
         if multiprocessing.parent_process() is not None:
-            message = "this fit ran in a process that does not count the others. Use n_jobs=1 for the total."
-            _warn(message, 2)
+            _warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 2)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], float64."""
@@ -222,17 +202,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return predict(self.run_.model, torch.from_numpy(X.astype(np.float32))).double()
 
-    _y_numeric = False
-
     @property
     @abstractmethod
     def _num_outputs(self) -> int:
         """Of the model."""
-
-    @property
-    @abstractmethod
-    def _loss(self) -> LossFunction:
-        """Per example."""
 
     @abstractmethod
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
@@ -244,8 +217,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _check_order(**given: Any) -> None:
-    """Refuses pandas objects that name the same rows in different orders: rows belong together by
-    position."""
+    """Refuses pandas objects that name the same rows in different orders: rows go together by position."""
     labels = {
         name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
     }

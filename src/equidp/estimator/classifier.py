@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.estimator.base import PrivateEstimator
-from equidp.kernel.engine import LossFunction
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -24,8 +23,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     covered by epsilon.
 
     Args:
-        method: a name from `equidp.METHODS`. Methods that tell groups apart need `fit(...,
-            sensitive_features=...)`.
+        method: a name from `equidp.METHODS`. Methods that tell groups apart need fit's `sensitive_features`.
         epsilon: what one fit spends; None for method "sgd" alone, which is not private.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         model: "logistic", "mlp", or a factory: ((number of columns,), number of classes) -> module.
@@ -36,10 +34,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
         accountant: a name from `equidp.accounting.ACCOUNTANTS`.
-        budget: what all fits together may spend; a fit that does not fit in raises a BudgetError. Clones
-            share it.
-        random_state: None: samples and noise from the operating system. A seed is for research alone, and
-            warned of.
+        budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
+        random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
 
     Attributes:
         classes_: class labels, [classes]; which there are is public.
@@ -51,13 +47,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             (`equidp.estimator.fits`); or all that was spent of the budget.
     """
 
+    _loss = nn.CrossEntropyLoss(reduction="none")
+
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise DataError(
-                f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs at least two."
-            )
+            only = self.classes_.tolist()[0]
+            raise DataError(f"y has one class only, {only!r}; a classifier needs at least two.")
         return torch.from_numpy(codes.astype(np.int64))
 
     def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset:
@@ -67,10 +64,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     @property
     def _num_outputs(self) -> int:
         return len(self.classes_)
-
-    @property
-    def _loss(self) -> LossFunction:
-        return nn.CrossEntropyLoss(reduction="none")
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability of each class, [n, classes], in the order of `classes_`."""

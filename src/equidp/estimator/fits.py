@@ -31,7 +31,6 @@ def row_hashes(table: npt.NDArray[np.float32]) -> Hashes:
     return np.unique(codes.to_numpy(dtype=np.uint64))
 
 
-@dataclass(frozen=True, eq=False)
 class _Family:
     """What an estimator and its clones have in common; compared by identity."""
 
@@ -44,27 +43,17 @@ class _Fit:
 
 
 class Fits:
-    """An account of fits.
-
-    A fit's rows are kept as hashes, once for all fits on equal rows, so a grid search over five folds keeps
-    five.
-    """
+    """An account of fits. Equal rows are kept once, as hashes: a grid search over five folds keeps five."""
 
     def __init__(self) -> None:
         self._families: WeakKeyDictionary[object, _Family] = WeakKeyDictionary()
         self._fits: dict[tuple[_Family, bytes], _Fit] = {}
         self._lock = threading.Lock()
 
-    def family(self, estimator: object) -> _Family:
-        """The estimator's own; one is founded where there is none yet."""
-        with self._lock:
-            return self._families.setdefault(estimator, _Family())
-
     def adopt(self, clone: object, original: object) -> None:
         """The clone's fits will count beside those of the original."""
-        family = self.family(original)
         with self._lock:
-            self._families[clone] = family
+            self._families[clone] = self._families.setdefault(original, _Family())
 
     def add(self, estimator: object, rows: Hashes, entries: Entries) -> tuple[int, Entries]:
         """Records a fit.
@@ -75,11 +64,10 @@ class Fits:
             entries: what it spent.
 
         Returns:
-            Number of fits that are on the same people as this one, itself included, and everything that they
-            spent.
+            Number of fits on the same people as this one, itself included, and all that they spent.
         """
-        family = self.family(estimator)
         with self._lock:
+            family = self._families.setdefault(estimator, _Family())
             key = (family, hashlib.sha256(rows.tobytes()).digest())
             known = self._fits.get(key, _Fit(family, rows, ()))
             self._fits[key] = _Fit(family, rows, (*known.spent, tuple(entries)))

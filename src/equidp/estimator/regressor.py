@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from equidp.accounting.budget import PrivacyBudget
 from equidp.errors import SettingError
 from equidp.estimator.base import PrivateEstimator
-from equidp.kernel.engine import LossFunction
 from equidp.training.plan import ModelFactory
 
 
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 0.5 * (outputs.squeeze(1) - targets) ** 2
+
+
+@dataclass(eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A regressor trained with differential privacy, by squared error.
 
@@ -32,44 +35,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     Other arguments and attributes are those of `PrivateClassifier`.
     """
 
-    _y_numeric = True
+    model: str | ModelFactory = "linear"
+    target_bounds: tuple[float, float] | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        method: str = "dpsgd",
-        epsilon: float | None = 3.0,
-        delta: float | None = None,
-        model: str | ModelFactory = "linear",
-        *,
-        target_bounds: tuple[float, float] | None = None,
-        epochs: float = 20,
-        batch_size: int | None = None,
-        learning_rate: float = 0.5,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        clipping_bound: float = 1.0,
-        method_settings: Mapping[str, Any] | None = None,
-        accountant: str = "pld",
-        budget: PrivacyBudget | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(
-            method,
-            epsilon,
-            delta,
-            model,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            clipping_bound=clipping_bound,
-            method_settings=method_settings,
-            accountant=accountant,
-            budget=budget,
-            random_state=random_state,
-        )
-        self.target_bounds = target_bounds
+    _y_numeric = True
+    _loss = staticmethod(_squared_error)
 
     def _model(self) -> str | ModelFactory:
         # Without a softmax behind it, logistic regression is a linear model.
@@ -100,16 +70,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _num_outputs(self) -> int:
         return 1
 
-    @property
-    def _loss(self) -> LossFunction:
-        return _squared_error
-
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """In the units of y, [n]."""
         middle, width = self._scale()
         values: npt.NDArray[np.float64] = self._outputs(X).squeeze(1).numpy() * width + middle
         return values
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * (outputs.squeeze(1) - targets) ** 2

@@ -7,15 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy
-from equidp.policies.setting import setting
+from equidp.policies.setting import Bounded, setting
 
 
 @dataclass(frozen=True)
-class Automatic(Policy):
-    """Weight R / (norm + gamma), sensitivity R: no clipping bound to tune, since R only rescales the learning
-    rate.
+class Automatic(Bounded):
+    """Weight R / (norm + gamma), sensitivity R, which only rescales the learning rate: no bound to tune.
 
     Example:
         >>> import equidp
@@ -26,11 +23,5 @@ class Automatic(Policy):
     clipping_bound: float = setting(1.0, "R, the length that long gradients are scaled to.")
     stability: float = setting(0.01, "gamma > 0 keeps small gradients small; 0.01 in the paper.")
 
-    def __post_init__(self) -> None:
-        check_number("(0, inf)", clipping_bound=self.clipping_bound, stability=self.stability)
-
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return self.clipping_bound / (norm + self.stability)
-
-    def sensitivity(self, state: Any) -> float:
-        return float(self.clipping_bound)

@@ -7,13 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy
-from equidp.policies.setting import CLIPPING_BOUND, setting
+from equidp.policies.setting import Bounded
 
 
 @dataclass(frozen=True)
-class DPSGD(Policy):
+class DPSGD(Bounded):
     """Shortens gradients longer than the clipping bound C to it: weight min(1, C / norm), sensitivity C.
 
     Example:
@@ -23,13 +21,5 @@ class DPSGD(Policy):
         tensor(0.5000)
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
-
-    def __post_init__(self) -> None:
-        check_number("(0, inf)", clipping_bound=self.clipping_bound)
-
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return (self.clipping_bound / norm).clamp(max=1.0)
-
-    def sensitivity(self, state: Any) -> float:
-        return float(self.clipping_bound)

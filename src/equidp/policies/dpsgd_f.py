@@ -1,5 +1,4 @@
-"""DPSGD-F: a clipping bound for each group, higher where more gradients are clipped (Xu, Du, Wu, KDD 2021,
-Algorithm 2)."""
+"""DPSGD-F: a clipping bound for each group, by how many are clipped (Xu, Du, Wu, KDD 2021, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy, Setting
-from equidp.policies.setting import CLIPPING_BOUND, STATISTICS_RATIO, setting
+from equidp.kernel.policy import Setting
+from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
 
 class GroupBounds(NamedTuple):
@@ -21,8 +19,7 @@ class GroupBounds(NamedTuple):
 
     Attributes:
         bounds: C^k, [K].
-        counts: averaged counts of norms up to C_0 (row 0) and above it (row 1), [2, K]; NaN before the first
-            release.
+        counts: averages of norms up to C_0 (row 0) and above it (row 1), [2, K]; NaN before a release.
         expected_batch_size: b.
     """
 
@@ -32,32 +29,24 @@ class GroupBounds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _GroupBoundsPolicy(Policy):
+class _GroupBoundsPolicy(Bounded):
     """What both readings of DPSGD-F share: noisy counts by group in, clipping bounds by group out.
 
     Statistics: one-hot over 2K cells, (group, norm above C_0 or not). Sensitivity: the largest bound of ALL K
-        groups;
-    published code takes it over the groups in the batch, which leaks who is there.
+    groups; published code takes it over the groups in the batch, which leaks who is there.
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
     smoothing: float = setting(
-        0.0, "Weight in [0, 1) of earlier counts in a moving average of released counts; 0: as published."
+        0.0,
+        "Weight in [0, 1) of earlier counts in a moving average of released counts; 0: as published.",
+        "[0, 1)",
+        ", 0 for none",
     )
     max_ratio: float = setting(
         10.0, "A group's bound is at most (1 + max_ratio) C_0, whatever the noise does."
     )
     needs_groups: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number(
-            "(0, inf)",
-            clipping_bound=self.clipping_bound,
-            statistics_ratio=self.statistics_ratio,
-            max_ratio=self.max_ratio,
-        )
-        check_number("[0, 1)", ", 0 for none", smoothing=self.smoothing)
 
     def init(self, setting: Setting) -> GroupBounds:
         return GroupBounds(
@@ -111,10 +100,10 @@ class DPSGDF(_GroupBoundsPolicy):
 
 @dataclass(frozen=True)
 class DPSGDFCode(_GroupBoundsPolicy):
-    """DPSGD-F as its authors ran it: C^k = C_0 (1 + rho_k / mean_j rho_j) (Esipova et al., ICLR 2023,
-    Algorithm 3).
+    """DPSGD-F as its authors ran it: C^k = C_0 (1 + rho_k / mean_j rho_j).
 
-    rho_k = m^k / b^k from counts floored to whole numbers >= 0, and 1 for a group without a count.
+    rho_k = m^k / b^k from counts floored to whole numbers >= 0, and 1 for a group without a count
+    (Esipova et al., ICLR 2023, Algorithm 3).
 
     Example:
         >>> import equidp

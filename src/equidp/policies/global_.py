@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equidp._validate import check_number
 from equidp.errors import SettingError
-from equidp.kernel.policy import Policy
-from equidp.policies.setting import CLIPPING_BOUND, setting
+from equidp.policies.setting import Bounded, setting
 
 
 @dataclass(frozen=True)
-class Global(Policy):
+class Global(Bounded):
     """Weight C / Z where norm <= Z, else 0: keeps directions, at the price of losing the longest gradients.
 
     Example:
@@ -24,11 +22,10 @@ class Global(Policy):
         1.0
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
     strict_bound: float = setting(50.0, "Z >= C, the norm beyond which gradients are dropped.")
 
     def __post_init__(self) -> None:
-        check_number("(0, inf)", clipping_bound=self.clipping_bound, strict_bound=self.strict_bound)
+        super().__post_init__()
         if self.strict_bound < self.clipping_bound:
             raise SettingError(
                 f"strict_bound={self.strict_bound} is below clipping_bound={self.clipping_bound}; expected Z "
@@ -37,9 +34,6 @@ class Global(Policy):
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return torch.where(norm <= self.strict_bound, self.clipping_bound / self.strict_bound, 0.0)
-
-    def sensitivity(self, state: Any) -> float:
-        return float(self.clipping_bound)
 
     def released(self, state: Any) -> dict[str, Tensor]:
         return {**super().released(state), "Z": torch.tensor(self.strict_bound, dtype=torch.float64)}

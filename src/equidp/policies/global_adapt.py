@@ -1,5 +1,4 @@
-"""DPSGD-Global-Adapt: one scale for nearly all gradients, learnt privately (Esipova et al., ICLR 2023,
-Algorithm 2)."""
+"""DPSGD-Global-Adapt: one scale, learnt privately (Esipova et al., ICLR 2023, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -10,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equidp._validate import check_number
 from equidp.errors import SettingError
-from equidp.kernel.policy import Policy, Setting
-from equidp.policies.setting import BOUND_LEARNING_RATE, CLIPPING_BOUND, STATISTICS_RATIO, setting
+from equidp.kernel.policy import Setting
+from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
 
 
 class AdaptiveBound(NamedTuple):
@@ -34,7 +32,7 @@ class AdaptiveBound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GlobalAdapt(Policy):
+class GlobalAdapt(Bounded):
     """Weight C / Z where norm <= Z, else C / norm; Z follows the released count of norms above tau Z.
 
     Z <- max(C, Z exp(-eta + d / b)). Published code divides d by the realised batch size, which is private.
@@ -45,7 +43,6 @@ class GlobalAdapt(Policy):
         0.7
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
     initial_bound: float = setting(
         50.0, "Z before the first release, at least the clipping bound; 50 in the paper."
     )
@@ -56,14 +53,7 @@ class GlobalAdapt(Policy):
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 
     def __post_init__(self) -> None:
-        check_number(
-            "(0, inf)",
-            clipping_bound=self.clipping_bound,
-            initial_bound=self.initial_bound,
-            bound_learning_rate=self.bound_learning_rate,
-            tolerance=self.tolerance,
-            statistics_ratio=self.statistics_ratio,
-        )
+        super().__post_init__()
         if self.initial_bound < self.clipping_bound:
             raise SettingError(
                 f"initial_bound={self.initial_bound} is below clipping_bound={self.clipping_bound}; expected "
@@ -84,9 +74,6 @@ class GlobalAdapt(Policy):
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         return self.clipping_bound / norm.clamp_min(state.bound.to(norm.dtype))
-
-    def sensitivity(self, state: AdaptiveBound) -> float:
-        return float(self.clipping_bound)
 
     def released(self, state: AdaptiveBound) -> dict[str, Tensor]:
         return {**super().released(state), "Z": state.bound}

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy, Setting
-from equidp.policies.setting import CLIPPING_BOUND, STATISTICS_RATIO, setting
+from equidp.kernel.policy import Setting
+from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
 
 class GroupWeights(NamedTuple):
@@ -22,7 +21,7 @@ class GroupWeights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Naive(Policy):
+class Naive(Bounded):
     """Weight theta^a min(1, C / norm) with theta^k = (b / K) / b^k, b^k the released count of group k.
 
     Example:
@@ -31,20 +30,11 @@ class Naive(Policy):
         10.0
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
     min_count: float = setting(
         1.0, "Least released count of a group; it limits theta, and with it the noise."
     )
     needs_groups: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number(
-            "(0, inf)",
-            clipping_bound=self.clipping_bound,
-            statistics_ratio=self.statistics_ratio,
-            min_count=self.min_count,
-        )
 
     def init(self, setting: Setting) -> GroupWeights:
         b = torch.tensor(setting.expected_batch_size, dtype=torch.float64)

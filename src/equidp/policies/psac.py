@@ -7,13 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy
-from equidp.policies.setting import CLIPPING_BOUND, setting
+from equidp.policies.setting import Bounded, setting
 
 
 @dataclass(frozen=True)
-class PSAC(Policy):
+class PSAC(Bounded):
     """Weight C / (norm + r / (norm + r)), sensitivity C.
 
     Example:
@@ -22,16 +20,9 @@ class PSAC(Policy):
         2.0
     """
 
-    clipping_bound: float = setting(1.0, CLIPPING_BOUND)
     stability: float = setting(
         0.1, "r > 0: towards norm 0 the weight goes to C, and for norms well above r to C / norm."
     )
 
-    def __post_init__(self) -> None:
-        check_number("(0, inf)", clipping_bound=self.clipping_bound, stability=self.stability)
-
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return self.clipping_bound / (norm + self.stability / (norm + self.stability))
-
-    def sensitivity(self, state: Any) -> float:
-        return float(self.clipping_bound)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equidp._validate import check_number
-from equidp.kernel.policy import Policy, Setting
+from equidp.kernel.policy import Setting
 from equidp.policies.global_adapt import AdaptiveBound
-from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, setting
+from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
 
 
 @dataclass(frozen=True)
-class Quantile(Policy):
+class Quantile(Bounded):
     """DP-SGD whose clipping bound C moves towards the target quantile of the gradient norms.
 
     Row 1[norm <= C] - 1/2; C <- C exp(-eta (s / b + 1/2 - gamma)) with s the released sum.
@@ -26,18 +25,11 @@ class Quantile(Policy):
     """
 
     clipping_bound: float = setting(1.0, "Clipping bound C before the first release.")
-    target_quantile: float = setting(0.5, "Share gamma in (0, 1) of norms that the bound leaves as they are.")
+    target_quantile: float = setting(
+        0.5, "Share gamma in (0, 1) of norms that the bound leaves as they are.", "(0, 1)"
+    )
     bound_learning_rate: float = setting(0.2, BOUND_LEARNING_RATE)
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
-
-    def __post_init__(self) -> None:
-        check_number(
-            "(0, inf)",
-            clipping_bound=self.clipping_bound,
-            bound_learning_rate=self.bound_learning_rate,
-            statistics_ratio=self.statistics_ratio,
-        )
-        check_number("(0, 1)", target_quantile=self.target_quantile)
 
     def init(self, setting: Setting) -> AdaptiveBound:
         return AdaptiveBound.start(self.clipping_bound, setting)

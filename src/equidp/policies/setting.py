@@ -5,16 +5,35 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_type_hints
 
+from equidp._validate import check_number
 from equidp.kernel.policy import Policy
 
-CLIPPING_BOUND = "Clipping bound C (C_0 where groups have bounds of their own)."
 STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradients, sigma_s / sigma."
 BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """A field of a policy with its default and its meaning in a sentence."""
-    return field(default=default, metadata={"help": meaning})
+def setting(default: Any, meaning: str, within: str = "(0, inf)", hint: str = "") -> Any:
+    """A field of a policy with its default, its meaning in a sentence, and the numbers a `Bounded` takes."""
+    return field(default=default, metadata={"help": meaning, "range": (within, hint)})
+
+
+@dataclass(frozen=True)
+class Bounded(Policy):
+    """A method with a clipping bound C, which is its sensitivity unless it says otherwise.
+
+    Raises:
+        SettingError: a setting outside its range.
+    """
+
+    clipping_bound: float = setting(1.0, "Clipping bound C (C_0 where groups have bounds of their own).")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "range" in each.metadata:
+                check_number(*each.metadata["range"], **{each.name: getattr(self, each.name)})
+
+    def sensitivity(self, state: Any) -> float:
+        return float(self.clipping_bound)
 
 
 @dataclass(frozen=True)

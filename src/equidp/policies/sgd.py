@@ -1,5 +1,4 @@
-"""Plain SGD: no clipping, no noise, no privacy. The reference that the price of privacy is measured
-against."""
+"""Plain SGD: no clipping, no noise, no privacy. The reference that privacy's price is measured against."""
 
 from __future__ import annotations
 

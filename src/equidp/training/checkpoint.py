@@ -1,8 +1,7 @@
 """Checkpoints: a run that was stopped continues from the last one.
 
-A checkpoint holds the model, the optimizer, the scheduler, the policy's state and the number of steps spent.
-It does not hold the state of randomness: a resumed run draws fresh noise, and steps spent after the
-checkpoint stay spent.
+A checkpoint holds the model, the optimizer, the scheduler, the policy's state and the number of steps spent,
+but no state of randomness: a resumed run draws fresh noise, and steps spent since stay spent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
 from equidp.training.trainer import Callback, Trainer
 
-_FORMAT = 1
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
 
@@ -48,15 +46,12 @@ class Checkpoints(Callback):
 
     Raises:
         CheckpointError: the folder cannot be written; before any budget is spent.
-        ModelError: the state is more than tensors and plain values, so `torch.load(weights_only=True)`
-            refuses it.
+        ModelError: the state is more than tensors and plain values, all that is safe to load.
 
     Example:
         >>> import tempfile, torch, equidp
-        >>> x = torch.randn(64, 3)
-        >>> data = equidp.GroupedDataset(
-        ...     x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes")
-        ... )
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> checkpoints = equidp.Checkpoints(tempfile.mkdtemp())
         >>> trainer = equidp.Trainer(
@@ -100,8 +95,7 @@ class Checkpoints(Callback):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
-        # A step that was spent but not completed may have left the model half updated: keep the checkpoint
-        # before it.
+        # A step spent but not completed may have left the model half updated: keep the checkpoint before.
         if trainer.steps_done == self._complete and not self._failed:
             self._save(trainer)
 
@@ -152,7 +146,7 @@ class Checkpoints(Callback):
         if trainer.steps_done == self._saved:
             return
         began = time.monotonic()
-        content = _packed(_state(trainer), check=self._saved < 0)
+        content = _packed(trainer, check=self._saved < 0)
         path = self.folder / f"checkpoint-{trainer.steps_done:09}-{_digest(content)}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -210,7 +204,11 @@ class Checkpoints(Callback):
         def stop(number: int, frame: FrameType | None) -> None:
             name = signal.Signals(number).name
             stopped = TrainingStopped(f"stopped by {name}. To go on: {self.how_to_resume}.", number)
-            signal.signal(number, lambda *_: _raise(stopped))
+
+            def at_once(*_: Any) -> None:
+                raise stopped
+
+            signal.signal(number, at_once)
             trainer.stop(stopped)
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -225,13 +223,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
-def _state(trainer: Trainer) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
+def _packed(trainer: Trainer, *, check: bool) -> bytes:
+    state = {
+        "format": 1,
         "steps": trainer.steps_done,
         "event": asdict(trainer.event),
         "model": trainer.model.state_dict(),
@@ -239,9 +233,6 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         "policy": trainer.policy_state._asdict(),
     }
-
-
-def _packed(state: dict[str, Any], *, check: bool) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     if check:

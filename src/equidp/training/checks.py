@@ -57,8 +57,7 @@ def check_kinds(
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
-    """K: the dataset's own, or as given for a torch Dataset; None where it is unknown and the method needs
-    none."""
+    """K: the dataset's own, or as given for a torch Dataset; None where the method needs none."""
     if isinstance(train, GroupedDataset):
         if num_groups not in (None, train.num_groups):
             raise SettingError(
@@ -77,8 +76,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Refuses an optimizer that does not hold all parameters the model trains, or takes several gradients a
-    step."""
+    """Refuses an optimizer that lacks parameters the model trains, or takes several gradients a step."""
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise SettingError(
             f"optimizer={optimizer!r}; expected a torch optimizer, such as "
@@ -106,8 +104,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within the next `steps`
-    steps."""
+    """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within so many steps."""
     if scheduler is None:
         return
     if isinstance(scheduler, ReduceLROnPlateau):

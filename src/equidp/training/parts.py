@@ -1,5 +1,4 @@
-"""The parts that a Trainer makes from its arguments, refused before anything is spent where they make no
-sense."""
+"""The parts that a Trainer makes from its arguments, or refuses before anything is spent."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy
 
-_TRIED = 16
 BEYOND_BUDGET = ("refuse", "stop")
 
 
@@ -56,13 +54,11 @@ def chosen_noise(
 
 
 def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """The steps of a plan that a budget holds; refuses the plan if it does not fit and `beyond` is
-    "refuse"."""
+    """The steps of a plan that a budget holds; without `beyond` "stop", it refuses what does not fit."""
     if beyond not in BEYOND_BUDGET:
         raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
     left = max(0, steps - done)
-    fitting = budget.steps_that_fit(event, left) if beyond == "stop" else 0
-    if fitting:
+    if beyond == "stop" and (fitting := budget.steps_that_fit(event, left)):
         return done + fitting
     if left:
         budget.check(event, left)
@@ -70,8 +66,7 @@ def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int,
 
 
 def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
-    """The operating system's, or a stream for each seed and number of steps spent before: noise never
-    repeats."""
+    """The operating system's, or a stream for each seed and steps spent before: noise never repeats."""
     if secure:
         if seed is not None:
             raise SettingError(
@@ -112,5 +107,5 @@ def class_names(train: object) -> tuple[str, ...]:
 
 def spread(num_examples: int) -> torch.Tensor:
     """Up to 16 examples from all over the data, in random order: neighbours in a file are often similar."""
-    rows = torch.linspace(0, num_examples - 1, min(_TRIED, num_examples)).long()
+    rows = torch.linspace(0, num_examples - 1, min(16, num_examples)).long()
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]

@@ -1,5 +1,4 @@
-"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method and dataset, with nothing
-left open."""
+"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method, with nothing left open."""
 
 from __future__ import annotations
 
@@ -27,21 +26,15 @@ ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 
 @dataclass(frozen=True)
 class ResolvedPlan:
-    """How one method trains on one dataset; made by `Plan.resolve`.
+    """How one method trains on one dataset; made by `Plan.resolve`. Other fields are those of `Plan`.
 
     Attributes:
         method: its name in `METHODS`.
         policy: made from the settings that the method has.
-        model: its name.
-        factory: what makes the model.
-        learning_rate: of the optimizer.
-        batch_size: b, expected.
-        epochs: passes over the data.
+        model: its name; `factory` makes it.
         sample_rate: q = b / n.
         steps: T.
         noise_multiplier: sigma; 0 for a method without privacy.
-        delta: of the whole run.
-        momentum, weight_decay: of the optimizer.
     """
 
     method: str
@@ -82,8 +75,7 @@ class Plan:
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
-        method_settings: settings of methods by name, such as clipping_bound; each method takes those that it
-            has.
+        method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
     Raises:
@@ -133,18 +125,12 @@ class Plan:
     @property
     def model_name(self) -> str:
         """The model's name, for a reader."""
-        return (
-            self.model
-            if isinstance(self.model, str)
-            else getattr(self.model, "__name__", type(self.model).__name__)
-        )
+        if isinstance(self.model, str):
+            return self.model
+        return getattr(self.model, "__name__", type(self.model).__name__)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
-        """This plan with other values, which then hold for every method.
-
-        Args:
-            changes: fields of the plan, or settings of methods, by name.
-        """
+        """This plan with other fields, or settings of methods, which then hold for every method."""
         kept = {
             method: {name: value for name, value in settings.items() if name not in changes}
             for method, settings in self.by_method.items()

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich import progress as rich
 
 from equidp.training.trainer import Callback, Trainer
 
@@ -22,16 +15,16 @@ class ProgressBar(Callback):
         >>> callbacks = [equidp.ProgressBar()]
     """
 
-    _progress: Progress | None = None
+    _progress: rich.Progress | None = None
 
     def before_training(self, trainer: Trainer) -> None:
-        self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("epsilon so far {task.fields[epsilon]}"),
+        self._progress = rich.Progress(
+            rich.TextColumn("training"),
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            rich.TimeElapsedColumn(),
+            rich.TimeRemainingColumn(),
+            rich.TextColumn("epsilon so far {task.fields[epsilon]}"),
         )
         self._task = self._progress.add_task(
             "training", total=trainer.steps, completed=trainer.steps_done, epsilon="0"

@@ -18,8 +18,7 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class EpochRecorder(Callback):
-    """Appends figures of each group to a record after each epoch: of test data and releases, never of
-    training data.
+    """Appends each group's figures to a record after each epoch: of test data and releases alone.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
     clipping_bound, scale, scale_name, epsilon. Gradient figures are those of a sample of the test data under
@@ -33,10 +32,8 @@ class EpochRecorder(Callback):
 
     Example:
         >>> import torch, equidp
-        >>> x = torch.randn(64, 3)
-        >>> data = equidp.GroupedDataset(
-        ...     x, (x[:, 0] > 0).long(), torch.arange(64) % 2, ("a", "b"), ("no", "yes")
-        ... )
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> record = equidp.RunRecord()
         >>> trainer = equidp.Trainer(
@@ -50,26 +47,19 @@ class EpochRecorder(Callback):
     """
 
     def __init__(self, record: RunRecord, test: GroupedDataset, *, gradient_examples: int = 200) -> None:
-        self.record = record
-        self.test = test
-        self._samples = [
-            torch.nonzero(test.groups == group).flatten()[:gradient_examples]
-            for group in range(test.num_groups)
-        ]
+        self.record, self.test = record, test
+        members = (torch.nonzero(test.groups == group).flatten() for group in range(test.num_groups))
+        self._samples = [each[:gradient_examples] for each in members]
 
     def before_training(self, trainer: Trainer) -> None:
         # Before any budget is spent: a model whose outputs have no metrics.
         check_outputs(predict(trainer.model, self.test.inputs[:1]), self.test.targets)
 
     def after_epoch(self, trainer: Trainer) -> None:
-        metrics = group_metrics(
-            predict(trainer.model, self.test.inputs),
-            self.test.targets,
-            self.test.groups,
-            self.test.group_names,
-        ).set_index("group")
-        released = trainer.policy.released(trainer.policy_state)
-        for group, name in enumerate(self.test.group_names):
+        test, released = self.test, trainer.policy.released(trainer.policy_state)
+        outputs = predict(trainer.model, test.inputs)
+        metrics = group_metrics(outputs, test.targets, test.groups, test.group_names).set_index("group")
+        for group, name in enumerate(test.group_names):
             self.record.append(
                 {
                     "epoch": round(trainer.epoch),

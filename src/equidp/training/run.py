@@ -26,13 +26,10 @@ class RunFacts:
     Attributes:
         method: the policy's class.
         method_settings: of the policy, by name.
-        num_examples: n, training examples.
-        expected_batch_size: b.
-        steps: T, the steps of the run.
+        num_examples, expected_batch_size, steps: n, b and T of the run.
         planned_steps: T before a budget cut it short.
-        optimizer: its class.
-        learning_rate: of its first group of parameters.
-        engine: the gradient engine's class.
+        optimizer, engine: their classes.
+        learning_rate: of the optimizer's first group of parameters.
         seeded: whether samples and noise come from a seed.
         groups, classes: their names.
     """
@@ -65,8 +62,7 @@ class Run:
 
     Example:
         >>> import torch, equidp
-        >>> x = torch.randn(64, 3)
-        >>> targets, groups = (x[:, 0] > 0).long(), torch.arange(64) % 2
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -99,11 +95,7 @@ class Run:
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
     def check_test(self, test: GroupedDataset) -> None:
-        """Refuses a test set that the model was not trained for.
-
-        Raises:
-            DataError: not a GroupedDataset, or one with other classes than the training data's.
-        """
+        """Refuses a test set that the model was not trained for, with a DataError as `metrics` does."""
         if not isinstance(test, GroupedDataset):
             raise DataError(
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "
@@ -119,8 +111,7 @@ class Run:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy with weights of its own. Activations that modules keep as attributes are copied without their
-    graph.
+    """A copy with weights of its own. Activations that modules keep are copied without their graph.
 
     Raises:
         ModelError: it cannot be copied.

@@ -81,8 +81,7 @@ class Trainer:
 
     Example:
         >>> import torch, equidp
-        >>> x = torch.randn(64, 3)
-        >>> targets, groups = (x[:, 0] > 0).long(), torch.arange(64) % 2
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
