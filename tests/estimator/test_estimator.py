@@ -334,5 +334,5 @@ def test_an_account_tells_strangers_apart():
 def test_a_fit_in_a_worker_process_says_that_it_cannot_count(monkeypatch):
     X, y = table(seed=17)
     monkeypatch.setattr("multiprocessing.parent_process", object)
-    with pytest.warns(PrivacyWarning, match="ran in a process that does not count"):
+    with pytest.warns(PrivacyWarning, match="ran in a worker process"):
         quick().fit(X, y)
