@@ -596,7 +596,7 @@ def test_frozen_parameters_get_no_gradient():
     assert frozen.grad is None
 
 
-@pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
+@pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f", "overwriting"])  # the last has weights of 1e6
 @pytest.mark.parametrize("physical", [None, 2])
 def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
     """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they

@@ -513,7 +513,7 @@ def test_a_policys_state_is_restored_by_name():
     other = make_trainer(policy=equidp.DPSGDF(1.0))
     other.restore(saved)
     torch.testing.assert_close(other.policy_state, trainer.policy_state)
-    with pytest.raises(SettingError, match=r"the saved state has \['bounds', .*Naive expects"):
+    with pytest.raises(SettingError, match=r"the saved state has \{'bounds': .*Naive expects"):
         make_trainer(policy=equidp.Naive(1.0)).restore(saved)
 
 

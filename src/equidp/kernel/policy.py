@@ -5,15 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from operator import is_
+from types import MemberDescriptorType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError
-
-_CONSTANT = (int, float, str, tuple, frozenset, type, type(None))
 
 
 class Setting(NamedTuple):
@@ -115,7 +113,7 @@ def check_settings(policy: object) -> None:
     | --- | --- |
     | not a Policy, also the class in place of an object | PolicyError |
     | no dataclass, or not frozen | PolicyError |
-    | an attribute that is no field | PolicyError |
+    | slots, or an attribute that is no field | PolicyError |
     | a field or a class attribute that could hold state, such as a list or a tensor | PolicyError |
 
     Raises:
@@ -127,35 +125,50 @@ def check_settings(policy: object) -> None:
     if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):
         raise PolicyError(f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.")
     own = {each.name: getattr(policy, each.name) for each in fields(policy)}
+    if slots := [each for each in own if each not in vars(policy)]:
+        raise PolicyError(f"{name} keeps {', '.join(slots)} in slots; leave slots=True out.")
     if stray := sorted(vars(policy).keys() - own.keys()):
         raise PolicyError(
             f"{name} has attributes that are no fields ({', '.join(stray)}); keep state in init and update."
         )
     for field, value in own.items():
-        if not isinstance(value, int | float | str | None):
+        if not isinstance(value, int | float | str | None) or hasattr(value, "__dict__"):
             raise PolicyError(
                 f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep "
                 "tensors in the state."
             )
     for owner in _holders(policy):
         for field, value in vars(owner).items():
-            constant = hasattr(value, "__get__") or isinstance(value, _CONSTANT)
-            if not constant and not field.startswith(("__", "_abc_")):
+            slot = isinstance(value, MemberDescriptorType) and field not in own
+            if not field.startswith(("__", "_abc_")) and (slot or not _is_constant(value)):
                 raise PolicyError(
                     f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; "
-                    "expected a number, a text or a tuple. Keep what changes in the state."
+                    "expected a number, a text or a tuple of them. Keep what changes in the state."
                 )
 
 
-Held = tuple[tuple[Mapping[str, object], tuple[object, ...]], ...]
-"""Namespaces of a policy and its classes, each with the values that it held."""
+def _is_constant(value: object) -> bool:
+    """Whether a class attribute holds nothing that could change: a function, a class or a plain value."""
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_constant, value))
+    return hasattr(value, "__get__") or isinstance(value, int | float | str | type | None)
+
+
+Held = tuple[tuple[Mapping[str, object], frozenset[str], tuple[tuple[str, object], ...]], ...]
+"""Namespaces of a policy and its classes, each with its names and with the values that rules could change."""
 
 
 def attributes(policy: Policy) -> Held:
     """What the policy and its classes hold now, and must hold as long as the policy is used."""
-    own = {each.name for each in fields(policy)} - vars(policy).keys()  # type: ignore[arg-type]
-    slots = ((_Slots(policy, tuple(own)),) if own else ()) + (vars(policy),)
-    return tuple((held, tuple(held.values())) for held in (*slots, *map(vars, _holders(policy))))
+    spaces = (vars(policy), *map(vars, _holders(policy)))
+    return tuple(
+        (
+            space,
+            frozenset(space),
+            tuple((name, value) for name, value in space.items() if not _is_pythons(name)),
+        )
+        for space in spaces
+    )
 
 
 def check_unchanged(policy: Policy, before: Held) -> None:
@@ -164,27 +177,19 @@ def check_unchanged(policy: Policy, before: Held) -> None:
     Raises:
         PolicyError: a rule wrote to the policy or its class.
     """
-    for held, values in before:
-        if len(held) != len(values) or not all(map(is_, held.values(), values)):
+    for space, names, values in before:
+        added = space.keys() - names
+        if not all(map(_is_pythons, added)) or not all(
+            space.get(name, added) is value for name, value in values
+        ):
             raise PolicyError(
                 f"{type(policy).__name__} changed its settings; keep what changes in the state."
             )
 
 
-class _Slots(Mapping[str, object]):
-    """Fields of an object that has slots for them."""
-
-    def __init__(self, holder: object, names: tuple[str, ...]) -> None:
-        self._holder, self._names = holder, names
-
-    def __getitem__(self, name: str) -> object:
-        return getattr(self._holder, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def _is_pythons(name: str) -> bool:
+    """Whether Python itself may write to an attribute of this name, as pickling does."""
+    return name.startswith(("__", "_abc_"))
 
 
 def _holders(policy: Policy) -> Iterator[type]:
@@ -192,8 +197,8 @@ def _holders(policy: Policy) -> Iterator[type]:
     return (owner for owner in type(policy).__mro__ if owner not in (ABC, object))
 
 
-def check_state(policy: Policy, state: object) -> None:
-    """Refuses a state that is not a NamedTuple of tensors.
+def checked_state(policy: Policy, state: Any) -> Any:
+    """The state, which must be a NamedTuple of tensors.
 
     Raises:
         PolicyError: names what was given.
@@ -205,17 +210,18 @@ def check_state(policy: Policy, state: object) -> None:
             f"{type(policy).__name__} gives the state {state!r}; expected a NamedTuple whose fields are "
             "tensors."
         )
+    return state
 
 
 def copied(state: Any) -> Any:
     """A state of its own tensors, with no graph; a state without tensors is itself."""
     if not state:
         return state
-    return type(state)(*(value.detach().clone() for value in state))
+    return type(state)._make([value.detach().clone() for value in state])
 
 
 def on_device(state: Any, device: torch.device) -> Any:
     """The state, on `device`."""
     if not state:
         return state
-    return type(state)(*(value.to(device) for value in state))
+    return type(state)._make([value.to(device) for value in state])

@@ -21,7 +21,7 @@ off: policies are code that you run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,8 +39,8 @@ from equidp.kernel.policy import (
     Setting,
     attributes,
     check_settings,
-    check_state,
     check_unchanged,
+    checked_state,
     copied,
 )
 
@@ -133,9 +133,8 @@ class PrivateStep:
         self.event, self.ledger, self.randomness = event, ledger, randomness
         self.expected_batch_size = float(expected_batch_size)
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
-        state = policy.init(Setting(num_groups, self.expected_batch_size, event.noise_multiplier))
-        check_state(policy, state)
-        self.state: Any = copied(state)
+        setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier)
+        self.state: Any = copied(checked_state(policy, policy.init(setting)))
         self._held = attributes(policy)
 
     def __call__(
@@ -159,7 +158,9 @@ class PrivateStep:
                 measured = self._release_statistics(parts, groups)
             sensitivity = self._sensitivity()
             for part, known in measured:
-                self._add(*((part, known) if known is not None else self._measured(part)), sensitivity)
+                if known is None:
+                    part, known = self._measured(part)
+                self._add(part, known, sensitivity)
             self._add_noise(sensitivity)
         except BaseException:
             self._clear()  # never leave un-noised sums in p.grad
@@ -176,6 +177,22 @@ class PrivateStep:
         example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
             example_rows(self.policy, self.state, norms, groups)
+        check_unchanged(self.policy, self._held)
+
+    def restore(self, values: Mapping[str, Tensor]) -> None:
+        """Sets the state to saved values, by name.
+
+        Raises:
+            SettingError: they are of another policy, or for another number of groups.
+        """
+        there = {name: getattr(value, "shape", None) for name, value in values.items()}
+        expected = {name: value.shape for name, value in self.state._asdict().items()}
+        if there != expected:
+            raise SettingError(
+                f"the saved state has {there}; {type(self.policy).__name__} expects {expected}. "
+                "Restore it with the policy and the groups it was saved from."
+            )
+        self.state = copied(type(self.state)(**values))
 
     def _clear(self) -> None:
         for parameter in self.parameters:
@@ -215,6 +232,7 @@ class PrivateStep:
                 norms.append(measured.norms.detach())
                 members.append(kept[2])
                 known.append((kept, measured if len(parts) == 1 else None))
+            del measured  # frees its activations before the next part's forward pass
         self._update(torch.cat(norms[1:] or norms), torch.cat(members))
         return known
 
@@ -223,15 +241,13 @@ class PrivateStep:
         # An empty batch has no row to show how many cells there are, so one made-up example does, and is
         # dropped.
         made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
-        rows = example_rows(self.policy, self.state, *((norms, groups) if len(norms) else made_up))[
-            : len(norms)
-        ]
+        asked = (norms, groups) if len(norms) else made_up
+        rows = example_rows(self.policy, self.state, *asked)[: len(norms)]
         check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
         released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=self.randomness)
         state = self.policy.update(copied(self.state), released.to(torch.float32))
-        check_state(self.policy, state)
-        self.state = copied(state)
+        self.state = copied(checked_state(self.policy, state))
 
     def _add(self, part: Part, measured: Measured | None, sensitivity: float) -> None:
         """Adds the weighted gradients of a measured part to `p.grad`."""

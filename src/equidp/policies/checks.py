@@ -18,8 +18,8 @@ from equidp.kernel.policy import (
     Setting,
     attributes,
     check_settings,
-    check_state,
     check_unchanged,
+    checked_state,
     copied,
 )
 
@@ -54,7 +54,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
     name = type(policy).__name__
     try:
         state: Any = policy.init(Setting(num_groups, float(_BATCH), noise_multiplier))
-        check_state(policy, state)
+        checked_state(policy, state)
         for _ in range(_TRIALS):
             norms, groups = _batch(generator, num_groups)
             _check_rules(policy, state, norms, groups)
@@ -143,7 +143,7 @@ def _updated(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator:
     spread = 10 ** float(4 * torch.rand((), generator=generator) - 1)
     released = spread * torch.randn(cells, generator=generator)
     new, again = (policy.update(copied(state), released.clone()) for _ in range(2))
-    check_state(policy, new)
+    checked_state(policy, new)
     if not _equal(new, again):
         raise PolicyError(
             f"{type(policy).__name__}.update gives another state for the same state and release."

@@ -186,15 +186,9 @@ class Trainer:
         """Sets the policy's state to saved values, by name; the model took steps of this plan before.
 
         Raises:
-            SettingError: they are of another policy.
+            SettingError: they are of another policy, or for another number of groups.
         """
-        state = self._step.state
-        if set(policy_state) != set(state._fields):
-            raise SettingError(
-                f"the saved state has {sorted(policy_state)}; {type(self.policy).__name__} expects "
-                f"{sorted(state._fields)}. Restore it with the policy it was saved from."
-            )
-        self._step.state = type(state)(**policy_state)
+        self._step.restore(policy_state)
         self._loop.begun = True
 
     def batches(self) -> Iterator[Batch]:
