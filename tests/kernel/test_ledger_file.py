@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp.errors import BudgetError
-from equidp.kernel import ledger_file
+from equidp.kernel import append_only, ledger_file
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import chained_line, read_ledger, seal_path
@@ -336,6 +336,7 @@ def test_a_full_disk_stops_before_a_step_is_spent(tmp_path, monkeypatch, kept):
 def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_counts(tmp_path, monkeypatch):
     path = tmp_path / "ledger"
     ledger = LedgerFile(path)
+    ledger.spend(STEP)  # so that the line of the next step is the one that cannot be synced
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
         with pytest.raises(BudgetError, match="I/O error"):
@@ -343,7 +344,37 @@ def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_count
     with pytest.raises(BudgetError, match="open the ledger anew"):
         ledger.spend(STEP)
     ledger.close()
-    assert LedgerFile(path).steps in (0, 1)
+    assert LedgerFile(path).steps == 2
+
+
+def test_another_name_of_an_open_ledger_is_in_use_too(tmp_path):
+    path, other = tmp_path / "ledger", tmp_path / "other"
+    with LedgerFile(path) as ledger:
+        ledger.spend(STEP)
+        os.link(path, other)
+        os.link(seal_path(path), seal_path(other))
+        with pytest.raises(BudgetError, match="in use"):
+            LedgerFile(other)
+    assert {each.name for each in tmp_path.iterdir()} == {"ledger", "ledger.seal", "other", "other.seal"}
+
+
+def test_lines_added_while_a_ledger_is_opened_are_not_cut_off(tmp_path, monkeypatch):
+    """Where a lock does not hold, as on some network disks: the second process stops, and all steps count."""
+    path = tmp_path / "ledger"
+    monkeypatch.setattr(append_only, "lock_descriptor", lambda file, blocking: True)
+    first, check_seal = LedgerFile(path), ledger_file.check_seal
+    first.spend(STEP)
+
+    def spends_meanwhile(*arguments):
+        check_seal(*arguments)
+        first.spend(STEP)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_file, "check_seal", spends_meanwhile)
+        with pytest.raises(BudgetError, match="changed while it was opened"):
+            LedgerFile(path)
+    first.close()
+    assert LedgerFile(path).steps == 2
 
 
 def test_nothing_is_spent_from_a_block_that_may_have_been_given_back(tmp_path, monkeypatch):

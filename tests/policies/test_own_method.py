@@ -44,9 +44,10 @@ class Own(Policy):
     softness: float = setting(0.5, "Added to norms.")
     shrinkage: float = setting(0.9, "Factor of the bound after each release, in (0, 1].")
     statistics_ratio: float = setting(10.0, "sigma_s / sigma.")
+    _START = 1.0
 
     def init(self, setting: Setting) -> Bound:
-        return Bound(torch.tensor(1.0))
+        return Bound(torch.tensor(self._START))
 
     def statistics(self, state: Bound, norm: Tensor, group: Tensor) -> Tensor:
         return torch.ones(1)
@@ -169,7 +170,8 @@ def changed(own, old: str, new: str) -> None:
     [
         ("state.bound / (norm", "0.5 * state.bound / (norm"),
         ("return torch.ones(1)", "return torch.zeros(1)"),
-        ("torch.tensor(1.0)", "torch.tensor(2.0)"),
+        ("torch.tensor(self._START)", "2 * torch.tensor(self._START)"),
+        ("_START = 1.0", "_START = 2.0"),
     ],
 )
 def test_a_kept_run_is_not_that_of_another_method_of_the_same_name(own, old, new):

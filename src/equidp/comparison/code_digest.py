@@ -108,7 +108,7 @@ def _content(thing: Any, module: str, seen: dict[int, Any]) -> Any:
         own = {
             key: value
             for key, value in vars(thing).items()
-            if isinstance(value, FunctionType) or not key.startswith("_")
+            if isinstance(value, FunctionType) or not key.startswith(("__", "_abc_"))
         }
         return name, [inside(each) for each in thing.__bases__], inside(own)
     if type(thing).__module__ == module:

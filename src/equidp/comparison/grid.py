@@ -17,6 +17,7 @@ import joblib
 import pandas as pd
 import torch
 
+from equidp._provenance import versions
 from equidp.comparison.code_digest import object_digest, package_digest
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
@@ -70,7 +71,7 @@ class Cell:
         plan["factory"] = object_digest(self.plan.factory)
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.setting, self.target_epsilon, self.seed, self.engine, self.release_epsilon]
-        facts += [diagnosis, split_facts(self.source, self.seed).digest, package_digest(), torch.__version__]
+        facts += [diagnosis, split_facts(self.source, self.seed).digest, package_digest(), versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import final
 
-from filelock import FileLock, Timeout
+from filelock import lock_descriptor
 
 from equidp._files import sync_folder
 from equidp.errors import BudgetError
@@ -17,8 +17,7 @@ _BINARY = getattr(os, "O_BINARY", 0)  # Windows would write "\r\n" for "\n"
 
 @final
 class AppendOnlyFile:
-    """An open ledger file, made if there is none. A lock of the operating system on `NAME.lock` keeps others
-    out.
+    """An open ledger file, made if there is none; a lock of the operating system on it keeps others out.
 
     Guarantee: when `append` returns, the bytes are on disk. When it raises, rely on none of them.
 
@@ -26,7 +25,7 @@ class AppendOnlyFile:
     | --- | --- |
     | open elsewhere, in this process or another; or not writable | BudgetError when opened |
     | the process that has it open is killed | the system drops the lock; the next opening succeeds |
-    | a forked child appends, or closes it | BudgetError; the parent keeps its lock |
+    | a forked child appends | BudgetError; it may close the file, and the parent keeps its lock |
     | no room: nothing or a part was written | cut off again, BudgetError; a later append can succeed |
     | the part cannot be cut off, or `fsync` fails | BudgetError now and at every later append |
     | the file was moved, replaced or changed by others | BudgetError |
@@ -35,7 +34,6 @@ class AppendOnlyFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.broken, self._size, self._process, self._file = "", 0, os.getpid(), -1
-        self._lock = FileLock(f"{path.resolve()}.lock", thread_local=False, fallback_to_soft=False)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
             sync_folder(path.parent)
@@ -46,24 +44,21 @@ class AppendOnlyFile:
                 "place that can be written."
             ) from error
         try:
-            self._lock.acquire(blocking=False)
-        except Timeout:
-            self.close()
-            raise BudgetError(
-                f"the ledger {os.fspath(path)!r} is in use by another process; wait until it is done, or "
-                "stop it."
-            ) from None
+            free = lock_descriptor(self._file, blocking=False)
         except OSError as error:
             self.close()
             raise self._unwritten(error) from error
+        if not free:
+            self.close()
+            raise BudgetError(
+                f"the ledger {os.fspath(path)!r} is in use by another process; wait for it, or stop it."
+            )
 
     def close(self) -> None:
         """Lets other processes have the file. Does nothing the second time."""
         file, self._file = self._file, -1
         if file >= 0:
-            os.close(file)
-            if os.getpid() == self._process:
-                self._lock.release(force=True)
+            os.close(file)  # which ends the lock, unless a forked process has it open too
 
     def __del__(self) -> None:
         self.close()
@@ -73,9 +68,17 @@ class AppendOnlyFile:
         """Whether this process has it open and no earlier append left it in an unknown state."""
         return self._file >= 0 and os.getpid() == self._process and not self.broken
 
-    def keep(self, size: int) -> None:
-        """Cuts off what follows the first `size` bytes: a torn line."""
-        if os.fstat(self._file).st_size != size:
+    def keep(self, size: int, read: int) -> None:
+        """Keeps the first `size` of the `read` bytes that it holds: what follows is a torn line.
+
+        Raises:
+            BudgetError: it holds another number of bytes by now.
+        """
+        if os.fstat(self._file).st_size != read:
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} changed while it was opened; stop what writes to it."
+            )
+        if size != read:
             os.ftruncate(self._file, size)
         self._size = size
 

@@ -24,7 +24,7 @@ def bounded_rows(rows: Tensor, bound: float) -> Tensor:
     | row | result |
     | --- | --- |
     | norm <= bound | unchanged |
-    | norm > bound | scaled to norm `bound` |
+    | norm > bound | scaled to at most norm `bound` |
     | zero | zero |
     | an infinite or NaN entry | zero |
     | none (batch = 0) | an empty tensor, whose sum is zero |

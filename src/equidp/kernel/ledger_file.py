@@ -75,7 +75,7 @@ class LedgerFile(Ledger):
         self._threads = threading.RLock()
         self._check, self._lines = "", 0
         if self.path.is_file() and os.access(self.path, os.R_OK):
-            _read(self.path)  # refused before a lock is left beside it
+            _read(self.path)  # refused before anything is written
         self._file = AppendOnlyFile(self.path)
         try:
             self._recover(facts or {})
@@ -158,7 +158,7 @@ class LedgerFile(Ledger):
         seal = seal_path(self.path)
         check_seal(self.path, read, seal.read_text(errors="replace") if seal.exists() else "")
         self._lines, self._check = len(read.checks), read.checks[-1] if read.checks else ""
-        self._file.keep(len(content) - len(read.torn))
+        self._file.keep(len(content) - len(read.torn), len(content))
         if not read.checks:
             self._append({"equidp_ledger": FORMAT, "time": _now(), **facts})
         self._write_seal(sync=True)

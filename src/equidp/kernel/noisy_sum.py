@@ -44,8 +44,7 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
         tensor([0.6000, 1.3000], dtype=torch.float64)
     """
     total = bounded_rows(rows, bound).sum(dim=0)
-    scale = noise_multiplier * bound
-    return total if scale == 0 else noisy([total], scale, randomness)
+    return total if noise_multiplier == 0 else noisy([total], noise_multiplier * bound, randomness)
 
 
 def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:

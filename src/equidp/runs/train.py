@@ -2,7 +2,7 @@
 
 config.json             what was asked for, and facts that follow; among them a sensitive digest of the data
 preprocessing.json      how a table's columns become inputs
-ledger, ledger.seal     what was spent; ledger.lock keeps a second process out
+ledger, ledger.seal     what was spent
 checkpoint-*.pt         the last two states
 record.parquet          figures of the test set by epoch and group
 model.pt                the trained weights
