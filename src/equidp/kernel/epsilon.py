@@ -29,8 +29,7 @@ _COARSE = 1e-3
 
 _SURE_DELTA, _ROUNDING = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `_ROUNDING` a step: below `_SURE_DELTA`, or where the loss is
-no small
-part of delta, PLD says too little, and Renyi's bound is used."""
+no small part of delta, PLD says too little, and Renyi's bound is used."""
 
 
 def _steps(event: dp_accounting.DpEvent) -> int:

@@ -1,8 +1,7 @@
 """Where randomness comes from: a seed for research, the operating system for release.
 
 Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. A seed undoes
-the
-guarantee for anyone who knows it: use seeded runs to compare methods, never for a model that is released.
+the guarantee for anyone who knows it: use seeded runs to compare methods, never for a model that is released.
 
 Floating point: a computer reaches only some values of the normal distribution, and a noisy sum can reveal
 which sum it was (Mironov, CCS 2012). Draws are therefore finer towards both tails, where values lie further
