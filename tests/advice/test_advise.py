@@ -12,7 +12,7 @@ from equidp.advice.norm_profile import _EDGES, NormProfile
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.step import statistics_noise
+from equidp.kernel.policy import statistics_noise
 
 
 def profile(

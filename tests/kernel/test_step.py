@@ -23,8 +23,8 @@ from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.policy import Policy, Setting, copied
-from equidp.kernel.step import PrivateStep, statistics_noise
+from equidp.kernel.policy import Policy, Setting, copied, statistics_noise
+from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, DPSGDF, SGD, Naive
 from support.given_gradients import GivenGradients
 from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Keeps, Overwriting, Rogue

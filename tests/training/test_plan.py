@@ -9,7 +9,7 @@ from equidp.accounting.schedule import default_delta
 from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
-from equidp.kernel.step import statistics_noise
+from equidp.kernel.policy import statistics_noise
 from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import METHODS
 from equidp.training.plan import Plan, ResolvedPlan, default_plan

@@ -14,7 +14,7 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
 from equidp.kernel.events import effective_noise_multiplier, run_event
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.step import statistics_noise
+from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy
 
 

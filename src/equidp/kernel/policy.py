@@ -197,6 +197,13 @@ def _holders(policy: Policy) -> Iterator[type]:
     return (owner for owner in type(policy).__mro__ if owner not in (ABC, object))
 
 
+def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
+    """sigma_s, the noise multiplier of the policy's statistics (their sensitivity is 1); None where it reads
+    none."""
+    ratio = policy.statistics_ratio
+    return None if ratio is None else float(ratio * noise_multiplier)
+
+
 def checked_state(policy: Policy, state: Any) -> Any:
     """The state, which must be a NamedTuple of tensors.
 

@@ -42,6 +42,7 @@ from equidp.kernel.policy import (
     check_unchanged,
     checked_state,
     copied,
+    statistics_noise,
 )
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
@@ -297,10 +298,3 @@ class PrivateStep:
                 total.div_(self.expected_batch_size)
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total
-
-
-def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
-    """sigma_s, the noise multiplier of the policy's statistics (their sensitivity is 1); None where it reads
-    none."""
-    ratio = policy.statistics_ratio
-    return None if ratio is None else float(ratio * noise_multiplier)

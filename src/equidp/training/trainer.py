@@ -19,8 +19,8 @@ from equidp.kernel.epsilon import EpsilonMeter, check_delta
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
-from equidp.kernel.policy import Policy
-from equidp.kernel.step import PrivateStep, ShareLimits, statistics_noise
+from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import parts
 from equidp.training.checks import check_kinds, check_optimizer, check_scheduler, checked_groups
 from equidp.training.run import Run, RunFacts, copied
