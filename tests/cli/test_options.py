@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from equidp.cli import app
+from support.command import people  # noqa: F401 -- a fixture
 
 FILE = "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
 PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
@@ -80,3 +81,24 @@ def test_columns_may_have_commas_in_their_names():
     drop = ["train", "people.csv", "--drop", 'job,"Hb, g/dL"']
     _, bound, _ = app.parse_args(drop, print_error=False, exit_on_error=False)
     assert bound.arguments["table"].drop == ("job", "Hb, g/dL")
+
+
+TRAIN = "train people.csv --target income --group sex --epsilon 3 --dry-run"
+COMPARE = "compare people.csv --target income --group sex"
+
+
+@pytest.mark.parametrize(
+    ("typed", "toml", "message"),
+    [
+        (f"{TRAIN} --seed 1.5", "", "expected a whole number"),
+        (TRAIN, "batch_size = 100.7", "expected a whole number"),
+        (f"{COMPARE} --jobs 0", "", "jobs=0; expected a whole number >= 1"),
+        (TRAIN, '[train]\nmethod = "sgd"', "Unknown option"),
+        (COMPARE, 'methods = ["dpsgdf"]', "dpsgdf"),
+    ],
+)
+def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, message):  # noqa: F811
+    (people / "given.toml").write_text(toml)
+    code, _, err = command(*typed.split(), *(("--config", "given.toml") if toml else ()), cwd=people)
+    assert code == 2
+    assert message in err

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from equidp.errors import BudgetError, DataError, DataWarning, SettingError
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger_file import LedgerFile
 from equidp.runs import layout
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -57,6 +59,8 @@ def test_a_damaged_model_or_encoder_is_refused(finished, name):
 
 def test_files_of_another_run_are_refused(finished, begun):
     train(begun)
+    with LedgerFile(begun / "ledger") as ledger:  # two ledgers of one second may be equal to the byte
+        ledger.spend(StepEvent(0.1, 1.0))
     kept = {name: (finished.folder / name).read_bytes() for name in (layout.MODEL, "ledger", "ledger.seal")}
     shutil.copy(begun / layout.MODEL, finished.folder)
     with pytest.raises(DataError, match=r"^model\.pt in .* is not the one that card\.md there names"):

@@ -75,7 +75,13 @@ def read_options(_: App, commands: tuple[str, ...], arguments: ArgumentCollectio
             name: _checked(path, name, value, arguments.get(f"--{name}", None))
             for name, value in _read(path).items()
         }
-        Dict(content, source=repr(path), use_commands_as_keys=False)(app, commands, arguments)
+        # Below the command's name: at the top, cyclopts passes over keys that are names of commands.
+        Dict({commands[0]: content}, source=repr(path))(app[commands[0]], commands[:1], arguments)
+    for argument in arguments:
+        kinds = (argument.hint, *get_args(argument.hint))
+        for token in argument.tokens if int in kinds and float not in kinds else ():
+            if token.value and not token.value.strip().lstrip("+-").isdigit():
+                raise SettingError(f"{argument.name} {token.value!r}; expected a whole number.")
 
 
 def _is_list(argument: Argument) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from equidp._provenance import versions
+from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.schedule import default_delta
@@ -91,6 +92,8 @@ def compare(
     source = open_source(data) if isinstance(data, str) else data
     seeds, epsilons = checked_seeds(seeds), list(dict.fromkeys(epsilons))
     check_level(level)
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
     check_tau(tau)
     methods = _checked_methods(methods)
     sizes = {seed: split_facts(source, seed).num_train for seed in seeds}

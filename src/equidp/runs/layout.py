@@ -66,7 +66,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         content = json.loads((place / CONFIG).read_text())
         config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
         return config, plan, content["facts"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read "
             f"({type(error).__name__}); expected a folder that equidp train --out made."
