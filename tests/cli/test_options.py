@@ -1,4 +1,4 @@
-"""Every option that a command has ever had still parses, and is offered in its help."""
+"""Every option of every command parses, also those of earlier versions, and its help lists it."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _trained(run: Path, moment: Moment | None, tally: Tally) -> bool:
 
 
 def _prepare_child(run: Path, moment: Moment | None) -> None:
-    """Has every step leave a byte in a file before it draws noise, and the process die at its moment.
+    """Makes every step leave a byte in a file before it draws noise, and the process die at its moment.
 
     A clock of its own, .1 seconds a look, decides on checkpoints and on blocks of the ledger.
     """

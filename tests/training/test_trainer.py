@@ -211,8 +211,8 @@ def test_epsilon_so_far_never_understates():
 
 
 def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
-    """Else whoever starts again after each failure learns which samples held the example that fails, and
-    drops them unpaid."""
+    """Starting again after each failure would reveal which samples held the example that fails, and
+    they could be dropped unpaid."""
 
     class Broken(torch.utils.data.Dataset):
         def __len__(self):

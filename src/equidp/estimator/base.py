@@ -76,7 +76,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             X: [n, d], numbers without NaN; an array or a pandas table.
             y: [n].
             sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
-                that tell groups apart. As everywhere in scikit-learn, rows belong together by position.
+                that tell groups apart. Rows are matched by position, as in all of scikit-learn.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
@@ -169,7 +169,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             _warn(message, 4)
         elif self.random_state is not None:
             _warn(
-                f"random_state={self.random_state}: samples and noise follow from a seed, so whoever knows "
+                f"random_state={self.random_state}: samples and noise follow from a seed. Anyone who knows "
                 "or guesses it can undo the noise. That is for research; leave random_state out for a model "
                 "that is released.",
                 4,
