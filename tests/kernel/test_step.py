@@ -21,7 +21,7 @@ from equidp.errors import BudgetError, PolicyError, SettingError
 from equidp.kernel import step as step_module
 from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
-from equidp.kernel.noise import SeededRandomness, grid
+from equidp.kernel.noise import Randomness, SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
 from equidp.kernel.policy import Policy, Setting, copied, statistics_noise
 from equidp.kernel.step import PrivateStep
@@ -30,12 +30,12 @@ from support.given_gradients import GivenGradients
 from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Keeps, Overwriting, Rogue
 
 
-class NoNoise:
+class NoNoise(Randomness):
     """No randomness: what remains is the sum whose sensitivity is at stake, on the finest grid
     (`make_step`)."""
 
-    def uniform(self, count: int) -> np.ndarray:
-        raise AssertionError("the private step draws no uniforms")
+    def words(self, count: int) -> np.ndarray:
+        raise AssertionError("the private step draws no words")
 
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         return torch.zeros(count, dtype=torch.float64)

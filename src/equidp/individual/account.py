@@ -167,7 +167,8 @@ class ExampleAccount(Callback, ABC):
         self._check_data(data)
         device = device_of(trainer.model)
         inputs, targets = data.inputs.to(device), data.targets.to(device)
-        with torch.random.fork_rng():  # so that dropout in this pass does not change the run
+        # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
+        with torch.random.fork_rng(), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size)
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))

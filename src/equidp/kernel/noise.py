@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from equidp.errors import SettingError
+from equidp.kernel.model_randomness import from_the_system
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used
@@ -76,6 +78,13 @@ class Randomness(ABC):
             draws[far] = deviation * _tail_quantiles(words[far])
         return draws.to(device)
 
+    def for_model(self, device: torch.device) -> AbstractContextManager[None]:
+        """A context for a forward pass, which may draw random numbers of its own (dropout).
+
+        Here, torch's generators stay as the caller left them.
+        """
+        return nullcontext()
+
 
 def _tail_quantiles(words: npt.NDArray[np.int64]) -> Tensor:
     """Returns standard normal quantiles of words so near an end that a float holds the distance exactly."""
@@ -98,6 +107,10 @@ class SystemRandomness(Randomness):
             os.urandom(size) if size <= _SHORT else _keystream(os.urandom(32), size), dtype=np.int64
         )
         return words
+
+    def for_model(self, device: torch.device) -> AbstractContextManager[None]:
+        """A context in which torch's generators draw from the operating system, and are restored after."""
+        return from_the_system(device)
 
 
 def _keystream(key: bytes, size: int) -> bytes:

@@ -9,13 +9,13 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 - The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
-- An example whose gradient is not finite contributes nothing. An empty sample releases noise like any other.
+- Examples without finite gradients contribute nothing. An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
 The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the
 sampler, the ledger and the source of randomness, and, with individual clipping, on limits that do not mix
-examples. Code that smuggles values past the kernel on purpose, such as through a global variable, is not held
-off: policies are code that you run.
+examples. Policies are trusted not to be malicious: code that smuggles values past the kernel on purpose, such
+as through a global variable, is not held off.
 """
 
 from __future__ import annotations
@@ -68,21 +68,20 @@ class PrivateStep:
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | gradient infinite or NaN | the example leaves the batch before statistics and sums |
     | a group that is absent from the sample | counts in the sensitivity like any other |
+    | the model draws random numbers (dropout) | `Randomness.for_model`: afresh for each forward pass |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
     | ledger cannot record | BudgetError before the sample is looked at |
 
     Args:
-        engine: measures per-example gradients.
-        policy: turns norms and groups into weights and a sensitivity.
+        engine, policy: what measures gradients, and what turns norms and groups into weights and sensitivity.
         parameters: those whose gradients the engine sums; frozen ones are left out.
         event: what one step costs; its noise multipliers are the ones used.
         expected_batch_size: b = q n. The realised size is private and never divides anything.
         num_groups: K.
         ledger: charged with `event` before the batch is looked at.
-        randomness: where the noise comes from.
-        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory and
-            changes nothing else: sums of parts are added before noise. A policy that reads statistics needs
-            all norms before its first weight, so the engine then sees each part twice.
+        randomness: where the noise and the model's own random numbers (dropout) come from.
+        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory:
+            sums of parts are added before noise. With statistics, the engine then sees each part twice.
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
@@ -212,7 +211,8 @@ class PrivateStep:
         are none."""
         inputs, targets, groups, indices = part
         while len(inputs):
-            measured = self.engine(inputs, targets)
+            with self.randomness.for_model(inputs.device):
+                measured = self.engine(inputs, targets)
             norms = measured.norms
             if math.isfinite(norms.sum()) or (finite := torch.isfinite(norms)).all():
                 return (inputs, targets, groups, indices), measured
