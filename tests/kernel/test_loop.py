@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import SettingError
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
-from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
 from support.given_gradients import GivenGradients
@@ -78,7 +78,8 @@ def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged
 def test_samples_are_drawn_at_the_rate_that_the_event_charges():
     """Each example on its own: mean and variance of the sizes within 5 standard errors, false alarm below
     1e-5."""
-    sizes = torch.tensor([float(len(batch.indices)) for batch in make_loop(steps=2000).batches()])
+    loop = make_loop(steps=2000)
+    sizes = torch.tensor([float(len(batch.indices)) for batch in loop.batches() if loop.take(batch) is None])
     variance = N * RATE * (1 - RATE)
     assert len(sizes) == 2000
     assert abs(sizes.mean() - N * RATE) < 5 * (variance / 2000) ** 0.5
@@ -113,6 +114,72 @@ def test_a_sample_that_fails_to_load_is_charged(error):
     assert loop.steps_done == 2
 
 
+def taken_where(loop: PrivateLoop, chosen: Callable[[Batch], bool]) -> int:
+    """Steps on the chosen samples alone, then asks for more; returns how many those are."""
+    taken = [loop.take(batch) for batch in loop.batches() if chosen(batch)]
+    assert list(loop.batches()) == []
+    return len(taken)
+
+
+def test_a_sample_that_is_skipped_is_charged():
+    """Uncharged, a loop could step on the samples that hold example 7 and claim that they were random."""
+    loop = make_loop(steps=200)
+    with pytest.warns(PrivacyWarning, match="not given to step"):
+        taken = taken_where(loop, lambda batch: 7 in batch.indices)
+    assert 0 < taken < 200
+    assert loop.steps_done == 200
+
+
+def test_empty_samples_that_are_skipped_are_charged():
+    """The number of steps charged would tell how many examples there are otherwise."""
+    loop = make_loop(steps=60, rate=0.02)
+    with pytest.warns(PrivacyWarning, match="also an empty one"):
+        assert taken_where(loop, lambda batch: len(batch.inputs) > 0) < 60
+    assert loop.steps_done == 60
+
+
+def test_drawing_again_from_the_start_charges_and_ends_the_iterator_before():
+    loop = make_loop()
+    before = loop.batches()
+    next(before)
+    with pytest.warns(PrivacyWarning, match="its step is charged"):
+        again = loop.batches()
+    assert loop.steps_done == 1
+    loop.take(next(again))
+    with pytest.raises(SettingError, match="one iterator at a time"):
+        next(before)
+    assert loop.steps_done == 2
+    for batch in again:
+        loop.take(batch)
+    assert loop.steps_done == 5
+
+
+def test_a_sample_can_be_taken_after_its_iterator_is_gone():
+    loop = make_loop()
+    for _ in range(5):
+        loop.take(next(loop.batches()))
+    assert loop.steps_done == 5
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_what_a_dataset_draws_while_it_loads_is_the_systems_or_the_callers(secure):
+    """Augmentations in order of place would tie one example's to whether another one is there."""
+    drawn = []
+
+    def augmented(samples: Iterable[Tensor]) -> Iterator[Batch]:
+        for batch in load(samples):
+            drawn.append(torch.rand(4))
+            yield batch
+
+    for _ in range(2):
+        torch.manual_seed(0)
+        loop = make_loop(load=augmented)
+        if secure:
+            loop.private_step.randomness = SystemRandomness()
+        next(loop.batches())
+    assert torch.equal(*drawn) is not secure
+
+
 def test_an_interrupt_while_loading_is_not_charged():
     """It comes from outside and says nothing of the sample."""
 
@@ -145,17 +212,19 @@ def test_a_step_takes_the_last_sample_once():
     little."""
     loop = make_loop()
     batches = loop.batches()
-    first, second = next(batches), next(batches)
+    first = next(batches)
+    with pytest.warns(PrivacyWarning, match="its step is charged"):
+        second = next(batches)
     own = Batch(*(part[:1] for part in next(load([torch.arange(len(second.indices))]))))
     subset = Batch(*(part[1:] for part in second))
     for batch in (own, first, subset, second._replace(indices=second.indices.flip(0))):
         with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
             loop.take(batch)
-    assert loop.steps_done == 0
+    assert loop.steps_done == 1  # the first sample's
     loop.take(second)
     with pytest.raises(SettingError, match="was used already"):
         loop.take(second)
-    assert loop.steps_done == 1
+    assert loop.steps_done == 2
 
 
 @pytest.mark.parametrize("part", ["inputs", "targets", "groups"])
@@ -232,8 +301,8 @@ def test_a_loop_goes_on_with_the_steps_that_the_ledger_leaves():
     ledger = MemoryLedger(((EVENT, 2), (other, 7)))
     loop = make_loop(ledger=ledger)
     assert loop.steps_done == 2
-    assert len(list(loop.batches())) == 3
-    assert not loop.begun
+    assert len([loop.take(batch) for batch in loop.batches()]) == 3
+    assert loop.private_step.ledger.entries == ((EVENT, 2), (other, 7), (EVENT, 3))
 
 
 def test_the_ledger_is_told_how_many_steps_are_to_come(monkeypatch):

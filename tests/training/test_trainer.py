@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 import equidp
 from equidp.accounting.schedule import checked_schedule
 from equidp.engines import ENGINES
-from equidp.errors import DataError, ModelError, PolicyError, SettingError
+from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from support.toy import make_trainer, toy
 
@@ -55,6 +55,7 @@ def test_a_run_spends_what_its_ledger_says_and_learns():
     assert metrics.loc["a", "count"] == 150
 
 
+@pytest.mark.filterwarnings("ignore:a sample was drawn")
 def test_samples_are_drawn_at_the_rate_that_is_paid_for():
     """Mean size within 5 standard errors of q n: false alarm below 1e-6, seed fixed."""
     trainer = make_trainer(secure=False, seed=5, epochs=None, steps=1000)
@@ -166,6 +167,7 @@ class Rows(Dataset):
         return self.data.inputs[index], self.data.targets[index], self.data.groups[index]
 
 
+@pytest.mark.filterwarnings("ignore:a sample was drawn")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
     """Same samples in the same order, empty ones included."""
@@ -443,13 +445,15 @@ def test_a_step_takes_the_last_sample_once():
     """The kernel's loop refuses; tests/kernel/test_loop.py has each case."""
     trainer = make_trainer()
     batches = trainer.batches()
-    first, second = next(batches), next(batches)
+    first = next(batches)
+    with pytest.warns(PrivacyWarning, match="its step is charged"):
+        second = next(batches)
     with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
         trainer.step(first)
     trainer.step(second._replace(inputs=-second.inputs))
     with pytest.raises(SettingError, match="was used already"):
         trainer.step(second)
-    assert trainer.steps_done == 1
+    assert trainer.steps_done == 2  # the first sample, which was never stepped on, and the second
 
 
 def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():

@@ -4,13 +4,14 @@ alone."""
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import SettingError
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 
@@ -41,17 +42,19 @@ class Batch(NamedTuple):
 class PrivateLoop:
     """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
 
-    Formal guarantee: the parameters that the optimizer holds follow from their start and from `steps_done`
-    calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`, all of them in
-    the ledger.
+    Formal guarantee: the parameters that the optimizer holds follow from their start and from at most
+    `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`,
+    all of them in the ledger. Every sample that was drawn is in the ledger once the next one is drawn.
 
     | case | what happens |
     | --- | --- |
     | empty sample | a step like any other |
     | a sample fails to load or to reach the device | the step is charged, then the error goes on |
-    | another batch than the last sample, or the same one twice | SettingError, nothing is spent |
-    | inputs, targets or groups of another length | SettingError, nothing is spent |
-    | parameters frozen, added or replaced since the start | SettingError, nothing is spent |
+    | a sample is drawn and not taken | charged when another is asked for, with a PrivacyWarning |
+    | `batches` is called again | the iterator from before gives no more samples: SettingError |
+    | another batch than the last sample, or the same one twice | SettingError |
+    | inputs, targets or groups of another length | SettingError |
+    | parameters frozen, added or replaced since the start | SettingError |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
 
     Args:
@@ -82,6 +85,7 @@ class PrivateLoop:
         self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._sample: Tensor | None = None
+        self._drawing: object = None  # which iterator of `batches` may draw
         self.begun = False
 
     @property
@@ -93,23 +97,34 @@ class PrivateLoop:
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `take` before the next is drawn.
 
+        An iterator from before gives no more samples.
+
         Raises:
             BudgetError: they do not fit into the budget any more.
         """
+        self._charge_unused()
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
         step.ledger.expect(step.event, left)
+        self._drawing = drawing = object()
         if not left:
             return iter(())
         sampler = PoissonSampler(self.num_examples, step.event.sample_rate, left, step.randomness)
-        return self._charged(self._load(sampler))
+        return self._charged(self._load(sampler), drawing)
 
-    def _charged(self, loaded: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches; charges a step whose batch fails to load, since the failure reveals that an example
-        was drawn."""
+    def _charged(self, loaded: Iterator[Batch], drawing: object) -> Iterator[Batch]:
+        """The batches; charges a step for each that is not taken, or fails to load, since the failure reveals
+        that an example was drawn."""
         while True:
+            if drawing is not self._drawing:
+                raise SettingError(
+                    "batches() was called again since, and one iterator at a time draws samples: use the "
+                    "newest."
+                )
+            self._charge_unused()
             try:
-                batch = next(loaded)
+                with self.private_step.randomness.for_model(torch.device("cpu")):
+                    batch = next(loaded)
             except StopIteration:
                 return
             except KeyboardInterrupt:
@@ -119,6 +134,20 @@ class PrivateLoop:
                 raise
             self._sample = batch.indices
             yield batch
+
+    def _charge_unused(self) -> None:
+        """Charges a sample that was drawn and not taken: uncharged, samples could be chosen."""
+        if self._sample is None:
+            return
+        self._sample = None
+        self._spend()
+        warnings.warn(
+            "a sample was drawn from batches() and not given to step(); its step is charged. Give every "
+            "sample to step(), also an empty one: choosing among samples by what is in them shows in the "
+            "model, and epsilon does not count it.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
     def take(self, batch: Batch) -> None:
         """One private step: spends budget, puts the private gradient into `p.grad` and steps the optimizer.
