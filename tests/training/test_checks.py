@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import equidp
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError, PolicyError, SettingError
+from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.policy import NoState, Setting
 from support.toy import make_trainer, toy
 
 
@@ -140,3 +145,27 @@ def test_targets_are_tried_as_what_they_are():
         return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
 
     make_trainer(floats, model=nn.Linear(5, 1), loss=loss).fit()
+
+
+@dataclass(frozen=True)
+class TooHeavy(equidp.Policy):
+    """Gives weights whose contributions exceed the sensitivity: a mistake that the kernel caps silently."""
+
+    statistics_ratio: ClassVar[float | None] = None
+
+    def init(self, setting: Setting) -> NoState:
+        return NoState()
+
+    def weight(self, state: NoState, norm: Tensor, group: Tensor) -> Tensor:
+        return torch.ones_like(norm)
+
+    def sensitivity(self, state: NoState) -> float:
+        return 1.0
+
+
+def test_a_policy_of_ones_own_is_tried_before_the_first_step():
+    """The kernel would cap its weights and train on, with accuracy nobody can explain."""
+    ledger = MemoryLedger()
+    with pytest.raises(PolicyError, match=r"TooHeavy gives weight .* a contribution above its sensitivity"):
+        make_trainer(policy=TooHeavy(), ledger=ledger)
+    assert ledger.steps == 0

@@ -16,6 +16,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy, check_settings
+from equidp.policies.checks import check_policy
 
 
 def check_kinds(
@@ -54,6 +55,16 @@ def check_kinds(
             f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
             "[equidp.ProgressBar()]."
         )
+
+
+def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
+    """Tries a policy that equidp did not bring; the kernel holds the guarantee, and this tells of mistakes.
+
+    Raises:
+        PolicyError: names the promise that it breaks.
+    """
+    if not type(policy).__module__.startswith("equidp.policies."):
+        check_policy(policy, num_groups, noise_multiplier=noise_multiplier)
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:

@@ -21,8 +21,7 @@ from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import parts
-from equidp.training.checks import check_kinds, check_optimizer, check_scheduler, checked_groups
+from equidp.training import checks, parts
 from equidp.training.run import Run, RunFacts, copied
 
 
@@ -118,8 +117,8 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
     ) -> None:
-        check_kinds(model, train, policy, ledger, budget, callbacks)
-        num_groups = checked_groups(policy, train, num_groups)
+        checks.check_kinds(model, train, policy, ledger, budget, callbacks)
+        num_groups = checks.checked_groups(policy, train, num_groups)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
         self.scheduler, self.callbacks = scheduler, tuple(callbacks)
@@ -131,6 +130,7 @@ class Trainer:
         self.noise_multiplier = parts.chosen_noise(
             policy, noise_multiplier, target_epsilon, delta, self.sample_rate, self.planned_steps, accountant
         )
+        checks.check_own_policy(policy, num_groups or 1, self.noise_multiplier)
         self.event = StepEvent(
             self.sample_rate, self.noise_multiplier, statistics_noise(policy, self.noise_multiplier)
         )
@@ -148,8 +148,8 @@ class Trainer:
         load = parts.loader(train, num_groups, workers)
         few = next(load([parts.spread(self.num_examples)]))
         self.engine = parts.checked_engine(engine, model, self.loss, few, parts.class_names(train))
-        check_optimizer(optimizer, model)
-        check_scheduler(scheduler, optimizer, steps - done)
+        checks.check_optimizer(optimizer, model)
+        checks.check_scheduler(scheduler, optimizer, steps - done)
         self._stopped: BaseException | None = None
         self._step = PrivateStep(
             self.engine,
