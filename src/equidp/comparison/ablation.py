@@ -20,6 +20,7 @@ from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradient
 from equidp.errors import SettingError
 from equidp.kernel.bounding import bounded_rows, example_rows
 from equidp.kernel.policy import Policy
+from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import method_named
 from equidp.training.plan import Plan, checked_seeds, default_plan
 
@@ -111,14 +112,15 @@ def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
     subject = Subject(trainer.model, trainer.loss, trainer.engine)
     tables, state = [], trainer.policy_state
     trainer.model.train()
-    for step, batch in enumerate(trainer.batches(), start=1):
-        state = _updated_exactly(trainer.policy, state, subject, data.train, batch.indices)
+    samples = PoissonSampler(len(data.train), trainer.sample_rate, trainer.steps, trainer.randomness)
+    for step, sample in enumerate(samples, start=1):
+        state = _updated_exactly(trainer.policy, state, subject, data.train, sample)
         gradients = batch_gradients(
             subject,
             trainer.policy,
             state,
             data.train,
-            batch.indices,
+            sample,
             expected_batch_size=trainer.expected_batch_size,
         )
         _put(ERRORS[error](gradients), subject)
