@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
+import shutil
 
 import pytest
+import torch
 
 import equidp
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from support.toy import make_trainer
+from equidp.kernel.ledger_format import read_ledger
+from support.toy import make_trainer, toy
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -174,13 +178,115 @@ def test_a_ledger_in_memory_takes_what_a_trainer_tells_it():
 
 
 def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
-    """What runs spent since the copy was made is charged again, or does not fit."""
-    path = tmp_path / "b.ledger"
-    event = StepEvent(0.1, 1.0)
+    """What a run spent since the copy was made is charged, although a run like it hides that in the total."""
+    path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
+    first, second = MemoryLedger(((event, 3),)), MemoryLedger(((event, 3),))
     with equidp.PrivacyBudget(path, epsilon=4.0, delta=1e-5) as budget:
-        budget.catch_up(((event, 3),))
-        budget.catch_up(((event, 2), (event, 1)))
+        budget.catch_up(first)
+        budget.catch_up(first)
         assert budget.entries == ((event, 3),)
+    kept = {name: (tmp_path / name).read_bytes() for name in ("b.ledger", "b.ledger.seal")}
+    with equidp.PrivacyBudget(path) as budget:
+        for _ in range(4):
+            budget.ledger(second).spend(event)
+        assert budget.entries == ((event, 3 + 7),)
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    with equidp.PrivacyBudget(path) as budget:
+        budget.ledger(second)
+        assert budget.entries == ((event, 3 + 7),)
+        with pytest.raises(BudgetError, match=r"holds 1,000,000 steps, epsilon .* was not charged, and"):
+            budget.ledger(MemoryLedger(((event, 10**6),)))
+        assert budget.entries == ((event, 3 + 7),)
+
+
+def test_two_copies_of_a_run_are_both_charged_whatever_copy_of_the_budget_is_there(tmp_path):
+    path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
+
+    def spend(name, steps):
+        with equidp.LedgerFile(tmp_path / name) as own, equidp.PrivacyBudget(path) as budget:
+            run = budget.ledger(own)
+            for _ in range(steps):
+                run.spend(event)
+            return budget.entries[0][1]
+
+    equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5).close()
+    spend("run", 5)
+    kept = {name: (tmp_path / name).read_bytes() for name in ("b.ledger", "b.ledger.seal")}
+    for name in ("run", "run.seal"):
+        shutil.copy(tmp_path / name, tmp_path / name.replace("run", "copy"))
+    assert spend("run", 4) == 5 + 4
+    assert spend("copy", 3) == 5 + 4 + 3
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    assert spend("run", 0) == 5 + 4
+    assert spend("copy", 0) == 5 + 4 + 3
+
+
+def test_a_kill_between_the_lines_of_budget_and_run_counts_too_much_and_never_too_little(tmp_path):
+    """The budget pays first; a later process on the run finds at least as many steps there."""
+    path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
+    for kills in range(1, 4):
+        own = equidp.LedgerFile(tmp_path / "run")
+        budget = equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5)
+        run = budget.ledger(own)
+        run.spend(event)
+        own.abandon()  # killed: the run's own line is not written any more
         with pytest.raises(BudgetError):
-            budget.catch_up(((event, 10**6),))
-        assert budget.entries == ((event, 3),)
+            run.spend(event)
+        budget._ledger.abandon()
+        assert read_ledger(tmp_path / "run").entries == ((event, kills),)
+        assert read_ledger(path).entries == ((event, 2 * kills),)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_trainer_whose_ledger_holds_steps_charges_them_to_its_budget(tmp_path, on_disk):
+    """They were taken without the budget, which would say too little: 5.97 were spent, and it said 2.23."""
+    ledger = equidp.LedgerFile(tmp_path / "run") if on_disk else MemoryLedger()
+    trainer = make_trainer(ledger=ledger)
+    batches = trainer.batches()
+    for _ in range(18):
+        trainer.step(next(batches))
+    ledger.settle()
+    budget = equidp.PrivacyBudget(tmp_path / "b.ledger" if on_disk else None, epsilon=9.0, delta=1e-5)
+    again = make_trainer(ledger=ledger, budget=budget, model=trainer.model, optimizer=trainer.optimizer)
+    assert budget.entries == ((again.event, 18),)
+    for batch in again.batches():
+        again.step(batch)
+    assert budget.spent() == again.run().epsilon()
+    small = equidp.PrivacyBudget(epsilon=0.9 * budget.spent(), delta=1e-5)
+    with pytest.raises(BudgetError, match=r"20 steps, epsilon .* was not charged"):
+        make_trainer(ledger=ledger, budget=small)
+    assert small.entries == ()
+
+
+def test_steps_that_a_ledger_took_beside_its_budget_are_charged_before_the_next():
+    ledger, budget = MemoryLedger(), equidp.PrivacyBudget(epsilon=9.0, delta=1e-5)
+    trainer = make_trainer(ledger=ledger, budget=budget)
+    for _ in range(5):
+        ledger.spend(trainer.event)  # behind the budget's back
+    trainer.fit()
+    assert budget.entries == ((trainer.event, 20),)
+
+
+def test_a_budget_for_other_people_is_refused(tmp_path):
+    """It takes the name of the first data with one, unless it was given a name: then the caller vouches."""
+    named = lambda source: dataclasses.replace(toy(), source=source)  # noqa: E731
+    path = tmp_path / "b.ledger"
+    with equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5) as budget:
+        make_trainer(budget=budget)
+        make_trainer(budget=budget, train=named("adult"))
+        make_trainer(budget=budget, train=named("adult").subset(torch.arange(100)))
+    with equidp.PrivacyBudget(path) as budget:
+        make_trainer(budget=budget)
+        for other in (budget, budget.rehearsal()):
+            with pytest.raises(BudgetError, match=r"the people of 'adult', not of 'dutch'.*another file"):
+                make_trainer(budget=other, train=named("dutch"))
+    with equidp.PrivacyBudget(path, data="adult") as budget:
+        make_trainer(budget=budget, train=named("adult as others call it"))
+    with pytest.raises(BudgetError, match="not of 'dutch'"):
+        equidp.PrivacyBudget(path, data="dutch")
+    in_memory = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5)
+    make_trainer(budget=in_memory, train=named("adult"))
+    with pytest.raises(BudgetError, match="this budget is for the people of 'adult'"):
+        make_trainer(budget=in_memory, train=named("dutch"))

@@ -205,7 +205,7 @@ def test_a_budget_is_shared_and_kept(run, people):
     (people / "b.ledger").rename(people / "moved")
     code, _, err = run("train", "--resume", "one")  # never on a new budget, which knows of nothing
     assert code == 2
-    assert "holds nothing of what the run in 'one' was charged" in " ".join(err.split())
+    assert "is not the budget that the run in 'one' began with" in " ".join(err.split())
     assert not (people / "b.ledger").exists()
     (people / "moved").rename(people / "b.ledger")
     told = run("ledger", "show", "b.ledger")[1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +19,14 @@ from hypothesis import given, strategies as st
 import equidp
 from equidp.errors import BudgetError
 from equidp.kernel import append_only, ledger_file
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import StepEvent, run_of
 from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import chained_line, read_ledger, seal_path
+from equidp.kernel.ledger_format import FORMAT, chained_line, read_ledger, seal_path
 from equidp.kernel.pay_ahead import PayAhead
 
 STEP = StepEvent(0.1, 1.25, 12.5)
 OTHER = StepEvent(1.0, 30.0)
+MINE = (STEP, "mine")
 
 
 def spend(path, steps, *, expected=0, event=STEP, close=True) -> None:
@@ -74,6 +76,67 @@ def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected
     assert counted.get(OTHER, 0) == kinds.count(OTHER)
 
 
+@given(turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40), expected=st.integers(0, 40))
+def test_steps_of_two_sessions_pay_for_themselves(tmp_path_factory, turns, expected):
+    """As in a budget of two runs with the same settings: after a kill, neither counts less than it spent."""
+    path = tmp_path_factory.mktemp("sessions") / "ledger"
+    ledger = LedgerFile(path)
+    for session in "ab":
+        ledger.expect(STEP, expected, session)
+    for session in turns:
+        ledger.spend(STEP, session)
+    assert {name: counts[STEP] for name, counts in ledger.by_session.items()} == Counter(turns)
+    ledger.abandon()
+    with LedgerFile(path) as again:
+        counted = {name: counts[STEP] for name, counts in again.by_session.items()}
+    assert set(counted) == set(turns)
+    assert all(turns.count(name) <= steps <= 2 * turns.count(name) for name, steps in counted.items())
+
+
+def test_a_run_keeps_its_id_and_each_process_has_a_session_of_its_own(tmp_path):
+    """Copies of a run that go on apart share what they spent before, and nothing later."""
+    path, copy = tmp_path / "ledger", tmp_path / "copy"
+    spend(path, 3)
+    for name in ("ledger", "ledger.seal"):
+        shutil.copy(tmp_path / name, tmp_path / name.replace("ledger", "copy"))
+    spend(path, 2)
+    spend(copy, 2)
+    with LedgerFile(path) as one, LedgerFile(copy) as other, LedgerFile(tmp_path / "new") as third:
+        assert one.run_id == other.run_id == one.facts["id"] != third.run_id
+        assert {run_of(session) for session in one.by_session} == {one.run_id}
+        assert len({one.session, other.session, *one.by_session, *other.by_session}) == 2 + 3
+        shared = set(one.by_session) & set(other.by_session)
+        assert [one.by_session[session] for session in shared] == [{STEP: 3}]
+
+
+def test_facts_can_be_added_and_later_ones_count(tmp_path):
+    with LedgerFile(tmp_path / "ledger", facts={"a": 1, "b": 2}) as ledger:
+        ledger.spend(STEP)
+        ledger.add_facts({"b": 3})
+        facts = ledger.facts
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        assert ledger.facts == facts == {"a": 1, "b": 3, "id": ledger.run_id}
+        assert ledger.steps == 1
+
+
+def test_a_ledger_of_an_older_version_is_refused_in_words(tmp_path):
+    """It does not say which run its steps were paid for."""
+    path, check, content = tmp_path / "ledger", "", b""
+    for record in (
+        {"equidp_ledger": 1, "time": ""},
+        {"run": "a", "time": ""},
+        {"spend": asdict(STEP), "steps": 3, "time": ""},
+    ):
+        line, check = chained_line(check, record)
+        content += line
+    path.write_bytes(content)
+    seal_path(path).write_text(f"3 {check}")
+    for opened in (LedgerFile, read_ledger, equidp.PrivacyBudget):
+        with pytest.raises(BudgetError, match=r"ledger of format 1; this version reads format 2.*a new file"):
+            opened(path)
+    assert path.read_bytes() == content
+
+
 def test_settling_twice_writes_nothing_twice(tmp_path):
     with LedgerFile(tmp_path / "ledger") as ledger:
         ledger.expect(STEP, 9)
@@ -89,9 +152,9 @@ def test_more_given_back_than_was_paid_is_refused(tmp_path, unspent):
     """Nobody can write such a line but with the right checksums."""
     path = tmp_path / "ledger"
     records = [
-        {"equidp_ledger": 1},
+        {"equidp_ledger": FORMAT, "id": "a"},
         {"run": "a", "time": ""},
-        {"spend": asdict(STEP), "steps": 3, "time": ""},
+        {"spend": asdict(STEP), "steps": 3, "for": "a.b", "time": ""},
     ]
     check, content = "", b""
     for record in [*records, {"unspent": unspent}]:
@@ -284,30 +347,30 @@ def test_a_link_to_a_ledger_has_the_same_lock(tmp_path):
 
 
 @given(
-    actions=st.lists(st.sampled_from(["spend", "other", "end", "forget"]), max_size=60),
+    actions=st.lists(st.sampled_from(["spend", "other", "theirs", "end", "forget"]), max_size=60),
     expected=st.integers(0, 30),
 )
-def test_a_block_never_pays_for_more_than_its_size_nor_for_another_kind(actions, expected):
+def test_a_block_never_pays_for_more_than_its_size_nor_for_another_kind_or_session(actions, expected):
     """Sizes alone, without a file: whatever is taken was begun before."""
     ahead, paid, taken = PayAhead(), Counter(), Counter()
-    ahead.expect(STEP, expected)
+    ahead.expect(MINE, expected)
     for action in actions:
         if action in ("end", "forget"):
-            event = ahead.event
-            paid[event] -= ahead.end(forget=action == "forget")
+            kind = ahead.kind
+            paid[kind] -= ahead.end(forget=action == "forget")
             continue
-        event = STEP if action == "spend" else OTHER
-        if not ahead.covers(event):
-            previous = ahead.event
+        kind = {"spend": MINE, "other": (OTHER, "mine"), "theirs": (STEP, "theirs")}[action]
+        if not ahead.covers(kind):
+            previous = ahead.kind
             paid[previous] -= ahead.end()
-            size = ahead.size(event, 0.0, previous)
-            assert size == 1 or (event == STEP and size <= expected - taken[STEP])
-            paid[event] += size
-            ahead.begin(event, size, 0.0)
-        ahead.take(event)
-        taken[event] += 1
-        assert taken[event] <= paid[event]
-    assert ahead.left == paid[ahead.event] - taken[ahead.event] or ahead.event is None
+            size = ahead.size(kind, 0.0, previous)
+            assert size == 1 or (kind == MINE and size <= expected - taken[MINE])
+            paid[kind] += size
+            ahead.begin(kind, size, 0.0)
+        ahead.take(kind)
+        taken[kind] += 1
+        assert taken[kind] <= paid[kind]
+    assert ahead.left == paid[ahead.kind] - taken[ahead.kind] or ahead.kind is None
 
 
 @pytest.mark.parametrize("kept", [0, 20])

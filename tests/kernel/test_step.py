@@ -452,7 +452,7 @@ def test_a_step_that_fails_while_it_draws_noise_is_spent_and_shows_no_sum(name):
 class Refusing(Ledger):
     """A ledger that cannot record."""
 
-    entries = ()
+    entries, by_session, session = (), {}, "a.b"
 
     def spend(self, event: StepEvent) -> None:
         raise BudgetError("cannot record")

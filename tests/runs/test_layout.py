@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 
-from equidp.errors import DataError
+import equidp
+from equidp.accounting.budget import PrivacyBudget
+from equidp.errors import BudgetError, DataError
+from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
-from equidp.runs.train import train
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.train import begin, train
+from equidp.training.record import RunRecord
+
+PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
 
 
 def test_the_manifest_has_the_checksum_of_each_finished_file(finished):
@@ -77,6 +89,81 @@ def test_a_run_goes_on_with_its_own_data_alone(finished):
     layout.check_same(split, config, facts, finished.folder)
     with pytest.raises(DataError, match=r"is not the data that .* began with"):
         layout.check_same(split, config, {**facts, "sensitive_data_sha256": "0"}, finished.folder)
+
+
+def test_a_published_checksum_confirms_no_guess_of_a_row(finished, begun):
+    """All that the files hold but their salt is known to someone who knows every row but one, and guesses
+    it."""
+    listed = (finished.folder / layout.MANIFEST).read_text()
+    for name in (layout.CONFIG, layout.ENCODER):
+        content = json.loads((finished.folder / name).read_text())
+        salt = content.pop("salt")
+        assert re.fullmatch("[0-9a-f]{32}", salt)
+        for guess in (content, {**content, "salt": ""}, {**content, "salt": "0" * 32}):
+            assert hashlib.sha256(json.dumps(guess, indent=2).encode()).hexdigest() not in listed
+        assert hashlib.sha256(json.dumps({**content, "salt": salt}, indent=2).encode()).hexdigest() in listed
+        assert json.loads((begun / name).read_text())["salt"] != salt  # the same data and settings
+    train(begun)
+    records = [RunRecord.load(folder / layout.RECORD) for folder in (finished.folder, begun)]
+    assert records[0].settings["salt"] != records[1].settings["salt"]
+
+
+def test_the_folder_says_of_every_file_whether_it_may_leave_the_house(finished):
+    (finished.folder / layout.RELEASED).touch()
+    notice = (finished.folder / layout.NOTICE).read_text()
+    for path in finished.folder.iterdir():
+        assert sum(fnmatch.fnmatch(path.name, pattern) for pattern in layout.FILES) == 1, path.name
+    for pattern in layout.FILES:
+        assert len(list(finished.folder.glob(pattern))) in (1, 2), pattern
+        assert f"\n{pattern}: " in notice
+    constants = {value for name, value in vars(layout).items() if name.isupper() and type(value) is str}
+    assert constants - {layout.MAY_LEAVE, layout.IF_KNOWN, layout.STAYS, layout.COPIES} == set(layout.FILES)
+    assert "two models" in " ".join(notice.split())
+
+
+def test_the_page_on_training_says_the_same_as_the_folder():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    rows = dict(re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", page, re.MULTILINE))
+    assert rows == {name: kind.lower() for name, (kind, _) in layout.FILES.items()}
+
+
+def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finished, tmp_path):
+    """The copy is charged what the run spent since, although another run with the same settings is in it."""
+    budget = tmp_path / "b.ledger"
+    given = {"target": "income", "group": ("sex",), "accountant": "rdp", "budget": str(budget)}
+    new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
+    for name, more in (("one", new), ("two", {})):
+        begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **more)), tmp_path / name)
+        if name == "one":
+            train(tmp_path / name)
+    once = read_ledger(budget).entries[0][1]
+    copy = {path: path.read_bytes() for path in tmp_path.glob("b.ledger*")}
+    train(tmp_path / "two")
+    spent = read_ledger(budget).entries
+    for path, content in copy.items():
+        path.write_bytes(content)
+    train(tmp_path / "two")  # has no steps left
+    assert read_ledger(budget).entries == spent == ((spent[0][0], 2 * once),)
+    for path in copy:
+        path.unlink()
+    PrivacyBudget(budget, epsilon=50.0, delta=1e-2).close()
+    with pytest.raises(BudgetError, match=r"is not the budget that the run in .* began with; bring back"):
+        train(tmp_path / "two")
+    budget.unlink()
+    with pytest.raises(BudgetError, match=r"is not the budget that the run in .* began with; bring back"):
+        train(tmp_path / "two")
+    assert not budget.exists()
+
+
+def test_a_budget_of_another_dataset_is_refused_unless_it_is_said_to_be_the_same_people(finished, tmp_path):
+    given = {"target": "income", "group": ("sex",), "accountant": "rdp", "budget": str(tmp_path / "b.ledger")}
+    new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
+    begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **new)), tmp_path / "one")
+    train(tmp_path / "one")
+    other = shutil.copy(finished.table, tmp_path / "others.csv")
+    with pytest.raises(BudgetError, match=r"people of 'people', not of 'others'.*--budget-data people"):
+        prepare(TrainConfig(other, "dpsgd", PLAN, **given))
+    prepare(TrainConfig(other, "dpsgd", PLAN, **given, budget_data="people"))
 
 
 def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(finished):

@@ -4,6 +4,8 @@ before."""
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 import signal
 import threading
@@ -207,8 +209,50 @@ def test_another_plan_or_another_ledger_is_refused(tmp_path):
     with pytest.raises(SettingError, match="settings of that run"):
         checkpoints.restore(other)
     forgetful = make_trainer(policy=equidp.DPSGDF(1.0))
-    with pytest.raises(BudgetError, match="the ledger has 0"):
+    with pytest.raises(BudgetError, match=r"the checkpoint is of run \w+, and the ledger of run \w+"):
         checkpoints.restore(forgetful)
+
+
+def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
+    """Its ledger counts as many steps, of another model."""
+    (tmp_path / "other").mkdir()
+    for folder in (tmp_path, tmp_path / "other"):
+        trainer, checkpoints = trainer_in(folder, At(13, stop))
+        with pytest.raises(equidp.TrainingStopped):
+            trainer.fit()
+        trainer.ledger.close()
+    resumed, _ = trainer_in(tmp_path)
+    before = {name: value.clone() for name, value in resumed.model.state_dict().items()}
+    with pytest.raises(BudgetError, match=r"the checkpoint is of run .* does not count what this model cost"):
+        checkpoints.restore(resumed)
+    torch.testing.assert_close(resumed.model.state_dict(), before)
+
+
+def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
+    kept = {}
+
+    def keep():
+        kept.update({name: (tmp_path / name).read_bytes() for name in ("ledger", "ledger.seal")})
+
+    trainer, checkpoints = trainer_in(tmp_path, At(2, keep))
+    trainer.fit()
+    trainer.ledger.close()
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    resumed, _ = trainer_in(tmp_path)
+    with pytest.raises(BudgetError, match="was saved after 40 steps, and the ledger has"):
+        checkpoints.restore(resumed)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
+    trainer, checkpoints = trainer_in(tmp_path)
+    trainer.fit()
+    content = io.BytesIO()
+    torch.save({"format": 1, "steps": 40}, content)
+    digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
+    (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
+    with pytest.raises(CheckpointError, match="has format 1, and this version of equidp reads format 2"):
+        checkpoints.restore(trainer)
 
 
 def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):

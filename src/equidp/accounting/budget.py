@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_left
-from collections import Counter
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 from equidp._validate import check_number
+from equidp.accounting.charged import ChargedLedger
+from equidp.accounting.limit import Limit, lacking
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
@@ -31,11 +31,15 @@ class PrivacyBudget:
         epsilon, delta: the most that all runs together may spend. A file remembers them: leave them out for a
             file that exists; they cannot be changed.
         accountant: a name from `ACCOUNTANTS`.
+        data: a name for the people that it is for. Left out: it takes the name of the first dataset with one
+            (`GroupedDataset.source`) that is trained on, and refuses datasets of other names. Given: it is
+            remembered, and the names of datasets are not asked; say so where one people has several names.
         run: a name for what this process does; for readers of the file.
 
     Raises:
         SettingError: a number outside its range, an unknown accountant, or a new budget without epsilon or
-        delta. BudgetError: the file has another budget, is damaged, in use, or cannot be written.
+        delta. BudgetError: the file has another budget, is damaged, in use, of an older version, or cannot be
+        written.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> budget = PrivacyBudget(epsilon=3.0, delta=1e-5, accountant="rdp")
@@ -51,6 +55,7 @@ class PrivacyBudget:
         epsilon: float | None = None,
         delta: float | None = None,
         accountant: str | None = None,
+        data: str | None = None,
         run: str = "training",
     ) -> None:
         if epsilon is not None:
@@ -66,14 +71,16 @@ class PrivacyBudget:
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
                 "and --budget-delta)."
             )
-        self.path = path
+        self.path, self.data, self._vouched = path, data or "", data is not None
         self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
         if path is not None:
             self._ledger = LedgerFile(path, run=run, facts={"budget": facts})
             facts = self._agreed(self._ledger.facts.get("budget"), known)
+            self._take_data(self._ledger.facts.get("data"), data)
         self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
+        self._limit = Limit(self.epsilon, self.delta, self.accountant)
 
     def _agreed(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts of the file; raises where an argument contradicts them."""
@@ -90,6 +97,45 @@ class PrivacyBudget:
                     f"{value}. A budget does not change: leave {name} out."
                 )
         return kept
+
+    def for_data(self, source: str) -> None:
+        """Takes the name of a dataset to be trained on; "": it has none.
+
+        Raises:
+            BudgetError: the budget is for other people, and was not opened with their name.
+        """
+        with self._lock:
+            if source and not self._vouched and self.data != source:
+                if self.data:
+                    raise self._other(source)
+                self._remember(source)
+
+    def _take_data(self, kept: str | None, given: str | None) -> None:
+        """The name of the people in the file, or the given one where it has none yet."""
+        self.data = kept or ""
+        if given and not kept:
+            self._remember(given)
+        elif given and given != kept:
+            self.close()
+            raise self._other(given)
+
+    def _remember(self, data: str) -> None:
+        self.data = data
+        if isinstance(self._ledger, LedgerFile):
+            self._ledger.add_facts({"data": data})
+
+    def _other(self, data: str) -> BudgetError:
+        which = "this budget" if self.path is None else f"the budget {os.fspath(self.path)!r}"
+        return BudgetError(
+            f"{which} is for the people of {self.data!r}, not of {data!r}. Other people have a budget of "
+            "their own: name another file. If they are the same people under another name, say so: "
+            f"PrivacyBudget(data={self.data!r}), or --budget-data {self.data}."
+        )
+
+    @property
+    def id(self) -> str:
+        """Random name of the budget; copies of its file have the same."""
+        return self._ledger.run_id
 
     @property
     def entries(self) -> Entries:
@@ -110,41 +156,43 @@ class PrivacyBudget:
 
     def fits(self, event: StepEvent, steps: int) -> bool:
         """Whether so many more steps fit, next to the steps set aside for running trainers."""
-        return self._fits(event, steps, self.accountant)
+        return self._fits(((event, steps),) if steps else ())
 
     def steps_that_fit(self, event: StepEvent, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
-            if self.fits(event, steps):
-                return steps
-            # Renyi accounting is cheap and hardly ever below PLD: begin with what fits by it.
-            low, high = self._surely_fit(event, steps), steps
-            while not self.fits(event, low):
-                low, high = low - 1, low
-            step = 1 + low // 16
-            while low + step < high and self.fits(event, low + step):
-                low, step = low + step, 2 * step
-            return self._last(event, low, min(high, low + step), self.accountant)
+            return self._limit.most(self._promised(), event, steps)
 
     def check(self, event: StepEvent, steps: int) -> None:
         """Raises a BudgetError that says what is left if so many more steps do not fit."""
         if self.fits(event, steps):
             return
+        fitting = self._limit.surely(self._promised(), event, steps)
         raise BudgetError(
             f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
             f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
-            f"{self._surely_fit(event, steps):,} of its steps would fit. Plan for a smaller epsilon or fewer "
+            f"{fitting:,} of its steps would fit. Plan for a smaller epsilon or fewer "
             "steps; nothing was spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
-        """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`."""
+        """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`.
+
+        What `own` holds and the budget does not is charged at once.
+
+        Raises:
+            BudgetError: that does not fit; nothing is charged.
+        """
+        self.catch_up(own)
         return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
         """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
-        copied._ledger = MemoryLedger(self.entries)
+        copied.data, copied._vouched, copied._ledger = self.data, self._vouched, MemoryLedger()
+        for session, spent in self._ledger.by_session.items():
+            for event, steps in spent.items():
+                copied._ledger.count(event, steps, session)
         return copied
 
     def close(self) -> None:
@@ -171,55 +219,60 @@ class PrivacyBudget:
             "process (n_jobs=1)."
         )
 
-    def _fits(self, event: StepEvent, steps: int, accountant: str) -> bool:
-        if not steps:
-            return True
+    def _promised(self) -> Entries:
+        """What is spent, and set aside for running trainers."""
         with self._lock:
-            planned = [plan for plan in self._planned.values() if plan[1]]
-            total = _together(*self.entries, *planned, (event, steps))
-        return epsilon_of(total, self.delta, accountant) <= float(self.epsilon)
+            return (*self.entries, *self._planned.values())
 
-    def _last(self, event: StepEvent, low: int, high: int, accountant: str) -> int:
-        """Returns the largest number of steps in [low, high) that fits; `low` must fit."""
-        candidates = range(low + 1, high)
-        return low + bisect_left(candidates, True, key=lambda steps: not self._fits(event, steps, accountant))
+    def _fits(self, more: Entries) -> bool:
+        return not more or self._limit.holds((*self._promised(), *more))
 
-    def _surely_fit(self, event: StepEvent, steps: int) -> int:
-        """Returns, quickly, a number of steps that fit: the most by Renyi accounting."""
-        return self._last(event, 0, steps + 1, "rdp" if self.accountant == "pld" else self.accountant)
+    def catch_up(self, own: Ledger) -> None:
+        """Charges steps that a run's own ledger counts and the budget does not, session by session.
 
-    def catch_up(self, spent: Entries) -> None:
-        """Charges steps that a run's own ledger counts and the budget, an old copy of it restored, does not.
+        The budget lacks steps where it was brought back from a copy, or where they were taken without it.
 
         Raises:
-            BudgetError: it does not fit.
+            BudgetError: they do not fit; nothing is charged.
         """
-        known, counted = (Counter(dict(_together(*entries))) for entries in (self.entries, spent))
-        for event, steps in (counted - known).items():
-            run = self.ledger(MemoryLedger())
-            run.expect(event, steps)
-            for _ in range(steps):
-                run.spend(event)
-            run.settle()
+        with self._lock:
+            missing = lacking(self._ledger.by_session, own.by_session)
+            more = tuple((event, steps) for event, steps, _ in missing)
+            if not self._fits(more):
+                raise BudgetError(
+                    f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
+                    f"{self._limit.spent(more):.4g} at delta {self.delta:g}, that the "
+                    f"budget was not charged, and they do not fit into it: {self.left_in_words()} They are "
+                    "spent all the same. Give the budget that the run began with, or one that holds them."
+                )
+            self._check_process()
+            for event, steps, session in missing:
+                self._ledger.expect(event, steps, session)
+                for _ in range(steps):
+                    self._ledger.spend(event, session)
+                self._ledger.settle()
 
-    def _plan(self, run: Ledger, event: StepEvent, steps: int) -> None:
+    def set_aside(self, run: Ledger, event: StepEvent, steps: int) -> None:
         """Sets steps aside for a run that begins, so that no other run is promised them."""
         self._check_process()
         with self._lock:
             self._planned.pop(run, None)
+            self.catch_up(run)
             self.check(event, steps)
             self._planned[run] = (event, steps)
-            self._ledger.expect(event, steps)
+            self._ledger.expect(event, steps, run.session)
 
-    def _charge(self, run: Ledger, event: StepEvent) -> None:
+    def charge(self, run: Ledger, event: StepEvent) -> None:
+        """Pays for one more step of a run."""
         self._check_process()
         with self._lock:
             planned, steps = self._planned.get(run, (None, 0))
             if planned == event and steps:
                 self._planned[run] = (event, steps - 1)
             else:
+                self.catch_up(run)
                 self.check(event, 1)
-            self._ledger.spend(event)
+            self._ledger.spend(event, run.session)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -228,38 +281,11 @@ class PrivacyBudget:
                 "one process (n_jobs=1)."
             )
 
-    def _settle(self, run: Ledger) -> None:
+    def give_back(self, run: Ledger) -> None:
+        """Ends a run: what was set aside and not spent is free again."""
         with self._lock:
             self._planned.pop(run, None)
             self._ledger.settle()
-
-
-@final
-class ChargedLedger(Ledger):
-    """A run's ledger whose steps are charged to a budget first.
-
-    Guarantee: the budget counts every step that this ledger counts; a step that does not fit counts in
-    neither.
-    """
-
-    def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:
-        self._own, self._budget = own, budget
-
-    def spend(self, event: StepEvent) -> None:
-        self._budget._charge(self, event)
-        self._own.spend(event)
-
-    def expect(self, event: StepEvent, steps: int) -> None:
-        self._budget._plan(self, event, steps)
-        self._own.expect(event, steps)
-
-    def settle(self) -> None:
-        self._budget._settle(self)
-        self._own.settle()
-
-    @property
-    def entries(self) -> Entries:
-        return self._own.entries
 
 
 def _has_a_line(path: str | os.PathLike[str]) -> bool:
@@ -268,11 +294,3 @@ def _has_a_line(path: str | os.PathLike[str]) -> bool:
         return False
     with Path(path).open("rb") as file:
         return file.readline().endswith(b"\n")
-
-
-def _together(*entries: tuple[StepEvent, int]) -> Entries:
-    """Merges equal events, so that equal totals have one cache entry."""
-    counts: dict[StepEvent, int] = {}
-    for event, steps in entries:
-        counts[event] = counts.get(event, 0) + steps
-    return tuple(counts.items())

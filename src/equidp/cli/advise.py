@@ -82,7 +82,7 @@ def advise_command(
         cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
         if 0 < wanted.epsilon <= cost:
             raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
-        with _ledger(budget) as ledger:
+        with _ledger(budget, train.source) as ledger:
             profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
     size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
     advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
@@ -93,14 +93,19 @@ def advise_command(
 
 
 @contextmanager
-def _ledger(budget: options.BudgetOptions) -> Iterator[Ledger]:
+def _ledger(budget: options.BudgetOptions, source: str) -> Iterator[Ledger]:
     """Where the cost of advice is written: to a budget where there is one."""
     if budget.budget is None:
         yield MemoryLedger()
         return
     with PrivacyBudget(
-        budget.budget, epsilon=budget.budget_epsilon, delta=budget.budget_delta, run="advise"
+        budget.budget,
+        epsilon=budget.budget_epsilon,
+        delta=budget.budget_delta,
+        data=budget.budget_data,
+        run="advise",
     ) as account:
+        account.for_data(source)
         ledger = account.ledger(MemoryLedger())
         yield ledger
         ledger.settle()

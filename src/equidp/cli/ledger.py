@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
+from equidp.kernel.ledger import run_of
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted_steps
 from equidp.runs.layout import read_config
@@ -65,7 +66,9 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
 def _session(blocks: list[Spent]) -> list[str]:
     """What one process spent."""
     steps = sum(block.steps for block in blocks)
-    lines = [f"{blocks[0].run or 'recovered'}, from {blocks[0].time} to {blocks[-1].time}: {steps:,} steps."]
+    runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
+    begun, ended = blocks[0].time, blocks[-1].time
+    lines = [f"{blocks[0].run or 'recovered'}, from {begun} to {ended}: {steps:,} steps of run {runs}."]
     for event in dict.fromkeys(block.event for block in blocks):
         count = sum(block.steps for block in blocks if block.event == event)
         noise = event.statistics_noise

@@ -104,6 +104,8 @@ class BudgetOptions:
     """Epsilon of a new budget."""
     budget_delta: float | None = None
     """Delta of a new budget."""
+    budget_data: str | None = None
+    """Name of the people that the budget is for, where the data goes by another name."""
 
 
 @Parameter(name="*", group=Group("Privacy of individuals", sort_key=5))

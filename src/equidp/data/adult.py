@@ -77,6 +77,7 @@ _XU = Preparation(
     target=("income", ">50K"),
     female=("sex", "Female"),
     class_names=("<=50K", ">50K"),
+    source="adult",
 )
 _ESIPOVA = replace(_XU, categories={**_CODES, "race": ("White",), "sex": ("Female",)}, standardised=True)
 

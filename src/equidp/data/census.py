@@ -34,6 +34,7 @@ class Preparation:
         target: a column, and its code for class 1.
         female: a column, and its code for group 1.
         class_names: of classes 0 and 1.
+        source: a name for the people, whatever is made of their rows.
         standardised: scale numbers to mean 0 and deviation 1; otherwise to [0, 1].
     """
 
@@ -42,6 +43,7 @@ class Preparation:
     target: tuple[str, str]
     female: tuple[str, str]
     class_names: tuple[str, str]
+    source: str
     standardised: bool = False
 
     def split(self, table: pd.DataFrame, seed: int, test_share: float) -> DataSplit:
@@ -62,6 +64,7 @@ class Preparation:
             torch.from_numpy(groups),
             group_names=SEXES,
             class_names=self.class_names,
+            source=self.source,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
         scale = "means and deviations" if self.standardised else "ranges"

@@ -25,6 +25,8 @@ class GroupedDataset:
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
+        source: a name for the people that the examples are of, such as "adult", whatever was made of their
+            rows; a `PrivacyBudget` holds to it. "": not known.
 
     Raises:
         DataError: shapes, types or values other than these, or names that are not distinct.
@@ -40,6 +42,7 @@ class GroupedDataset:
     groups: Tensor
     group_names: tuple[str, ...]
     class_names: tuple[str, ...]
+    source: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.inputs)

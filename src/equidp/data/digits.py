@@ -38,7 +38,7 @@ class Digits:
         train, test = train_test_split(
             np.arange(len(labels)), test_size=self.test_share, stratify=bunch.target, random_state=seed
         )
-        whole = grouped_by_digit(images, labels)
+        whole = grouped_by_digit(images, labels, "digits")
         train = torch.from_numpy(train)
         eights = train[labels[train] == RARE]
         kept = eights[: round(self.keep * len(eights))]
@@ -50,6 +50,6 @@ class Digits:
         return DataSplit(whole.subset(train), whole.subset(torch.from_numpy(test)), (note,))
 
 
-def grouped_by_digit(images: Tensor, labels: Tensor) -> GroupedDataset:
+def grouped_by_digit(images: Tensor, labels: Tensor, source: str) -> GroupedDataset:
     """Returns images whose classes are the groups too."""
-    return GroupedDataset(images, labels, labels.clone(), group_names=_NAMES, class_names=_NAMES)
+    return GroupedDataset(images, labels, labels.clone(), _NAMES, _NAMES, source)

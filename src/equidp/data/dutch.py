@@ -54,6 +54,7 @@ _XU = Preparation(
     target=("occupation", "2_1"),
     female=("sex", "2"),
     class_names=("low", "high"),
+    source="dutch",
 )
 _ESIPOVA = replace(
     _XU,

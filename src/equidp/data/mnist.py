@@ -68,7 +68,7 @@ class MNIST:
         """Returns the public split, with eights chosen by the seed."""
         train, test = (
             grouped_by_digit(
-                self._pixels(_idx(_FILES[f"{part} images"])), _idx(_FILES[f"{part} labels"]).long()
+                self._pixels(_idx(_FILES[f"{part} images"])), _idx(_FILES[f"{part} labels"]).long(), "mnist"
             )
             for part in ("train", "test")
         )

@@ -100,7 +100,7 @@ class TableSource:
         bounds = {name: (low, high) for name, low, high in self.bounds}
         encoder = TableEncoder.fitted(features, train, bounds, self.missing)
         labels = torch.from_numpy(targets), torch.from_numpy(groups)
-        whole = GroupedDataset(encoder.encode(features), *labels, group_names, class_names)
+        whole = GroupedDataset(encoder.encode(features), *labels, group_names, class_names, self.name)
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
         return DataSplit(trained, tested, encoder.notes()), encoder
 

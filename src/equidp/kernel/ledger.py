@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -34,11 +36,30 @@ class StepEvent:
             check_number("[0, inf)", ", or None", statistics_noise=self.statistics_noise)
 
 
+def new_session(run: str = "") -> str:
+    """A random name for a stretch of a run, which begins with the run's own: "run.stretch".
+
+    >>> session = new_session()
+    >>> run_of(session) == run_of(new_session(run_of(session)))
+    True
+    """
+    return f"{run or os.urandom(8).hex()}.{os.urandom(4).hex()}"
+
+
+def run_of(session: str) -> str:
+    """The random name of the run that a session belongs to."""
+    return session.partition(".")[0]
+
+
 class Ledger(ABC):
     """Counts private steps. The step calls `spend` before it looks at its sample.
 
-    Guarantee: once `spend` has returned, `entries` counts the step, whatever happens later. If `spend`
-    raises, draw no noise; the step may still be counted.
+    Guarantee: once `spend` has returned, `entries` and `by_session` count the step, whatever happens later.
+    If `spend` raises, draw no noise; the step may still be counted.
+
+    A session is what one process spends on one run. Copies of a run that go on apart share the sessions from
+    before, and no later ones, so two ledgers are compared session by session: the truth of each is at most
+    what either says.
     """
 
     @abstractmethod
@@ -59,6 +80,21 @@ class Ledger(ABC):
         """(event, number of steps) pairs in the order they were spent."""
 
     @property
+    @abstractmethod
+    def session(self) -> str:
+        """Random name of the session whose steps it records."""
+
+    @property
+    @abstractmethod
+    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+        """Session -> event -> steps; together as many as `entries`."""
+
+    @property
+    def run_id(self) -> str:
+        """Random name of the run, made with the ledger; the same in all its sessions."""
+        return run_of(self.session)
+
+    @property
     def steps(self) -> int:
         """Number of steps of all kinds."""
         return sum(count for _, count in self.entries)
@@ -76,19 +112,27 @@ class MemoryLedger(Ledger):
     """
 
     def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = ()) -> None:
-        self._entries = list(entries)
+        self._session = new_session()
+        self._entries: list[tuple[StepEvent, int]] = []
+        self._by_session: dict[str, dict[StepEvent, int]] = {}
+        for event, steps in entries:
+            self.count(event, steps)
 
-    def spend(self, event: StepEvent) -> None:
-        self.count(event, 1)
+    def spend(self, event: StepEvent, session: str = "") -> None:
+        """Records one more step; of another session, as in a budget, where one is named."""
+        self.count(event, 1, session)
 
-    def count(self, event: StepEvent, steps: int) -> None:
+    def count(self, event: StepEvent, steps: int, session: str = "") -> None:
         """Records `steps` >= 0 steps of one kind at once."""
+        if not steps:
+            return
+        counts = self._by_session.setdefault(session or self._session, {})
+        counts[event] = counts.get(event, 0) + steps
         if self._entries and self._entries[-1][0] == event:
             steps += self._entries.pop()[1]
-        if steps:
-            self._entries.append((event, steps))
+        self._entries.append((event, steps))
 
-    def expect(self, event: StepEvent, steps: int) -> None:
+    def expect(self, event: StepEvent, steps: int, session: str = "") -> None:
         """Does nothing."""
 
     def settle(self) -> None:
@@ -97,3 +141,11 @@ class MemoryLedger(Ledger):
     @property
     def entries(self) -> tuple[tuple[StepEvent, int], ...]:
         return tuple(self._entries)
+
+    @property
+    def session(self) -> str:
+        return self._session
+
+    @property
+    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+        return self._by_session

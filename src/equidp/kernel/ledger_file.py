@@ -20,7 +20,7 @@ from typing import Any, final
 
 from equidp.errors import BudgetError
 from equidp.kernel.append_only import AppendOnlyFile
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent, new_session
 from equidp.kernel.ledger_format import (
     FORMAT,
     HEADER,
@@ -30,7 +30,7 @@ from equidp.kernel.ledger_format import (
     parsed,
     seal_path,
 )
-from equidp.kernel.pay_ahead import PayAhead
+from equidp.kernel.pay_ahead import Kind, PayAhead
 
 
 @final
@@ -45,7 +45,8 @@ class LedgerFile(Ledger):
     | killed inside a block | the whole block counts |
     | killed while a line was written | it never paid for noise; counted as a block as long as the last |
     | killed before the first line was complete | a new ledger |
-    | a line edited, removed, or moved; seal missing | BudgetError when opened |
+    | a line edited, removed, or moved; seal missing; a format of an older equidp | BudgetError when opened |
+    | steps of two sessions in turn, as in a budget | each line pays for one session |
     | steps of a kind that was not announced by `expect` | paid for one by one |
 
     Args:
@@ -83,24 +84,25 @@ class LedgerFile(Ledger):
             self._file.close()
             raise
 
-    def spend(self, event: StepEvent) -> None:
-        """Records one more step; returns once that is on disk."""
+    def spend(self, event: StepEvent, session: str = "") -> None:
+        """Records one more step, of this process or of the session named; returns once that is on disk."""
         with self._threads:
             self._file.check_process()
-            if not self._ahead.covers(event):
-                self._pay_ahead(event)
-            self._ahead.take(event)
-            self._spent.spend(event)
+            kind = (event, session or self._session)
+            if not self._ahead.covers(kind):
+                self._pay_ahead(kind)
+            self._ahead.take(kind)
+            self._spent.spend(*kind)
 
-    def expect(self, event: StepEvent, steps: int) -> None:
+    def expect(self, event: StepEvent, steps: int, session: str = "") -> None:
         """Allows blocks of this kind to reach `steps` steps ahead."""
         with self._threads:
-            self._ahead.expect(event, steps)
+            self._ahead.expect((event, session or self._session), steps)
 
     def settle(self) -> None:
         """Writes how many steps of the last block were not spent; no more of its kind are expected."""
         with self._threads:
-            if self._ahead.event is not None:
+            if self._ahead.kind is not None:
                 self._append({"unspent": self._ahead.end(forget=True)})
 
     @property
@@ -108,9 +110,23 @@ class LedgerFile(Ledger):
         return self._spent.entries
 
     @property
+    def session(self) -> str:
+        return self._session
+
+    @property
+    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+        return self._spent.by_session
+
+    @property
     def check(self) -> str:
         """Checksum of the last line: a name for all that the ledger says."""
         return self._check
+
+    def add_facts(self, facts: Mapping[str, Any]) -> None:
+        """Adds plain values to those that the file began with; later ones replace earlier ones."""
+        with self._threads:
+            self._append({"facts": dict(facts)})
+            self.facts |= facts
 
     def close(self) -> None:
         """Settles and lets other processes have the file."""
@@ -130,17 +146,17 @@ class LedgerFile(Ledger):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pay_ahead(self, event: StepEvent) -> None:
-        previous = self._ahead.event
+    def _pay_ahead(self, kind: Kind) -> None:
+        previous = self._ahead.kind
         if self._ahead.left:
             # Ended first: nothing is spent from a block whose rest may have been given back, written or not.
             self._append({"unspent": self._ahead.end()})
         if not self._announced:
             self._append({"run": self.run, "time": _now()})
             self._announced = True
-        steps = self._ahead.size(event, time.monotonic(), previous)
-        self._append({"spend": asdict(event), "steps": steps, "time": _now()})
-        self._ahead.begin(event, steps, time.monotonic())
+        steps = self._ahead.size(kind, time.monotonic(), previous)
+        self._append(_paid(kind, steps))
+        self._ahead.begin(kind, steps, time.monotonic())
 
     def _append(self, record: Mapping[str, Any]) -> None:
         line, check = chained_line(self._check, record)
@@ -159,17 +175,21 @@ class LedgerFile(Ledger):
         check_seal(self.path, read, seal.read_text(errors="replace") if seal.exists() else "")
         self._lines, self._check = len(read.checks), read.checks[-1] if read.checks else ""
         self._file.keep(len(content) - len(read.torn), len(content))
+        self._session = new_session(read.facts.get("id", ""))
+        self.facts = {**facts, "id": self.run_id} if not read.checks else read.facts
         if not read.checks:
-            self._append({"equidp_ledger": FORMAT, "time": _now(), **facts})
+            self._append({"equidp_ledger": FORMAT, "id": self.run_id, "time": _now(), **facts})
         self._write_seal(sync=True)
-        self.facts = read.facts if read.checks else dict(facts)
         for block in read.blocks:
-            self._spent.count(block.event, block.steps)
+            self._spent.count(block.event, block.steps, block.session)
         if read.torn and read.blocks:
-            last = max(read.blocks[-1].steps, 1)
-            event = read.blocks[-1].event
-            self._append({"spend": asdict(event), "steps": last, "time": _now(), "torn": True})
-            self._spent.count(event, last)
+            last, steps = read.blocks[-1], max(read.blocks[-1].steps, 1)
+            self._append({**_paid((last.event, last.session), steps), "torn": True})
+            self._spent.count(last.event, steps, last.session)
+
+
+def _paid(kind: Kind, steps: int) -> dict[str, Any]:
+    return {"spend": asdict(kind[0]), "steps": steps, "for": kind[1], "time": _now()}
 
 
 def _read(path: Path) -> tuple[bytes, LedgerContent]:

@@ -1,9 +1,10 @@
 """The text of a ledger: lines of JSON, each with a checksum chained to the line before, and a seal beside the
 file.
 
-The first line says what the file is. Then `run` begins what one process wrote, `spend` pays for a block of
-equal steps, and `unspent` says how many steps of the block before were not spent. The seal holds the number
-of lines and the last checksum, so that lines missing at the end are noticed.
+The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
+pays for a block of equal steps of the session that it names, `unspent` says how many steps of the block
+before were not spent, and `facts` adds to those of the first line. The seal holds the number of lines and the
+last checksum, so that lines missing at the end are noticed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import StepEvent
 
-FORMAT = 1
-HEADER = b'{"equidp_ledger":1,"time":"'
+FORMAT = 2
+HEADER = b'{"equidp_ledger":2,"id":"'
 _CHECK = 32  # hex digits of a checksum
 
 
@@ -31,6 +32,7 @@ class Spent:
     Attributes:
         process: number of the process that wrote it, from 1 on.
         run: the name that process gave.
+        session: random name of the session that it paid for: "run.stretch", see `Ledger.session`.
         event: one step.
         steps: number that counts as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
@@ -39,6 +41,7 @@ class Spent:
 
     process: int
     run: str
+    session: str
     event: StepEvent
     steps: int
     settled: bool
@@ -50,7 +53,7 @@ class LedgerContent:
     """The content of a ledger file.
 
     Attributes:
-        facts: plain values it was made with, such as a budget.
+        facts: plain values it was made with: its random `id`, and perhaps a budget.
         blocks: in the order they were written.
         checks: checksum of each line.
         torn: bytes after the last whole line.
@@ -136,6 +139,13 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
         checks.append(check)
         records.append(json.loads(text))
     try:
+        if records and (found := records[0]["equidp_ledger"]) != FORMAT:
+            raise BudgetError(
+                f"{os.fspath(path)!r} is a ledger of format {found}; this version reads format {FORMAT}, "
+                "which names the run that each step was paid for. Go on with the version that wrote it. Or, "
+                "for a budget, make a new file for what the old one has left: epsilons add up, and so do "
+                "deltas."
+            )
         facts, blocks = _told(records)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BudgetError(
@@ -147,13 +157,13 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
 def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spent, ...]]:
     if not records:
         return {}, ()
-    if records[0]["equidp_ledger"] != FORMAT:
-        raise ValueError(f"format {records[0]['equidp_ledger']}")
     facts = {name: value for name, value in records[0].items() if name not in ("equidp_ledger", "time")}
     blocks: list[Spent] = []
     process, run, first = 0, "", 0
     for record in records[1:]:
-        if "run" in record:
+        if "facts" in record:
+            facts |= record["facts"]
+        elif "run" in record:
             process, run, first = process + 1, record["run"], len(blocks)
         elif "unspent" in record:
             last = blocks.pop()
@@ -165,5 +175,6 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
             if len(blocks) > first and "torn" not in record:
                 blocks[-1] = replace(blocks[-1], settled=True)
             event = StepEvent(**record["spend"])
-            blocks.append(Spent(process, run, event, record["steps"], False, record["time"]))
+            session, steps, time = str(record["for"]), record["steps"], record["time"]
+            blocks.append(Spent(process, run, session, event, steps, False, time))
     return facts, tuple(blocks)

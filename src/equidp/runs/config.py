@@ -33,6 +33,7 @@ class TrainConfig:
         seed: of the split and the initial weights. Samples and noise come from the operating system.
         accountant: a name from `ACCOUNTANTS`.
         budget: ledger file of a `PrivacyBudget`; budget_epsilon and budget_delta make a new one.
+        budget_data: see `PrivacyBudget`'s data.
         beyond_budget: see `Trainer`.
         checkpoint_seconds: see `Checkpoints`.
         release_epsilon: account for each training example, its norm taken once an epoch, and release each
@@ -55,6 +56,7 @@ class TrainConfig:
     budget: str | None = None
     budget_epsilon: float | None = None
     budget_delta: float | None = None
+    budget_data: str | None = None
     beyond_budget: str = "refuse"
     checkpoint_seconds: float = 30.0
     release_epsilon: float | None = None
@@ -64,8 +66,11 @@ class TrainConfig:
         for name, known in {"accountant": ACCOUNTANTS, "beyond_budget": BEYOND_BUDGET}.items():
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
-        if self.budget is None and (self.budget_epsilon is not None or self.budget_delta is not None):
-            raise SettingError("budget_epsilon and budget_delta are of a budget's file; give budget too.")
+        of_budget = (self.budget_epsilon, self.budget_delta, self.budget_data)
+        if self.budget is None and of_budget != (None, None, None):
+            raise SettingError(
+                "budget_epsilon, budget_delta and budget_data are of a budget's file; give budget too."
+            )
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")

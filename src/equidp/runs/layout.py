@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,74 @@ from equidp.training.plan import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
+LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
+
+MAY_LEAVE, IF_KNOWN, STAYS = "May leave the house", "May leave if what it tells may be known", "Stays"
+"""Whether a file of a run's folder may be given to others."""
+
+FILES = {
+    PAGE: (MAY_LEAVE, "the model card."),
+    CARD: (MAY_LEAVE, "the same card as text."),
+    MODEL: (MAY_LEAVE, "the trained weights."),
+    RELEASED: (MAY_LEAVE, "individual privacy of each group, released with noise and paid for."),
+    MANIFEST: (
+        MAY_LEAVE,
+        "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
+        "confirms no guess of a row.",
+    ),
+    NOTICE: (MAY_LEAVE, "this list, the same for every run."),
+    CHECKPOINTS: (
+        IF_KNOWN,
+        "the last two states of the run. They follow from releases alone; how many steps lie between them "
+        "follows from how long steps took, as for the ledger.",
+    ),
+    LEDGER: (
+        IF_KNOWN,
+        "what was spent. How many steps a line pays for, and when, follows from how long steps took, and so "
+        "from the sizes of samples, which are private: the guarantee does not cover timing. For an auditor, "
+        "not for everyone; the card has what recomputes epsilon.",
+    ),
+    SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
+    ENCODER: (
+        IF_KNOWN,
+        "categories, means and deviations of the training rows, which the guarantee does not cover. Whoever "
+        "predicts for new rows needs it.",
+    ),
+    RECORD: (IF_KNOWN, "exact figures of the test examples by epoch and group."),
+    CONFIG: (
+        STAYS,
+        "all settings, with paths of this machine, and a fingerprint of the data: it confirms a guess of one "
+        "row to someone who knows the others.",
+    ),
+}
+"""Each file of a run's folder -> whether it may leave, and what it is."""
+
+COPIES = (
+    "A run that was stopped can be resumed once. If its folder was copied and both are resumed, they give "
+    "two models, and each card states the price of one: someone who gets both learns what both "
+    "epsilons allow. A budget (--budget) is charged for both."
+)
+"""What follows where a run goes on twice."""
+
+
+def notice() -> str:
+    """What of a run's folder may leave the house, for the folder itself."""
+    lines = ["What of this folder may leave the house. The folder as a whole stays.", ""]
+    for heading in (MAY_LEAVE, IF_KNOWN, STAYS):
+        files = [f"{name}: {what}" for name, (kind, what) in FILES.items() if kind == heading]
+        texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in files]
+        lines += [f"{heading}:", "", *texts, ""]
+    return "\n".join([*lines, textwrap.fill(COPIES, 88), ""])
+
+
+def new_salt() -> str:
+    """128 random bits for a file whose checksum must not confirm guesses of its content."""
+    return os.urandom(16).hex()
+
+
+def salted(content: dict[str, Any]) -> str:
+    """JSON with a random salt, which readers pass over."""
+    return json.dumps({**content, "salt": new_salt()}, indent=2)
 
 
 def manifest(place: Path) -> str:

@@ -79,7 +79,9 @@ def prepare(config: TrainConfig) -> Prepared:
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
     """The configuration's budget, from its file or in memory."""
     run = f"train {config.method} on {config.source().name}"
-    return PrivacyBudget(path, epsilon=config.budget_epsilon, delta=config.budget_delta, run=run)
+    return PrivacyBudget(
+        path, epsilon=config.budget_epsilon, delta=config.budget_delta, data=config.budget_data, run=run
+    )
 
 
 def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:

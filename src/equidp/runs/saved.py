@@ -139,7 +139,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"{layout.MODEL} or {layout.ENCODER} in {os.fspath(place)!r} is not as equidp wrote it "
             f"({type(error).__name__}); bring it back."
         ) from error
-    ledger = read_ledger(place / "ledger")
+    ledger = read_ledger(place / layout.LEDGER)
     _check_card(place, weights_digest(model), ledger.checks[-1])
     layout.check_files(place)
     loss = nn.CrossEntropyLoss(reduction="none")

@@ -1,15 +1,4 @@
-"""A run's folder: everything that `equidp train` keeps.
-
-config.json             what was asked for, and facts that follow; among them a sensitive digest of the data
-preprocessing.json      how a table's columns become inputs
-ledger, ledger.seal     what was spent
-checkpoint-*.pt         the last two states
-record.parquet          figures of the test set by epoch and group
-model.pt                the trained weights
-released.json           the individual privacy that was released, if asked for
-card.html, card.md      the model card
-files.sha256            checksums of these files but ledger and checkpoints, which have their own
-"""
+"""A run's folder: everything that `equidp train` keeps; `layout.FILES` lists it."""
 
 from __future__ import annotations
 
@@ -32,7 +21,6 @@ from equidp.errors import BudgetError, DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.predict import diverged
 from equidp.individual import IndividualAccountant
-from equidp.kernel.events import Entries
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
@@ -61,6 +49,10 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
     """
     target = Path(folder)
     check_new(target)
+    facts = prepared.facts
+    if prepared.config.budget is not None:
+        with open_budget(prepared.config, prepared.config.budget) as budget:
+            facts["budget_id"] = budget.id
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         draft.mkdir(parents=True)
@@ -69,11 +61,14 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
         content = {
             "config": prepared.config.to_dict(),
             "plan": prepared.plan.to_dict(),
-            "facts": prepared.facts,
+            "facts": facts,
         }
-        write_whole(draft / layout.CONFIG, json.dumps(content, indent=2).encode())
+        write_whole(draft / layout.NOTICE, layout.notice().encode())
+        write_whole(draft / layout.CONFIG, layout.salted(content).encode())
         if prepared.encoder is not None:
-            write_whole(draft / layout.ENCODER, prepared.encoder.to_json().encode())
+            write_whole(
+                draft / layout.ENCODER, layout.salted(json.loads(prepared.encoder.to_json())).encode()
+            )
         os.replace(draft, target)  # replaces an empty folder
         sync_folder(target.parent)
     except OSError as error:
@@ -126,15 +121,14 @@ def train(
     layout.check_same(split, config, facts, place)
     name = f"train {config.method} on {facts['name']}"
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / "ledger", run=name))
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=name))
         for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
             stale.unlink(missing_ok=True)
         budget = None
         if config.budget is not None:
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
-            _check_charged(config.budget, ledger.entries, place)
+            _check_budget(config.budget, facts["budget_id"], place)
             budget = stack.enter_context(open_budget(config, config.budget))
-            budget.catch_up(ledger.entries)
         checkpoints = Checkpoints(
             place,
             seconds=config.checkpoint_seconds,
@@ -143,7 +137,9 @@ def train(
         )
         release = config.release_event(plan.delta)
         resumed = any(event != release for event, _ in ledger.entries)
-        record = _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else RunRecord()
+        record = (
+            _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
+        )
         # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
         accountants = [] if release is None else [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
@@ -167,21 +163,25 @@ def train(
     return run, evaluation
 
 
-def _check_charged(budget: str, spent: Entries, place: Path) -> None:
-    """Raises if the budget lacks what the run spent: it is not the budget that the run began with."""
-    known = {event for event, _ in read_ledger(budget).entries} if spent and os.path.exists(budget) else set()
-    if not {event for event, _ in spent} <= known:
+def _check_budget(budget: str, began_with: str, place: Path) -> None:
+    """Raises unless the file is the budget that the run began with, or a copy of it."""
+    if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
         raise BudgetError(
-            f"the budget {budget!r} holds nothing of what the run in {os.fspath(place)!r} was charged; bring "
-            "back the file that it began with."
+            f"{budget!r} is not the budget that the run in {os.fspath(place)!r} began with; bring back that "
+            "file. An older copy of it will do: it is charged what the run spent since."
         )
+
+
+def _new_record() -> RunRecord:
+    """An empty record whose checksum, once it is full of exact figures, confirms no guess of them."""
+    return RunRecord({"salt": layout.new_salt()})
 
 
 def _record_so_far(place: Path, steps: int) -> RunRecord:
     """The record up to a checkpoint; later steps are taken again."""
     path = place / layout.RECORD
     if not path.exists():
-        return RunRecord()
+        return _new_record()
     record = RunRecord.load(path)
     rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
     return RunRecord(record.settings, rows)

@@ -1,7 +1,8 @@
 """Checkpoints: a run that was stopped continues from the last one.
 
-A checkpoint holds the model, the optimizer, the scheduler, the policy's state and the number of steps spent,
-but no state of randomness: a resumed run draws fresh noise, and steps spent since stay spent.
+A checkpoint holds the model, the optimizer, the scheduler, the policy's state, the run's random id and the
+number of steps spent, but no state of randomness: a resumed run draws fresh noise, and steps spent since stay
+spent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
 from equidp.training.trainer import Callback, Trainer
 
+_FORMAT = 2
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
 
@@ -113,13 +115,19 @@ class Checkpoints(Callback):
         Raises:
             CheckpointError: there is none, or it is damaged; says whether the one before is intact.
             SettingError: the trainer has another plan.
-            BudgetError: the ledger has fewer steps than the checkpoint.
+            BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
         """
         state = self._load(previous)
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
                 f"{asdict(trainer.event)}; make the trainer with the settings of that run."
+            )
+        if state["run"] != trainer.ledger.run_id:
+            raise BudgetError(
+                f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
+                "does not count what this model cost. Give the ledger that the run began with, or the "
+                "checkpoints of this run's own folder."
             )
         lost: int = trainer.steps_done - state["steps"]
         if lost < 0:
@@ -225,7 +233,8 @@ def _digest(content: bytes) -> str:
 
 def _packed(trainer: Trainer, *, check: bool) -> bytes:
     state = {
-        "format": 1,
+        "format": _FORMAT,
+        "run": trainer.ledger.run_id,
         "steps": trainer.steps_done,
         "event": asdict(trainer.event),
         "model": trainer.model.state_dict(),
@@ -258,4 +267,9 @@ def _unpacked(path: Path) -> dict[str, Any] | None:
     if _digest(content) != path.stem.rsplit("-", 1)[1]:
         return None
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if state["format"] != _FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {os.fspath(path)!r} has format {state['format']}, and this version of equidp "
+            f"reads format {_FORMAT}, which names the run; go on with the version that wrote it."
+        )
     return state

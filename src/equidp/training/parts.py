@@ -100,6 +100,11 @@ def loader(
     return partial(loaded_batches, train, num_groups=num_groups, workers=workers)
 
 
+def source_of(train: object) -> str:
+    """Whose examples these are, by name; "" where the dataset does not say."""
+    return train.source if isinstance(train, GroupedDataset) else ""
+
+
 def class_names(train: object) -> tuple[str, ...]:
     """Names of the classes, where the dataset knows them."""
     return train.class_names if isinstance(train, GroupedDataset) else ()

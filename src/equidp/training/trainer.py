@@ -72,7 +72,7 @@ class Trainer:
         workers: processes that load a dataset that is not in memory.
         physical_batch_size: the most examples in the engine at a time; bounds memory.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
-        budget: what all runs on this data together may spend.
+        budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
 
     Raises:
@@ -138,8 +138,9 @@ class Trainer:
         done = sum(count for event, count in ledger.entries if event == self.event)
         steps = self.planned_steps
         if budget is not None:
-            steps = parts.steps_within(budget, self.event, steps, done, beyond_budget)
+            budget.for_data(parts.source_of(train))
             ledger = budget.ledger(ledger)
+            steps = parts.steps_within(budget, self.event, steps, done, beyond_budget)
         self.ledger, self.steps, self.expected_batch_size = ledger, steps, float(batch_size)
         also_spent = tuple(entry for entry in ledger.entries if entry[0] != self.event)
         self.epsilon_so_far = EpsilonMeter(self.event, steps, delta, accountant, also_spent)

@@ -1,0 +1,57 @@
+"""A run's ledger beside a budget that pays for each step first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, final
+
+from equidp.kernel.ledger import Ledger, StepEvent
+
+
+class Account(Protocol):
+    """What pays for the steps of runs, such as a `PrivacyBudget`."""
+
+    def charge(self, run: Ledger, event: StepEvent) -> None:
+        """Pays for one more step of a run, or raises a BudgetError."""
+
+    def set_aside(self, run: Ledger, event: StepEvent, steps: int) -> None:
+        """Promises steps to a run that begins, or raises a BudgetError."""
+
+    def give_back(self, run: Ledger) -> None:
+        """Ends a run: what was set aside and not spent is free again."""
+
+
+@final
+class ChargedLedger(Ledger):
+    """A run's ledger whose steps are charged to a budget first.
+
+    Guarantee: the budget counts every step that this ledger counts, session by session; a step that does not
+    fit counts in neither. A kill in between leaves the budget with more steps, never with fewer.
+    """
+
+    def __init__(self, own: Ledger, budget: Account) -> None:
+        self._own, self._budget = own, budget
+
+    def spend(self, event: StepEvent) -> None:
+        self._budget.charge(self, event)
+        self._own.spend(event)
+
+    def expect(self, event: StepEvent, steps: int) -> None:
+        self._budget.set_aside(self, event, steps)
+        self._own.expect(event, steps)
+
+    def settle(self) -> None:
+        self._budget.give_back(self)
+        self._own.settle()
+
+    @property
+    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+        return self._own.entries
+
+    @property
+    def session(self) -> str:
+        return self._own.session
+
+    @property
+    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+        return self._own.by_session
