@@ -181,7 +181,7 @@ def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
     """What a run spent since the copy was made is charged, although a run like it hides that in the total."""
     path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
     first, second = MemoryLedger(((event, 3),)), MemoryLedger(((event, 3),))
-    with equidp.PrivacyBudget(path, epsilon=4.0, delta=1e-5) as budget:
+    with equidp.PrivacyBudget(path, epsilon=4.0, delta=1e-5, accountant="rdp") as budget:
         budget.catch_up(first)
         budget.catch_up(first)
         assert budget.entries == ((event, 3),)
@@ -210,7 +210,7 @@ def test_two_copies_of_a_run_are_both_charged_whatever_copy_of_the_budget_is_the
                 run.spend(event)
             return budget.entries[0][1]
 
-    equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5).close()
+    equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5, accountant="rdp").close()
     spend("run", 5)
     kept = {name: (tmp_path / name).read_bytes() for name in ("b.ledger", "b.ledger.seal")}
     for name in ("run", "run.seal"):
@@ -228,7 +228,7 @@ def test_a_kill_between_the_lines_of_budget_and_run_counts_too_much_and_never_to
     path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
     for kills in range(1, 4):
         own = equidp.LedgerFile(tmp_path / "run")
-        budget = equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5)
+        budget = equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5, accountant="rdp")
         run = budget.ledger(own)
         run.spend(event)
         own.abandon()  # killed: the run's own line is not written any more
@@ -248,20 +248,22 @@ def test_a_trainer_whose_ledger_holds_steps_charges_them_to_its_budget(tmp_path,
     for _ in range(18):
         trainer.step(next(batches))
     ledger.settle()
-    budget = equidp.PrivacyBudget(tmp_path / "b.ledger" if on_disk else None, epsilon=9.0, delta=1e-5)
+    budget = equidp.PrivacyBudget(
+        tmp_path / "b.ledger" if on_disk else None, epsilon=9.0, delta=1e-5, accountant="rdp"
+    )
     again = make_trainer(ledger=ledger, budget=budget, model=trainer.model, optimizer=trainer.optimizer)
     assert budget.entries == ((again.event, 18),)
     for batch in again.batches():
         again.step(batch)
-    assert budget.spent() == again.run().epsilon()
-    small = equidp.PrivacyBudget(epsilon=0.9 * budget.spent(), delta=1e-5)
+    assert budget.spent() == again.run().epsilon(accountant="rdp")
+    small = equidp.PrivacyBudget(epsilon=0.9 * budget.spent(), delta=1e-5, accountant="rdp")
     with pytest.raises(BudgetError, match=r"20 steps, epsilon .* was not charged"):
         make_trainer(ledger=ledger, budget=small)
     assert small.entries == ()
 
 
 def test_steps_that_a_ledger_took_beside_its_budget_are_charged_before_the_next():
-    ledger, budget = MemoryLedger(), equidp.PrivacyBudget(epsilon=9.0, delta=1e-5)
+    ledger, budget = MemoryLedger(), equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
     trainer = make_trainer(ledger=ledger, budget=budget)
     for _ in range(5):
         ledger.spend(trainer.event)  # behind the budget's back
@@ -273,7 +275,7 @@ def test_a_budget_for_other_people_is_refused(tmp_path):
     """It takes the name of the first data with one, unless it was given a name: then the caller vouches."""
     named = lambda source: dataclasses.replace(toy(), source=source)  # noqa: E731
     path = tmp_path / "b.ledger"
-    with equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5) as budget:
+    with equidp.PrivacyBudget(path, epsilon=9.0, delta=1e-5, accountant="rdp") as budget:
         make_trainer(budget=budget)
         make_trainer(budget=budget, train=named("adult"))
         make_trainer(budget=budget, train=named("adult").subset(torch.arange(100)))
@@ -286,7 +288,7 @@ def test_a_budget_for_other_people_is_refused(tmp_path):
         make_trainer(budget=budget, train=named("adult as others call it"))
     with pytest.raises(BudgetError, match="not of 'dutch'"):
         equidp.PrivacyBudget(path, data="dutch")
-    in_memory = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5)
+    in_memory = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
     make_trainer(budget=in_memory, train=named("adult"))
     with pytest.raises(BudgetError, match="this budget is for the people of 'adult'"):
         make_trainer(budget=in_memory, train=named("dutch"))

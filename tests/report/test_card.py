@@ -13,13 +13,16 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 import equidp
-from equidp.errors import SettingError
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
 from equidp.training.run import RunFacts
+from equidp.training.start import mark_fresh
 from support.toy import make_trainer, toy
 
 
@@ -207,6 +210,43 @@ def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     equidp.write_card(run, tmp_path / "others.md", test=data.subset(torch.arange(1, len(data))))
     gap = re.compile(r"Equalized odds difference: .* points")
     assert gap.search(card)[0] == gap.search((tmp_path / "others.md").read_text())[0]
+
+
+@pytest.mark.parametrize("name", ["card.html", "card.md"])
+def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
+    """One private step after 500 without noise on the same data: epsilon of that step alone says nothing."""
+
+    def card(trainer):
+        run = trainer.fit()
+        equidp.write_card(run, tmp_path / name)
+        return " ".join(unescape((tmp_path / name).read_text()).split()), run
+
+    data, plain = toy(), {"policy": equidp.SGD(), "noise_multiplier": None}
+    text, run = card(make_trainer(data))
+    assert "initial weights" in text
+    assert "given; they must not come from this data unless that was paid for and is added" in text
+    assert "Warning" not in text
+    with pytest.warns(PrivacyWarning):
+        text, second = card(make_trainer(data, model=run.model))
+    both = epsilon((*run.entries, *second.entries), 1e-5)
+    said = float(re.search(r"On this same data, all steps together give epsilon ([\d.]+)\.", text)[1])
+    assert both <= said <= both + 0.001
+    with pytest.warns(PrivacyWarning):
+        text, _ = card(
+            make_trainer(toy(), model=make_trainer(data, **plain).fit().model, steps=1, epochs=None)
+        )
+    assert "For people who are in the data of both, that was without privacy, and no guarantee holds" in text
+    assert "| of another run; see the warning above" in text or "<td>of another run; see" in text
+    model = nn.Linear(5, 2)
+    mark_fresh(model)
+    assert "fresh: they hold nothing of the data" in card(make_trainer(data, model=model))[0]
+    raw = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(raw.parameters(), lr=0.1, momentum=0.9)
+    raw(data.inputs).sum().backward()
+    optimizer.step()
+    with pytest.warns(PrivacyWarning, match="the optimizer comes with state"):
+        text, _ = card(make_trainer(data, model=raw, optimizer=optimizer))
+    assert "If raw gradients of this data are in it, the guarantee does not hold" in text
 
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])

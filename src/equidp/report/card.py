@@ -19,6 +19,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.report.format import counted_steps, number, points
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
+from equidp.training.start import FRESH, Start
 
 _FEWEST = 5  # test examples that the figures of a card are computed from
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
@@ -150,6 +151,7 @@ def guarantee_in_words(run: Run) -> list[str]:
         f"about {delta:g}.",
         "This holds for every example of every group.",
     ]
+    sentences += _start_in_guarantee(run)
     examples = run.facts.num_examples
     if examples is not None and delta >= 1 / examples:
         sentences.append(
@@ -157,6 +159,33 @@ def guarantee_in_words(run: Run) -> list[str]:
             "one whole example would count as private too."
         )
     return sentences
+
+
+def _start_in_guarantee(run: Run) -> list[str]:
+    """What the guarantee leaves out where weights or optimizer were trained before."""
+    start = run.facts.start
+    if start.optimizer_state:
+        return [
+            "Warning: the optimizer came with state of earlier steps, such as momentum. If raw gradients of "
+            "this data are in it, the guarantee does not hold."
+        ]
+    if not start.earlier:
+        return []
+    total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
+    before = "Warning: the weights were trained before by another run, which this epsilon does not count. "
+    whom = "On this same data" if start.same_data else "For people who are in the data of both"
+    if math.isinf(total):
+        return [f"{before}{whom}, that was without privacy, and no guarantee holds."]
+    return [f"{before}{whom}, all steps together give epsilon {math.ceil(1000 * total) / 1000:g}."]
+
+
+def _start(start: Start) -> str:
+    """Where the initial weights came from, for the table of parameters."""
+    if start.earlier:
+        return "of another run; see the warning above"
+    if start.weights == FRESH:
+        return "fresh: they hold nothing of the data"
+    return "given; they must not come from this data unless that was paid for and is added"
 
 
 def _settings(facts: RunFacts) -> dict[str, Any]:
@@ -198,6 +227,7 @@ def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, st
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", f"{run.delta:g}"),
         ("neighbouring datasets", "differ by one example, added or removed"),
+        ("initial weights", _start(run.facts.start)),
         ("sampling", "Poisson: each example joins each step's sample independently"),
     ]
     if math.isfinite(spent):

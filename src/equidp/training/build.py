@@ -14,6 +14,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Ledger
 from equidp.training.plan import ModelFactory, ResolvedPlan
+from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -29,11 +30,14 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
         seed: of the initial weights; None: torch's global generator as it stands.
     """
     if seed is None:
-        return factory(tuple(shape), outputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         model = factory(tuple(shape), outputs)
-        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = factory(tuple(shape), outputs)
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    mark_fresh(model)
+    return model
 
 
 def build(

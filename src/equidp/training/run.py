@@ -17,6 +17,7 @@ from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import Entries
+from equidp.training.start import Start, carry_over
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters.
         seeded: whether samples and noise come from a seed.
         groups, classes: their names.
+        start: where the initial weights came from.
     """
 
     method: str = ""
@@ -46,6 +48,7 @@ class RunFacts:
     seeded: bool = False
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    start: Start = field(default_factory=Start)
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,11 @@ def copied(model: nn.Module) -> nn.Module:
     )
     memo: dict[int, Any] = {id(value): value.detach().clone() for value in held if not value.is_leaf}
     try:
-        return copy.deepcopy(model, memo)
+        twin = copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(
             f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take "
             "it after the last, or use trainer.ledger and trainer.model."
         ) from error
+    carry_over(model, twin)
+    return twin

@@ -23,6 +23,7 @@ from equidp.kernel.policy import Policy, statistics_noise
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import checks, parts
 from equidp.training.run import Run, RunFacts, copied
+from equidp.training.start import Trace, start_of
 
 
 class Callback:
@@ -151,6 +152,8 @@ class Trainer:
         self.engine = parts.checked_engine(engine, model, self.loss, few, parts.class_names(train))
         checks.check_optimizer(optimizer, model)
         checks.check_scheduler(scheduler, optimizer, steps - done)
+        self._start = start_of(model, optimizer, train, ledger, private=policy.private)
+        self._trace = Trace(ledger.run_id, train)
         self._stopped: BaseException | None = None
         self._step = PrivateStep(
             self.engine,
@@ -215,6 +218,7 @@ class Trainer:
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
         self._loop.take(batch)
+        self._trace.note(self._step.parameters, self.ledger)
         if self.scheduler is not None:
             self.scheduler.step()
         for callback in self.callbacks:
@@ -290,5 +294,6 @@ class Trainer:
             seeded=isinstance(self.randomness, SeededRandomness),
             groups=self.train.group_names if isinstance(self.train, GroupedDataset) else (),
             classes=parts.class_names(self.train),
+            start=self._start,
         )
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)

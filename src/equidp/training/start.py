@@ -1,0 +1,129 @@
+"""Where the initial weights of a run came from, as far as this process can see.
+
+Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
+gradients, bring along what those steps learnt. A process sees the runs of its own Trainers, weights that
+`build_model` made, and the state of optimizers; it does not see what happened in files or other processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from equidp.errors import PrivacyWarning
+from equidp.kernel.ledger import Ledger, StepEvent
+
+FRESH, GIVEN = "fresh", "given"
+
+_fresh: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+_trained: Any = WeakTensorKeyDictionary()  # parameter -> tuple of traces
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where initial weights came from.
+
+    Attributes:
+        weights: "fresh" from `build_model`, "given" by the caller; "": not known.
+        earlier: what earlier runs of this process spent that trained some of them; none: no such run.
+        same_data: whether one of those runs was on the very same dataset.
+        optimizer_state: whether the optimizer came with state, such as momentum, of steps of no known run.
+    """
+
+    weights: str = ""
+    earlier: tuple[tuple[StepEvent, int], ...] = ()
+    same_data: bool = False
+    optimizer_state: bool = False
+
+
+class Trace:
+    """What a run leaves on the parameters that it trains: what it spent, and on which dataset."""
+
+    def __init__(self, run_id: str, train: object) -> None:
+        self.run_id, self.train = run_id, ref(train)
+        self.entries: tuple[tuple[StepEvent, int], ...] = ()
+
+    def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
+        """Remembers what was spent so far; the first time, on each trained parameter."""
+        begun, self.entries = bool(self.entries), tuple(ledger.entries)
+        if not begun:
+            with _lock:
+                for parameter in parameters:
+                    if parameter.requires_grad:
+                        _trained[parameter] = (*_trained.get(parameter, ()), self)
+
+
+def mark_fresh(model: nn.Module) -> None:
+    """Remembers that the weights of a model, as they are now, come from no data."""
+    _fresh[model] = _versions(model)
+
+
+def carry_over(model: nn.Module, copied: nn.Module) -> None:
+    """Remembers for a model's copy what is known of the model's parameters."""
+    with _lock:
+        for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
+            if ours in _trained:
+                _trained[theirs] = _trained[ours]
+
+
+def start_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, train: object, ledger: Ledger, *, private: bool
+) -> Start:
+    """What is known of the weights that a run begins with; warns where they, or the optimizer, were trained.
+
+    Args:
+        model, optimizer, train: of the run.
+        ledger: of the run; what it holds already is this run's, and no earlier one's.
+        private: whether the run is; a run without privacy is not warned about.
+    """
+    with _lock:
+        traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
+    others = [trace for trace in traces if trace.run_id != ledger.run_id]
+    start = Start(
+        FRESH if _fresh.get(model) == _versions(model) else GIVEN,
+        tuple(entry for trace in others for entry in trace.entries),
+        any(trace.train() is train for trace in others),
+        not others and not ledger.steps and _has_state(optimizer),
+    )
+    if private and start.earlier:
+        where = "the same data" if start.same_data else "data that may be of the same people"
+        steps = sum(count for _, count in start.earlier)
+        warnings.warn(
+            f"this model was trained before, in {steps:,} steps on {where}, and epsilon of this run does not "
+            "count them. The card says what all steps come to. For this run's epsilon alone, train a new "
+            "model.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    if private and start.optimizer_state:
+        warnings.warn(
+            "the optimizer comes with state of earlier steps, such as momentum. If raw gradients of this "
+            "data are in it, epsilon does not hold. Make a new optimizer.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    return start
+
+
+def _versions(model: nn.Module) -> tuple[int, ...]:
+    """How often each parameter was changed."""
+    return tuple(parameter._version for parameter in model.parameters())
+
+
+def _has_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether steps left anything in an optimizer. Adagrad has state from the start, of step 0."""
+    return any(
+        isinstance(value, torch.Tensor)
+        for state in optimizer.state.values()
+        if state.get("step", 1) != 0
+        for value in state.values()
+    )

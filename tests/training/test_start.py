@@ -1,0 +1,114 @@
+"""A run says where its initial weights came from, and warns where something trained them before."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.errors import PrivacyWarning
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
+from equidp.models import MODELS
+from equidp.training.build import build_model
+from support.toy import make_trainer, toy
+
+WITHOUT = {"policy": equidp.SGD(), "noise_multiplier": None}
+BEFORE = "this model was trained before"
+
+
+def start_of(trainer):
+    return trainer.run().facts.start
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        yield
+
+
+@pytest.mark.parametrize("first", [WITHOUT, {}])
+def test_a_second_run_on_one_model_warns_and_knows_what_the_first_spent(first):
+    data = toy()
+    before = make_trainer(data, **first).fit()
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on the same data"):
+        second = make_trainer(data, model=before.model)
+    start = start_of(second)
+    assert start.earlier == before.entries
+    assert start.same_data
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on data that may be of the same people"):
+        other = make_trainer(toy(seed=1), model=before.model)
+    assert not start_of(other).same_data
+
+
+def test_two_runs_before_add_up():
+    data, model = toy(), nn.Linear(5, 2)
+    spent = make_trainer(data, model=model).fit().entries
+    with pytest.warns(PrivacyWarning, match=BEFORE):
+        spent += make_trainer(data, model=model, noise_multiplier=2.0).fit().entries
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 40 steps"):
+        third = make_trainer(data, model=model)
+    earlier = start_of(third).earlier
+    assert epsilon(earlier, 1e-5) == pytest.approx(epsilon(spent, 1e-5))
+
+
+def test_a_new_head_on_a_trained_backbone_is_noticed():
+    backbone = nn.Sequential(nn.Linear(5, 4), nn.Tanh())
+    make_trainer(model=nn.Sequential(backbone, nn.Linear(4, 2)), **WITHOUT).fit()
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(False)
+    with pytest.warns(PrivacyWarning, match=BEFORE):
+        make_trainer(model=nn.Sequential(backbone, nn.Linear(4, 2)))
+
+
+def test_a_run_of_steps_in_the_callers_own_loop_counts_and_so_does_a_copy_from_before_its_end():
+    trainer = make_trainer()
+    trainer.step(next(trainer.batches()))
+    for model in (trainer.model, trainer.run().model):
+        with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 1 steps"):
+            make_trainer(model=model)
+
+
+def test_a_run_that_goes_on_with_its_own_ledger_is_no_second_run():
+    ledger = MemoryLedger()
+    first = make_trainer(ledger=ledger)
+    first.step(next(first.batches()))
+    again = make_trainer(ledger=ledger, model=first.model, optimizer=first.optimizer)
+    assert start_of(again).earlier == ()
+    assert not start_of(again).optimizer_state
+
+
+def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_is_not():
+    model, data = nn.Linear(5, 2), toy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    nn.functional.cross_entropy(model(data.inputs), data.targets).backward()
+    optimizer.step()
+    model.reset_parameters()
+    with pytest.warns(PrivacyWarning, match="the optimizer comes with state of earlier steps"):
+        trainer = make_trainer(data, model=model, optimizer=optimizer)
+    assert start_of(trainer).optimizer_state
+    for kind in (torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD):
+        fresh = nn.Linear(5, 2)
+        trainer = make_trainer(data, model=fresh, optimizer=kind(fresh.parameters(), lr=0.1))
+        assert not start_of(trainer).optimizer_state
+
+
+def test_weights_are_fresh_until_something_changes_them():
+    model = build_model(MODELS["logistic"], (5,), 2, 0)
+    assert start_of(make_trainer(model=model)).weights == "fresh"
+    assert start_of(make_trainer(model=copy.deepcopy(model))).weights == "given"
+    with torch.no_grad():
+        next(iter(model.parameters())).add_(1.0)
+    assert start_of(make_trainer(model=model)).weights == "given"
+    assert start_of(make_trainer()).weights == "given"
+
+
+def test_a_run_without_privacy_is_not_warned_about():
+    model = nn.Linear(5, 2)
+    make_trainer(model=model).fit()
+    make_trainer(model=model, **WITHOUT)
