@@ -9,6 +9,7 @@ from typing import Any
 
 _HOMES = {
     "accounting.budget": "PrivacyBudget",
+    "audit": "Audit GroupBound audit_step",
     "comparison.compare": "compare",
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 GROUND = ("errors", "_validate", "_files", "_provenance", "models")
 FOLDERS = (
     *("kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual"),
-    *("diagnostics", "advice", "estimator", "comparison", "report", "runs", "cli"),
+    *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs", "cli"),
 )
 TOP = ("__init__", "__main__")
 TRUSTED = "kernel"

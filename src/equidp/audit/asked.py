@@ -1,0 +1,90 @@
+"""What both kinds of audit are asked for, resolved and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from equidp._validate import check_number
+from equidp.accounting import calibrate_noise
+from equidp.data.dataset import GroupedDataset
+from equidp.engines import MeasuringEngine, check_engine, check_model, make_engine
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.intervals import check_level
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
+from equidp.kernel.policy import Policy, check_settings
+from equidp.training.build import build_model
+from equidp.training.parts import spread
+from equidp.training.plan import Plan, ResolvedPlan
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) now and then."""
+
+LOSS: LossFunction = nn.CrossEntropyLoss(reduction="none")
+
+
+def resolved(
+    plan: Plan, method: str | Policy, train: GroupedDataset, examples: int, epsilon: float | None
+) -> ResolvedPlan:
+    """The plan for a method by name, or for a policy of the user's own.
+
+    Args:
+        plan: how to train.
+        method: a name from `METHODS`, or a policy.
+        train: the data.
+        examples: n that the sample rate follows from, public.
+        epsilon: target; None: the plan's noise multiplier.
+
+    Raises:
+        SettingError, DataError, PolicyError: nothing can be audited.
+    """
+    if not isinstance(train, GroupedDataset) or not len(train):
+        raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
+    if epsilon is not None:
+        check_number("(0, inf)", epsilon=epsilon)
+    if isinstance(method, str):
+        found = plan.resolve(method, examples)
+    else:
+        check_settings(method)
+        found = replace(plan.resolve("dpsgd", examples), method=type(method).__name__, policy=method)
+    if not (found.policy.private and found.noise_multiplier):
+        raise SettingError(f"{found.method} without noise claims no epsilon; there is nothing to audit.")
+    if epsilon is None:
+        return found
+    noise = calibrate_noise(
+        epsilon, found.delta, found.sample_rate, found.steps, found.policy.statistics_ratio
+    )
+    return replace(found, noise_multiplier=noise)
+
+
+def subject(
+    plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int
+) -> tuple[nn.Module, MeasuringEngine]:
+    """A model with the seed's initial weights, in training mode, and its engine, tried on the data.
+
+    Raises:
+        ModelError, SettingError: as Trainer says.
+    """
+    model = build_model(plan.factory, train.inputs.shape[1:], train.num_classes, seed)
+    model.train()
+    few = spread(len(train))
+    inputs, targets = train.inputs[few], train.targets[few]
+    check_model(model, LOSS, inputs, targets, train.class_names)
+    measuring = make_engine(engine, model, LOSS)
+    check_engine(measuring, model, LOSS, inputs, targets)
+    return model, measuring
+
+
+def check_audit(level: float, seed: int) -> None:
+    """Refuses a level outside (0, 1) and a seed that is none."""
+    check_level(level)
+    if not (isinstance(seed, int) and 0 <= seed < 2**32):
+        raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
+
+
+def randomness(secure: bool, seed: int, *part: int) -> Randomness:
+    """The operating system's, or a stream of its own for each seed and part."""
+    return SystemRandomness() if secure else SeededRandomness(seed, *part)

@@ -1,0 +1,245 @@
+"""What guesses prove: lower bounds on epsilon at a level of confidence, from counts of right and wrong ones.
+
+| bound | needs | assumes |
+| --- | --- | --- |
+| `epsilon_from_rates` | runs with and without one canary | nothing: holds for any mechanism |
+| `noise_from_rates` | the same | the mechanism claimed, with more or less noise |
+| `epsilon_of_guesses` | one run with many canaries, each in with probability 1/2 | nothing |
+| `noise_of_guesses` | the same | the mechanism claimed, with more or less noise |
+
+A bound is above the true epsilon with probability at most 1 - level, provided that the rule that guesses (a
+threshold, a number of guesses) was fixed before the guesses that are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy import stats
+from scipy.special import betaincinv
+
+from equidp._validate import check_number, check_whole
+from equidp.audit.family import NoiseFamily
+from equidp.errors import SettingError
+
+_LARGEST = 100.0
+"""Epsilons beyond this are said to be infinite."""
+_PRECISION = 1e-4
+
+
+@final
+@dataclass(frozen=True)
+class Rates:
+    """How often a rule guessed "in" over runs with the canary and over runs without.
+
+    Attributes:
+        found, inside: runs with the canary that were guessed so, and all of them.
+        false, outside: runs without it that were guessed to have it, and all of them.
+
+    Raises:
+        SettingError: counts that cannot be.
+    """
+
+    found: int
+    inside: int
+    false: int
+    outside: int
+
+    def __post_init__(self) -> None:
+        check_whole(0, found=self.found, inside=self.inside, false=self.false, outside=self.outside)
+        if self.found > self.inside or self.false > self.outside:
+            raise SettingError(f"{self}: more guesses than runs.")
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Returns the least true-positive rate and the largest false-positive rate, both at once at `level`.
+
+        Clopper and Pearson (1934), with half of 1 - level for each.
+
+        >>> [round(limit, 4) for limit in Rates(50, 100, 0, 100).limits(0.95)]
+        [0.3983, 0.0362]
+        """
+        return (
+            lowest_rate(self.found, self.inside, (1 + level) / 2),
+            1 - lowest_rate(self.outside - self.false, self.outside, (1 + level) / 2),
+        )
+
+    def reversed(self) -> Rates:
+        """The same guesses, seen from "out": how often runs without the canary were guessed to be so."""
+        return Rates(self.outside - self.false, self.outside, self.inside - self.found, self.inside)
+
+
+def lowest_rate(successes: int, trials: int, level: float) -> float:
+    """Returns the least rate that explains so many successes, at a one-sided level (Clopper-Pearson)."""
+    return float(betaincinv(successes, trials - successes + 1, 1 - level)) if successes else 0.0
+
+
+def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float:
+    """Returns a lower bound on epsilon for any mechanism: ln((TPR - delta) / FPR), or the same of "out".
+
+    Args:
+        rates: of a rule that was fixed before.
+        delta: in [0, 1).
+        level: of confidence.
+
+    Returns:
+        >= 0, finite.
+
+    >>> round(epsilon_from_rates(Rates(900, 1000, 10, 1000), delta=1e-5), 3)
+    3.872
+    """
+    _check(delta, level)
+    bound = 0.0
+    for each in (rates, rates.reversed()):
+        found, false = each.limits(level)
+        if found > delta and false > 0:
+            bound = max(bound, math.log((found - delta) / false))
+    return bound
+
+
+def noise_from_rates(rates: Rates, family: NoiseFamily, delta: float, level: float = 0.95) -> float:
+    """Returns a lower bound on epsilon for the mechanism claimed, were its noise scaled.
+
+    The rates, at confidence `level`, lie above the trade-off curve of every member of the family with more
+    noise than the one whose epsilon is returned. For a Gaussian mechanism that is mu = z(TPR) - z(FPR) (Dong,
+    Roth and Su 2022, equation 6).
+
+    Returns:
+        >= 0; infinite where no member explains the rates.
+
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> family = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
+    >>> round(noise_from_rates(Rates(900, 1000, 10, 1000), family, delta=1e-5), 2)
+    18.61
+    """
+    _check(delta, level)
+    found, false = rates.limits(level)
+    return _least(family, delta, lambda scale: float(family.reach(scale, false)) >= found)
+
+
+def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, level: float = 0.95) -> float:
+    """Returns a lower bound on epsilon for any mechanism, from one run (Steinke, Nasr and Jagielski 2023).
+
+    Args:
+        canaries: m, each in with probability 1/2, independently.
+        right, guesses: guesses that were right, and all: r of them, fixed before; the rest abstained.
+        delta: in [0, 1).
+        level: of confidence.
+
+    Returns:
+        >= 0, finite: the largest epsilon whose p-value (`p_value`) is below 1 - level.
+
+    >>> round(epsilon_of_guesses(1000, 180, 200, delta=1e-5), 3)
+    1.796
+    """
+    _check(delta, level)
+    _check_guesses(canaries, right, guesses)
+
+    def possible(epsilon: float) -> bool:
+        return p_value(canaries, right, guesses, epsilon, delta) > 1 - level
+
+    if possible(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while not possible(high) and high < _LARGEST:
+        low, high = high, 2 * high
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if possible(middle) else (middle, high)
+    return low
+
+
+def p_value(canaries: int, right: int, guesses: int, epsilon: float, delta: float) -> float:
+    """Returns how likely `right` or more right guesses are at most, if (epsilon, delta) holds.
+
+    Steinke, Nasr and Jagielski (2023), Theorem 5.2 with the optimum of their Algorithm D.1: with W the
+    binomial of `guesses` and e^epsilon / (1 + e^epsilon), P(W >= v) + 2 m delta max_i P(v - i <= W < v) / i.
+
+    >>> round(p_value(100, 14, 20, epsilon=0.0, delta=0.0), 4)
+    0.0577
+    """
+    chance = 1 / (1 + math.exp(-epsilon))
+    enough = float(stats.binom.sf(right - 1, guesses, chance))
+    short = np.arange(1, right + 1)
+    nearly = stats.binom.sf(right - short - 1, guesses, chance) - enough
+    worst = float(np.max(nearly / short, initial=0.0))
+    return min(1.0, enough + 2 * canaries * delta * worst)
+
+
+def noise_of_guesses(
+    canaries: int, right: int, guesses: int, family: NoiseFamily, delta: float, level: float = 0.95
+) -> float:
+    """Returns a lower bound on epsilon for the mechanism claimed, were its noise scaled, from one run.
+
+    Mahloujifar, Melis and Chaudhuri (2024, arXiv 2410.22235), Algorithm 3 for canaries that are in or out.
+
+    Args:
+        canaries, right, guesses: as for `epsilon_of_guesses`.
+        family: the mechanism claimed.
+        delta: at which epsilon is reported.
+        level: of confidence.
+
+    Returns:
+        >= 0; infinite where no member of the family explains the guesses.
+
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> family = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
+    >>> round(noise_of_guesses(1000, 180, 200, family, delta=1e-5), 2)
+    2.9
+    """
+    _check(delta, level)
+    _check_guesses(canaries, right, guesses)
+
+    def possible(scale: float) -> bool:
+        return not _refuted(canaries, right, guesses, lambda rate: family.least(scale, rate), 1 - level)
+
+    return _least(family, delta, possible)
+
+
+def _refuted(canaries: int, right: int, guesses: int, least: Callable[[float], float], chance: float) -> bool:
+    """Whether so many right guesses have a probability below `chance` (the paper's recursion over r and
+    h)."""
+    reached, wrong = chance * right / canaries, chance * (guesses - right) / canaries
+    for count in range(right - 1, -1, -1):
+        before, wrong = wrong, max(wrong, least(reached))
+        if wrong == before:  # nothing changes from here on
+            break
+        reached = min(1.0, reached + count / (guesses - count) * (wrong - before))
+    return reached + wrong > guesses / canaries
+
+
+def _least(family: NoiseFamily, delta: float, possible: Callable[[float], bool]) -> float:
+    """The epsilon of the family's member with the most noise that is possible, to the family's
+    precision."""
+    low = high = 1.0  # of the noise's scale
+    while possible(high):
+        low, high = high, 2 * high
+        if high > 2**10:
+            return 0.0
+    if low == high:
+        while not possible(low := low / 2):
+            high = low
+            if low < family.smallest:
+                return math.inf
+    while high / low > 1 + family.precision:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if possible(middle) else (low, middle)
+    return family.epsilon(high, delta)
+
+
+def _check(delta: float, level: float) -> None:
+    check_number("[0, 1)", delta=delta)
+    check_number("(0, 1)", ", such as 0.95", level=level)
+
+
+def _check_guesses(canaries: int, right: int, guesses: int) -> None:
+    check_whole(1, canaries=canaries, guesses=guesses)
+    check_whole(0, right=right)
+    if not right <= guesses <= canaries:
+        raise SettingError(
+            f"{right} right of {guesses} guesses about {canaries} canaries; expected right <= guesses <= "
+            "canaries."
+        )

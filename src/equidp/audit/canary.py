@@ -1,0 +1,163 @@
+"""Canaries: made-up examples whose gradients are chosen, so that it shows whether they took part."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from equidp.data.dataset import GroupedDataset
+from equidp.engines.measured import MeasuredBatch, MeasuringEngine
+from equidp.engines.preserved import flat
+from equidp.kernel.bounding import step_weights
+from equidp.kernel.policy import Policy
+
+_NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
+_TIE = 1e-4
+
+
+@final
+class Directions:
+    """Unit vectors in the space of all trainable parameters, [m, parameters], of which few entries are kept.
+
+    Args:
+        places: which parameters each vector has entries at, [m, k].
+        values: those entries, [m, k]; each row of norm 1.
+
+    >>> two = Directions(torch.tensor([[0], [3]]), torch.tensor([[1.0], [-1.0]]))
+    >>> two.along(torch.tensor([5.0, 0.0, 0.0, 2.0]))
+    tensor([ 5., -2.], dtype=torch.float64)
+    """
+
+    def __init__(self, places: Tensor, values: Tensor) -> None:
+        self.places, self.values = places, values.double()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def single(cls, count: int, parameters: int, generator: np.random.Generator) -> Directions:
+        """One parameter each, no two the same, with a random sign: canaries that do not disturb each
+        other."""
+        chosen = generator.choice(parameters, count, replace=False)
+        signs = generator.choice([-1.0, 1.0], count)
+        return cls(torch.from_numpy(chosen).unsqueeze(1), torch.from_numpy(signs).unsqueeze(1))
+
+    @classmethod
+    def dense(cls, vector: Tensor) -> Directions:
+        """One direction that touches every parameter."""
+        return cls(torch.arange(len(vector)).unsqueeze(0), (vector / vector.norm()).unsqueeze(0))
+
+    def along(self, vector: Tensor) -> Tensor:
+        """Inner products of a vector [parameters] with each direction, [m], float64."""
+        return (vector[self.places.to(vector.device)].double().cpu() * self.values).sum(dim=1)
+
+    def add(self, vector: Tensor, which: Tensor, factors: Tensor) -> None:
+        """Adds factors[i] times direction which[i] to a vector [parameters], for each i."""
+        added = factors.double().cpu().unsqueeze(1) * self.values[which.cpu()]
+        places = self.places[which.cpu()].flatten().to(vector.device)
+        vector.index_add_(0, places, added.flatten().to(vector))
+
+
+@final
+class CanaryEngine:
+    """An engine that gives canaries a gradient of choice; other examples are the engine's own.
+
+    A canary is an example whose target is `first` + j: its gradient is that of canary j.
+
+    Args:
+        engine: measures the other examples.
+        parameters: the trainable ones, in the model's order.
+        directions: of the canaries' gradients, [m, parameters].
+        norms: of the canaries' gradients, [m].
+        first: the number of classes.
+
+    Attributes:
+        background: what the other examples of the last batch added, along each direction, [m], float64: an
+            adversary who knows all others can tell.
+    """
+
+    def __init__(
+        self,
+        engine: MeasuringEngine,
+        parameters: list[nn.Parameter],
+        directions: Directions,
+        norms: Tensor,
+        first: int,
+    ) -> None:
+        self.engine, self.parameters, self.first = engine, parameters, first
+        self.directions, self.norms = directions, norms
+        self.background = torch.zeros(len(directions), dtype=torch.float64)
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        """See `kernel.engine.Engine`."""
+        canary = targets >= self.first
+        which = targets[canary] - self.first
+        self.background = torch.zeros(len(self.directions), dtype=torch.float64)
+        others = None if bool(canary.all()) else self.engine(inputs[~canary], targets[~canary])
+        own = self.norms.to(inputs.device)[which]
+        norms = own if others is None else others.norms.new_zeros(len(targets))
+        if others is not None:
+            norms[~canary] = others.norms.detach()
+            norms[canary] = own.to(norms)
+        return MeasuredBatch(norms, partial(self._add, others, canary, which))
+
+    def _add(self, others: MeasuredBatch | None, canary: Tensor, which: Tensor, weights: Tensor) -> None:
+        if others is not None:
+            others.weighted_sum(weights[~canary])
+        total = flat([parameter.grad for parameter in self.parameters], self.parameters)
+        self.background = self.directions.along(total)
+        if len(which):
+            self.directions.add(total, which, weights[canary] * self.norms.to(weights.device)[which])
+            parts = total.split([parameter.numel() for parameter in self.parameters])
+            for parameter, part in zip(self.parameters, parts, strict=True):
+                parameter.grad = part.reshape(parameter.shape)
+
+
+def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
+    """The data and after it one canary for each of `groups`, [m]; canary j's target is classes + j."""
+    count = len(groups)
+    return GroupedDataset(
+        torch.cat([train.inputs, train.inputs[:1].expand(count, *train.inputs.shape[1:])]),
+        torch.cat([train.targets, train.num_classes + torch.arange(count)]),
+        torch.cat([train.groups, groups]),
+        train.group_names,
+        (*train.class_names, *(f"canary {number}" for number in range(count))),
+    )
+
+
+def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
+    """The norm for each group, [K], whose weighted gradient is as long as the policy lets it be.
+
+    The largest where several are: beyond every bound, where the policy drops nothing.
+    """
+    best = []
+    for group in range(num_groups):
+        groups = torch.full(_NORMS.shape, group, dtype=torch.int64)
+        lengths = step_weights(policy, state, _NORMS, groups) * _NORMS
+        best.append(_NORMS[lengths >= (1 - _TIE) * lengths.max()][-1])
+    return torch.stack(best)
+
+
+def log_likelihood_ratio(
+    seen: npt.NDArray[np.float64], share: npt.NDArray[np.float64], sigma: float, rate: float
+) -> npt.NDArray[np.float64]:
+    """How much likelier a release is with the canary than without it, as a logarithm.
+
+    Args:
+        seen: released gradients along the canary's, in units of the sensitivity, without the background.
+        share: of the sensitivity that the canary's weighted gradient has, same shape.
+        sigma: noise multiplier of the gradient.
+        rate: q, probability of the canary to be drawn.
+
+    >>> float(log_likelihood_ratio(np.array(1.0), np.array(1.0), sigma=1.0, rate=1.0))
+    0.5
+    """
+    exponent = (share * seen - share**2 / 2) / sigma**2
+    if rate == 1:
+        return np.asarray(exponent)
+    return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + exponent))

@@ -1,0 +1,95 @@
+"""What audits measured, kept on disk as it comes, so that a stop in the middle loses little."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from equidp._files import write_whole
+from equidp._provenance import versions
+from equidp.comparison.code_digest import object_digest, package_digest, without_words
+from equidp.comparison.grid import check_folder
+from equidp.data.dataset import GroupedDataset
+from equidp.kernel.policy import Policy
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+_MEASURING = ("asked.py", "canary.py", "repeated.py")
+"""Modules here that decide what is measured; how bounds follow from it may change without new runs."""
+
+
+@final
+class Kept:
+    """Named arrays in a folder whose name follows from all that they depend on; in memory without one.
+
+    Arrays are of private data: the folder must not be shared.
+
+    Args:
+        directory: where folders of audits lie; None: nothing is kept on disk.
+        facts: plain values that decide the results, beside equidp's code and versions.
+
+    Raises:
+        SettingError: the folder cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, facts: Mapping[str, Any]) -> None:
+        self.folder: Path | None = None
+        if directory is not None:
+            everything = [dict(facts), package_digest(), _own_code(), versions()]
+            name = hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:24]
+            self.folder = Path(directory) / f"audit-{name}"
+            check_folder(self.folder)
+
+    def get(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
+        """What was kept under a name; None where nothing was, or it is damaged."""
+        if self.folder is None:
+            return None
+        try:
+            with np.load(self.folder / f"{name}.npz") as kept:
+                return dict(kept)
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            return None
+
+    def put(self, name: str, arrays: Arrays) -> None:
+        """Keeps arrays under a name, whole or not at all."""
+        if self.folder is None:
+            return
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        write_whole(self.folder / f"{name}.npz", buffer.getvalue())
+
+    def rows(self, name: str, take: Callable[[], npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+        """The array kept under a name; `take` makes it where there is none, and it is kept."""
+        kept = self.get(name)
+        if kept is None:
+            kept = {"rows": take()}
+            self.put(name, kept)
+        return kept["rows"]
+
+
+def data_digest(train: GroupedDataset) -> str:
+    """A checksum of all examples."""
+    digest = hashlib.sha256(repr((train.group_names, train.class_names)).encode())
+    for tensor in (train.inputs, train.targets, train.groups):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def policy_facts(policy: Policy) -> dict[str, Any]:
+    """What a policy does: its settings and its code."""
+    return {"settings": {**vars(policy)}, "code": object_digest(type(policy))}
+
+
+def _own_code() -> str:
+    folder = Path(__file__).parent
+    sources = (without_words((folder / name).read_text(encoding="utf-8")) for name in _MEASURING)
+    return hashlib.sha256("".join(sources).encode()).hexdigest()

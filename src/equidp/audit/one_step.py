@@ -1,0 +1,194 @@
+"""audit_step(): a lower bound on the epsilon of one private step, or a few, from many runs of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from dp_accounting import get_sigma_gaussian
+from scipy.special import ndtri
+
+from equidp._validate import check_number, check_whole
+from equidp.accounting import calibrate_noise
+from equidp.audit.asked import Progress, check_audit, randomness, resolved, subject
+from equidp.audit.bounds import Rates, noise_from_rates
+from equidp.audit.family import NoiseFamily
+from equidp.audit.kept import Kept, data_digest, policy_facts
+from equidp.audit.repeated import RepeatedRuns, Repetition
+from equidp.audit.result import Audit, GroupBound
+from equidp.audit.rules import bounds, training_runs
+from equidp.comparison.code_digest import object_digest
+from equidp.data.dataset import ALL, GroupedDataset
+from equidp.errors import SettingError
+from equidp.kernel.epsilon import epsilon as claimed_epsilon
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.policy import Policy, statistics_noise
+from equidp.training.plan import Plan
+
+_BLOCK = 100
+_USEFUL = 0.1
+"""Least share of the claim that the bound must be expected to reach, if the claim is tight."""
+
+
+def audit_step(
+    train: GroupedDataset,
+    method: str | Policy = "dpsgd",
+    *,
+    plan: Plan | None = None,
+    epsilon: float = 4.0,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    runs: int = 2000,
+    level: float = 0.95,
+    engine: str = "ghost",
+    seed: int = 0,
+    secure: bool = True,
+    directory: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+) -> Audit:
+    """Takes one private step many times, with a canary and without, and bounds its epsilon from below.
+
+    An adversary who chose the canary's gradient, knows all other examples and sees what the optimizer and the
+    policy see, guesses whether it took part. Sampler, private step, policy, engine and noise are those of
+    training. Canaries are tried in each group. The model stays at its start.
+
+    Args:
+        train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
+        method: a name from `METHODS`, or a policy of your own.
+        plan: model, batch size, delta and settings of methods; default: `Plan()`.
+        epsilon: the claim; noise is calibrated so that a run has this epsilon.
+        sample_rate: q. At 1, every example takes part, and the audit sees most.
+        steps: of one run.
+        runs: with a canary in each group, and without one.
+        level: of confidence.
+        engine: name of the gradient engine.
+        seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
+        secure: draw samples and noise from the operating system.
+        directory: what was measured is kept here, and taken from here if data, settings and code are the
+            same, also with other numbers of runs; None: nothing is kept.
+        on_progress: called with (steps done, steps in all) now and then.
+
+    Returns:
+        Bounds by group, which hold for all groups together at `level`, and the largest of them for "all".
+
+    Raises:
+        SettingError: settings that cannot be, or too few runs to say anything; before the first run.
+        DataError, ModelError, PolicyError: as Trainer says.
+
+    Example:
+        >>> import torch, equidp
+        >>> data = equidp.GroupedDataset(torch.randn(40, 3), torch.arange(40) % 2, torch.arange(40) % 2,
+        ...                              ("a", "b"), ("no", "yes"))
+        >>> audit = equidp.audit_step(data, plan=equidp.Plan(batch_size=20), runs=100)
+        >>> 0 < audit.bound < audit.claimed
+        True
+    """
+    check_audit(level, seed)
+    check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
+    check_whole(1, steps=steps, runs=runs)
+    asked = resolved(Plan() if plan is None else plan, method, train, len(train), None)
+    examples = round(asked.batch_size / sample_rate)
+    if examples > len(train):
+        raise SettingError(
+            f"batch size {asked.batch_size} at sample rate {sample_rate:g} takes {examples} examples, and "
+            f"there are {len(train)}; choose a smaller batch size."
+        )
+    noise = _noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
+    event = StepEvent(float(sample_rate), noise, statistics_noise(asked.policy, noise))
+    family, delta = NoiseFamily([(event, steps)]), asked.delta
+    claimed = claimed_epsilon(family.entries, delta)
+    corrected = 1 - (1 - level) / train.num_groups
+    _check_runs(family, claimed, runs, delta, corrected)
+    generator = np.random.default_rng([seed, examples])
+    others = train.subset(torch.from_numpy(generator.choice(len(train), examples, replace=False)))
+    model, measuring = subject(asked, others, engine, seed)
+    repetition = Repetition(model, measuring, others, asked.policy, event, steps)
+    facts: dict[str, Any] = {
+        "method": asked.method,
+        "model": asked.model,
+        "batch_size": asked.batch_size,
+        "sample_rate": float(sample_rate),
+        "steps": steps,
+        "noise_multiplier": noise,
+        "engine": engine,
+        "seed": seed,
+        "secure": secure,
+    }
+    code = {"factory": object_digest(asked.factory), "policy": policy_facts(asked.policy)}
+    kept = Kept(directory, {**facts, **code, "data": data_digest(others)})
+    taken = _take(RepeatedRuns(repetition, generator), runs, kept, secure, seed, on_progress)
+    found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
+    rows = [GroupBound(name, 2 * runs, *bound) for name, bound in zip(train.group_names, found, strict=True)]
+    largest = (max(each[place] for each in found) for place in range(2))
+    rows.append(GroupBound(ALL, (1 + train.num_groups) * runs, *largest))
+    procedure = "one step" if steps == 1 else f"{steps} steps"
+    settings = {**facts, "runs": runs, "canaries": "gradient"}
+    return Audit(procedure, asked.method, claimed, delta, level, tuple(rows), settings)
+
+
+def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
+    """The noise multiplier of an epsilon; at once where all steps together are one Gaussian mechanism."""
+    check_number("(0, inf)", epsilon=epsilon)
+    if rate < 1:
+        return calibrate_noise(epsilon, delta, rate, steps, ratio)
+    joint = float(get_sigma_gaussian(epsilon, delta)) * math.sqrt(steps)
+    return joint if ratio is None else joint * math.hypot(1.0, 1 / ratio)
+
+
+def _take(
+    repeated: RepeatedRuns, runs: int, kept: Kept, secure: bool, seed: int, on_progress: Progress | None
+) -> Any:
+    """Takes all runs; returns a function from a group to the features with its canary and without."""
+    subject = repeated.repetition
+    sides = [None, *range(subject.others.num_groups)]
+    total, done = len(sides) * runs * subject.steps, 0
+
+    def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
+        with torch.random.fork_rng(devices=[]):
+            if not secure:  # what the model draws itself, such as dropout
+                torch.manual_seed(1_000_003 * side + block)
+            return repeated.features(size, sides[side], randomness(secure, seed, side, block))
+
+    rows = []
+    for side in range(len(sides)):
+        series = []
+        for block in range(-(-runs // _BLOCK)):
+            series.append(kept.rows(f"side-{side}-{block}", lambda: take(side, block, _BLOCK)))  # noqa: B023
+            done += min(_BLOCK, runs - block * _BLOCK) * subject.steps
+            if on_progress is not None:
+                on_progress(done, total)
+        rows.append(np.concatenate(series)[:runs])
+    return lambda group: (repeated.split(rows[1 + group]), repeated.split(rows[0], group))
+
+
+def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, level: float) -> None:
+    """Refuses so few runs that even a tight claim would get a bound below a tenth of it."""
+    if _expected(family, runs, delta, level) >= _USEFUL * claimed:
+        return
+    needed = runs
+    while _expected(family, needed, delta, level) < _USEFUL * claimed:
+        needed = needed + max(1, needed // 4)
+        if needed > 10**7:
+            raise SettingError(f"no number of runs says anything about epsilon {claimed:g} at this rate.")
+    raise SettingError(
+        f"{runs} runs are too few to say anything: a step that has all of epsilon {claimed:.3g} would get a "
+        f"lower bound below a tenth of it. Take at least {needed}."
+    )
+
+
+def _expected(family: NoiseFamily, runs: int, delta: float, level: float) -> float:
+    """The bound to expect where the claim is tight."""
+    counted = runs - training_runs(runs)
+    best, chosen = -np.inf, None
+    for rate in (0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001):
+        guessed = Rates(
+            round(counted * float(family.reach(1.0, rate))), counted, round(counted * rate), counted
+        )
+        found, false = guessed.limits(level)
+        if found > false and (mu := ndtri(found) - ndtri(false)) > best:
+            best, chosen = mu, guessed
+    return 0.0 if chosen is None else noise_from_rates(chosen, family, delta, level)

@@ -1,0 +1,202 @@
+"""A private run of a few steps, taken again and again from the same start, with a canary or without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio, with_canaries
+from equidp.audit.rules import Features
+from equidp.data.batches import batches
+from equidp.data.dataset import GroupedDataset
+from equidp.engines.measured import MeasuringEngine
+from equidp.engines.preserved import flat
+from equidp.kernel.bounding import step_weights
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.noise import Randomness
+from equidp.kernel.policy import Policy, copied
+from equidp.kernel.step import PrivateStep
+
+
+@final
+@dataclass(frozen=True)
+class Repetition:
+    """What is repeated.
+
+    Attributes:
+        model: stays as it is: the optimizer notes private gradients and takes no step.
+        engine: measures its examples.
+        others: all examples but the canary.
+        policy: the method.
+        event: of one step.
+        steps: of one run.
+    """
+
+    model: nn.Module
+    engine: MeasuringEngine
+    others: GroupedDataset
+    policy: Policy
+    event: StepEvent
+    steps: int
+
+    @property
+    def expected_batch_size(self) -> float:
+        """b = q n, where n counts all but the canary."""
+        return self.event.sample_rate * len(self.others)
+
+
+class _Known(NamedTuple):
+    """What an adversary knows of the other examples at the model's start, on the CPU."""
+
+    norms: Tensor
+    along: Tensor
+    directions: Directions
+
+
+@final
+class _Noted(torch.optim.Optimizer):
+    """Adds up the private gradients that reach it, along directions; the parameters stay as they are."""
+
+    def __init__(self, parameters: list[nn.Parameter], directions: Directions) -> None:
+        super().__init__(parameters, {})
+        self._parameters, self._directions = parameters, directions
+        self.total = 0.0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Notes `p.grad`."""
+        released = flat([parameter.grad for parameter in self._parameters], self._parameters)
+        self.total += float(self._directions.along(released)[0])
+
+    def taken(self) -> float:
+        """What was noted since the last time."""
+        total, self.total = self.total, 0.0
+        return total
+
+
+@final
+class RepeatedRuns:
+    """Takes the runs of a repetition, and returns what an adversary sees of each.
+
+    The canary's gradient points against the sum of the others', so that whatever shrinks theirs shows as well
+    as its own.
+
+    Args:
+        repetition: what is repeated.
+        generator: of the canary's direction, where the others' gradients vanish.
+    """
+
+    def __init__(self, repetition: Repetition, generator: np.random.Generator) -> None:
+        self.repetition = repetition
+        self._parameters = [each for each in repetition.model.parameters() if each.requires_grad]
+        self._state = self._step(repetition.engine, None).state
+        self.norms = best_norms(repetition.policy, self._state, repetition.others.num_groups)
+        self._known = self._know(generator)
+
+    def features(self, runs: int, group: int | None, randomness: Randomness) -> npt.NDArray[np.float64]:
+        """Takes runs; returns one row of figures each.
+
+        Args:
+            runs: how many.
+            group: of the canary; None: there is none, and the likelihood is worked out for each group.
+            randomness: of samples and noise.
+
+        Returns:
+            [runs, likelihoods + 1 + numbers of the state]: likelihoods (one, or one per group), spread,
+            state.
+        """
+        subject, others = self.repetition, self.repetition.others
+        judged = list(range(others.num_groups)) if group is None else [group]
+        data = others if group is None else with_canaries(others, torch.tensor([group]))
+        norms = self.norms[judged[:1]]
+        engine = CanaryEngine(
+            subject.engine, self._parameters, self._known.directions, norms, others.num_classes
+        )
+        step = self._step(engine, randomness)
+        noted = _Noted(self._parameters, self._known.directions)
+        loop = PrivateLoop(
+            step,
+            subject.model,
+            noted,
+            num_examples=len(data),
+            steps=runs * subject.steps,
+            load=lambda samples: batches(data, samples),
+        )
+        rows, seen, likelihood = [], [], np.zeros(len(judged))
+        sigma, rate = subject.event.noise_multiplier, subject.event.sample_rate
+        for batch in loop.batches():
+            loop.take(batch)
+            background, shares, sensitivity = self._expected(step.state, batch.indices, judged)
+            seen.append((noted.taken() * subject.expected_batch_size - background) / sensitivity)
+            likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, rate)
+            if len(seen) == subject.steps:
+                spread = max(seen) - min(seen)
+                rows.append(np.concatenate([likelihood, [spread], _numbers(step.state)]))
+                seen, likelihood = [], np.zeros(len(judged))
+                step.restore(self._state._asdict())
+        return np.stack(rows)
+
+    def split(self, rows: npt.NDArray[np.float64], place: int = 0) -> Features:
+        """Rows of `features` by meaning, with the likelihood at a place among those that there are."""
+        likelihoods = rows.shape[1] - 1 - len(_numbers(self._state))
+        return Features(rows[:, place], rows[:, likelihoods], rows[:, likelihoods + 1 :])
+
+    def _step(self, engine: Any, randomness: Any) -> PrivateStep:
+        subject = self.repetition
+        return PrivateStep(
+            engine,
+            subject.policy,
+            self._parameters,
+            event=subject.event,
+            expected_batch_size=subject.expected_batch_size,
+            num_groups=subject.others.num_groups,
+            ledger=MemoryLedger(),
+            randomness=randomness,
+        )
+
+    def _expected(
+        self, state: Any, sample: Tensor, judged: list[int]
+    ) -> tuple[float, npt.NDArray[np.float64], float]:
+        """Along the canary's direction: the others' sum as the policy would weigh them, the share of the
+        sensitivity that canaries have, and the sensitivity."""
+        subject, known = self.repetition, self._known
+        others = sample[sample < len(subject.others)]
+        norms = torch.cat([known.norms[others], self.norms[judged]])
+        groups = torch.cat([subject.others.groups[others], torch.tensor(judged)])
+        weights = step_weights(subject.policy, state, norms, groups).double()
+        sensitivity = float(subject.policy.sensitivity(copied(state)))
+        shares = (weights * norms)[len(others) :] / sensitivity
+        return float(weights[: len(others)] @ known.along[others]), shares.numpy(), sensitivity
+
+    def _know(self, generator: np.random.Generator) -> _Known:
+        """Norms of the others, and their gradients along a direction against their clipped sum."""
+        subject, data = self.repetition, self.repetition.others
+        measured = subject.engine(data.inputs, data.targets)
+        norms = measured.norms.detach()
+        weights = step_weights(subject.policy, self._state, norms, data.groups)
+        total = self._sum(measured, weights)
+        if not total.norm() > 1e-9:
+            total = torch.from_numpy(generator.standard_normal(len(total)))
+        directions = Directions.dense(-total.double())
+        along = [
+            directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1)))
+            for x, y in zip(data.inputs, data.targets, strict=True)
+        ]
+        return _Known(norms, torch.cat(along), directions)
+
+    def _sum(self, measured: Any, weights: Tensor) -> Tensor:
+        for parameter in self._parameters:
+            parameter.grad = None
+        measured.weighted_sum(weights)
+        return flat([parameter.grad for parameter in self._parameters], self._parameters)
+
+
+def _numbers(state: Any) -> npt.NDArray[np.float64]:
+    """All numbers of a policy's state, in order; what is not a number is 0."""
+    numbers = [value.double().flatten() for value in state]
+    return np.nan_to_num(torch.cat(numbers).numpy()) if numbers else np.zeros(0)

@@ -1,0 +1,96 @@
+"""What an audit found: claimed epsilons beside lower bounds, by group and overall."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import pandas as pd
+
+
+@final
+@dataclass(frozen=True)
+class GroupBound:
+    """Lower bounds on epsilon from the canaries of one group, or of all.
+
+    Attributes:
+        group: its name; "all" for all of them.
+        tests: runs with its canary, or its canaries in one run.
+        epsilon: were the mechanism the one claimed with other noise (`audit.bounds`); infinite where no
+            noise explains what was seen.
+        assumption_free: for any mechanism.
+    """
+
+    group: str
+    tests: int
+    epsilon: float
+    assumption_free: float
+
+
+@final
+@dataclass(frozen=True)
+class Audit:
+    """An audit's claim and what it measured.
+
+    Keep it to yourself where the data is private: it reads raw data, and no ledger is charged for it.
+
+    Attributes:
+        procedure: what was audited, in words.
+        method: the method's name.
+        claimed: epsilon of the claim.
+        delta: of claim and bounds.
+        level: of confidence: for "all" alone, and for all groups together.
+        bounds: by group, then "all".
+        settings: of the audit, plain values.
+
+    Example:
+        >>> from equidp.audit import Audit, GroupBound
+        >>> audit = Audit("one step", "dpsgd", 4.0, 1e-5, 0.95, (GroupBound("all", 2000, 3.1, 2.2),))
+        >>> audit.bound, audit.exceeds
+        (3.1, False)
+    """
+
+    procedure: str
+    method: str
+    claimed: float
+    delta: float
+    level: float
+    bounds: tuple[GroupBound, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bound(self) -> float:
+        """The lower bound over all groups."""
+        return self.bounds[-1].epsilon
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the bound is above the claim; by chance at most a share 1 - level of audits say so."""
+        return self.bound > self.claimed
+
+    def table(self) -> pd.DataFrame:
+        """One row by group, then "all": group, tests, claimed, bound, share (of the claim),
+        assumption_free."""
+        return pd.DataFrame(
+            {
+                "group": each.group,
+                "tests": each.tests,
+                "claimed": self.claimed,
+                "bound": each.epsilon,
+                "share": each.epsilon / self.claimed,
+                "assumption_free": each.assumption_free,
+            }
+            for each in self.bounds
+        )
+
+    def to_json(self) -> str:
+        """All of it as JSON; what is infinite is null."""
+        content = asdict(self)
+        for each in content["bounds"]:
+            for name, value in each.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    each[name] = None
+        return json.dumps({**content, "exceeds": self.exceeds}, indent=2) + "\n"

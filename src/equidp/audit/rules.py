@@ -1,0 +1,129 @@
+"""Rules that guess "in" or "out" from what runs released: found on some runs, counted on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
+from equidp.audit.family import NoiseFamily
+
+Floats = npt.NDArray[np.float64]
+
+_TRAINING_SHARE = 0.25
+_THRESHOLDS = 200
+_RIDGE = 1e-3
+_SAME = 1e-12
+
+
+@final
+class Features(NamedTuple):
+    """What was measured of runs on one side.
+
+    Attributes:
+        likelihood: log likelihood ratio of the gradients released, [runs].
+        spread: how far the releases of a run are apart, [runs]; 0 for one step.
+        state: what the policy's state says at the end of a run, [runs, numbers].
+    """
+
+    likelihood: Floats
+    spread: Floats
+    state: Floats
+
+    def part(self, chosen: slice) -> Features:
+        """Some of the runs."""
+        return Features(*(each[chosen] for each in self))
+
+
+Rule = Callable[[Features], Floats]
+"""Features -> a score of each run."""
+
+
+class Bounds(NamedTuple):
+    """Lower bounds on epsilon: for the mechanism claimed, and for any."""
+
+    epsilon: float
+    assumption_free: float
+
+
+def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, level: float) -> Bounds:
+    """Lower bounds on epsilon from runs with the canary and runs without, in this order.
+
+    A rule for each bound is chosen on the first quarter of the runs, among thresholds on the likelihood, on a
+    linear combination of it and the policy's state, and on the spread. Its guesses about the other runs
+    count.
+    """
+    cuts = [training_runs(len(each.likelihood)) for each in sides]
+    first = [each.part(slice(cut)) for each, cut in zip(sides, cuts, strict=True)]
+    last = [each.part(slice(cut, None)) for each, cut in zip(sides, cuts, strict=True)]
+    best: dict[str, tuple[float, Rates]] = {}
+    for rule in _scores(*first):
+        trained, counted = [rule(each) for each in first], [rule(each) for each in last]
+        for threshold in _thresholds(*trained):
+            # Limits, not rates: a threshold far out would look good by luck.
+            limits = _counted(trained, threshold).limits(level)
+            for name, promise in zip(Bounds._fields, _promises(*limits, delta), strict=True):
+                if name not in best or promise > best[name][0]:
+                    best[name] = promise, _counted(counted, threshold)
+    return Bounds(
+        noise_from_rates(best["epsilon"][1], family, delta, level),
+        epsilon_from_rates(best["assumption_free"][1], delta, level),
+    )
+
+
+def training_runs(runs: int) -> int:
+    """How many of the runs choose the rule."""
+    return int(_TRAINING_SHARE * runs)
+
+
+def _scores(inside: Features, outside: Features) -> list[Rule]:
+    """The rules to choose from, some of them fitted to these runs; "in" scores higher."""
+    rules: list[Rule] = [lambda each: each.likelihood, _discriminant(inside, outside)]
+    if inside.spread.any() or outside.spread.any():
+        rules += [lambda each: each.spread, lambda each: -each.spread]
+    return rules
+
+
+def _discriminant(inside: Features, outside: Features) -> Rule:
+    """Fisher's linear discriminant of likelihood and state; what never changes is left out."""
+
+    def columns(each: Features) -> Floats:
+        return np.column_stack([each.likelihood, each.state])
+
+    groups = [columns(inside), columns(outside)]
+    centre, scale = (f(np.concatenate(groups), axis=0) for f in (np.mean, np.std))
+    used = scale > _SAME * (1 + np.abs(centre))
+    a, b = ((each - centre)[:, used] / scale[used] for each in groups)
+    within = (a - a.mean(0)).T @ (a - a.mean(0)) + (b - b.mean(0)).T @ (b - b.mean(0))
+    within = within / (len(a) + len(b)) + _RIDGE * np.eye(used.sum())
+    weights = np.linalg.solve(within, a.mean(0) - b.mean(0))
+
+    def score(each: Features) -> Floats:
+        return np.asarray(((columns(each) - centre)[:, used] / scale[used]) @ weights)
+
+    return score
+
+
+def _thresholds(inside: Floats, outside: Floats) -> Floats:
+    """Places between neighbouring values, spread evenly over both sides' runs."""
+    values = np.unique(np.concatenate([inside, outside]))
+    between = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
+    picked = np.linspace(0, len(between) - 1, min(_THRESHOLDS, len(between))).round().astype(int)
+    return np.asarray(between[picked])
+
+
+def _promises(found: float, false: float, delta: float) -> tuple[float, float]:
+    """How good a rule is for each bound: mu of a Gaussian, and epsilon."""
+    mu = ndtri(found) - ndtri(false)
+    over = np.log(max(found - delta, 1e-300) / false)
+    under = np.log(max(1 - false - delta, 1e-300) / (1 - found))
+    return float(mu), float(max(over, under))
+
+
+def _counted(scores: list[Floats], threshold: float) -> Rates:
+    found, false = (int((each > threshold).sum()) for each in scores)
+    return Rates(found, len(scores[0]), false, len(scores[1]))

@@ -1,0 +1,122 @@
+"""Faults of the kernel, planted on purpose to see whether an audit catches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import equidp.kernel.loop
+import equidp.kernel.step
+from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.sampling import PoissonSampler
+from equidp.kernel.step import PrivateStep
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def noise_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_noise = equidp.kernel.step.add_noise
+
+    def halved(totals: Any, scale: float, *rest: Any) -> None:
+        add_noise(totals, scale / 2, *rest)
+
+    monkeypatch.setattr(equidp.kernel.step, "add_noise", halved)
+
+
+def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As published code takes it."""
+    call = PrivateStep.__call__
+
+    def seeing(self: PrivateStep, inputs: Any, targets: Any, groups: Any, indices: Any = None) -> None:
+        self.present = groups.unique()  # type: ignore[attr-defined]
+        call(self, inputs, targets, groups, indices)
+
+    def over_present(self: PrivateStep) -> float:
+        return float(self.policy.released(self.state)["clipping_bound"][self.present].max())  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(PrivateStep, "__call__", seeing)
+    monkeypatch.setattr(PrivateStep, "_sensitivity", over_present)
+
+
+def division_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = PrivateStep.__call__
+
+    def realised(self: PrivateStep, inputs: Any, targets: Any, groups: Any, indices: Any = None) -> None:
+        self.expected_batch_size = float(max(1, len(groups)))
+        call(self, inputs, targets, groups, indices)
+
+    monkeypatch.setattr(PrivateStep, "__call__", realised)
+
+
+def sample_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps on each sample, of which one is charged."""
+    take = PrivateLoop.take
+
+    def twice(self: PrivateLoop, batch: Any) -> None:
+        take(self, batch)
+        self._sample = batch.indices
+        with pytest.MonkeyPatch.context() as free:
+            free.setattr(self.private_step.ledger, "spend", lambda event: None)
+            take(self, batch)
+
+    monkeypatch.setattr(PrivateLoop, "take", twice)
+
+
+def statistics_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    private_sum = equidp.kernel.step.private_sum
+
+    def exact(rows: Any, **settings: Any) -> Any:
+        return private_sum(rows, **{**settings, "noise_multiplier": 0.0})
+
+    monkeypatch.setattr(equidp.kernel.step, "private_sum", exact)
+
+
+def weights_that_depend_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All weights shrink where one norm is large."""
+    example_weights = equidp.kernel.step.example_weights
+
+    def relative(policy: Any, state: Any, norms: Any, groups: Any) -> Any:
+        return example_weights(policy, state, norms, groups) * (10 / norms.max()).clamp(max=1.0)
+
+    monkeypatch.setattr(equidp.kernel.step, "example_weights", relative)
+
+
+class _Repeating(SeededRandomness):
+    """Gives each noise twice, as a stream that starts anew where a run is resumed after its first step."""
+
+    _given: torch.Tensor | None = None
+
+    def normal(self, count: int, device: Any = "cpu", deviation: float = 1.0) -> torch.Tensor:
+        if self._given is None:
+            self._given = super().normal(count, device, deviation)
+            return self._given.clone()
+        given, self._given = self._given, None
+        return given
+
+
+def noise_repeated_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For audits of two steps a run."""
+    monkeypatch.setattr("equidp.audit.one_step.randomness", lambda secure, *seeds: _Repeating(*seeds))
+
+
+class _Shuffled(PoissonSampler):
+    """Cuts each pass over the shuffled data into batches of equal size."""
+
+    def _block(self, steps: int) -> Any:
+        parts = round(1 / self.sample_rate)
+        while True:
+            order = np.argsort(self._randomness.uniform(self.num_examples))
+            for part in np.array_split(order, parts):
+                if not steps:
+                    return
+                steps -= 1
+                yield torch.from_numpy(np.sort(part))
+
+
+def batches_that_are_not_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", _Shuffled)
