@@ -1,0 +1,84 @@
+"""Epsilon is never below what the mechanism certainly costs: bounds from below, for odd settings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from equidp.kernel.epsilon import EpsilonMeter, epsilon
+from equidp.kernel.events import Entries, effective_noise_multiplier
+from equidp.kernel.ledger import StepEvent
+
+ODD = {
+    "one step of everyone": ([(StepEvent(1.0, 1.0), 1)], 1e-5),
+    "many steps of everyone": ([(StepEvent(1.0, 5.0), 100)], 1e-9),
+    "hardly ever drawn": ([(StepEvent(1e-6, 0.5), 2000)], 1e-8),
+    "nearly always drawn": ([(StepEvent(0.999, 3.0), 20)], 1e-6),
+    "two kinds of statistics": ([(StepEvent(0.02, 1.1, 11.0), 500), (StepEvent(0.02, 1.1, 1.1), 100)], 1e-6),
+    "a profile, training and releases": (
+        [(StepEvent(1.0, 40.0), 1), (StepEvent(0.01, 1.0, 10.0), 1000), (StepEvent(1.0, 60.0), 20)],
+        1e-6,
+    ),
+    "three runs": (
+        [(StepEvent(0.1, 2.0), 100), (StepEvent(0.05, 0.8), 50), (StepEvent(0.3, 4.0, 4.0), 30)],
+        1e-5,
+    ),
+    "little noise": ([(StepEvent(0.01, 0.3), 100)], 1e-5),
+    "a large delta": ([(StepEvent(0.1, 1.0), 100)], 0.1),
+    "delta where PLD ends": ([(StepEvent(0.01, 1.0), 100)], 1.1e-10),
+    "delta beyond PLD": ([(StepEvent(0.01, 1.0), 100)], 1e-12),
+    "a resumed run": (
+        [(StepEvent(0.02, 1.0), 10), (StepEvent(1.0, 50.0), 1), (StepEvent(0.02, 1.0), 490)],
+        1e-6,
+    ),
+}
+
+
+def at_least(entries: Entries, delta: float) -> float:
+    """Epsilon with privacy losses rounded down, which the true one is not below."""
+    total = None
+    for event, steps in entries:
+        sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
+        part = privacy_loss_distribution.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=event.sample_rate,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=False,
+        ).self_compose(steps)
+        total = part if total is None else total.compose(part)
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def of_gaussians(entries: Entries, delta: float) -> float:
+    """Epsilon of steps that read everyone: one Gaussian mechanism, in closed form."""
+    mu = math.sqrt(
+        sum(
+            steps / effective_noise_multiplier(event.noise_multiplier, event.statistics_noise) ** 2
+            for event, steps in entries
+        )
+    )
+
+    def excess(each: float) -> float:
+        return norm.cdf(mu / 2 - each / mu) - math.exp(each) * norm.cdf(-each / mu - mu / 2) - delta
+
+    return float(brentq(excess, 0, 200))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_epsilon_is_not_below_what_the_steps_certainly_cost(name):
+    entries, delta = ODD[name]
+    found = epsilon(entries, delta)
+    assert found >= at_least(entries, delta) - 1e-9
+    if all(event.sample_rate == 1 for event, _ in entries):
+        assert found >= of_gaussians(entries, delta) - 1e-9
+
+
+def test_the_meter_is_not_below_it_at_any_step():
+    event = StepEvent(0.02, 1.0)
+    meter = EpsilonMeter(event, 500, 1e-6)
+    for steps in (1, 2, 3, 7, 50, 99, 333, 499, 500):
+        assert meter(steps) >= at_least([(event, steps)], 1e-6) - 1e-9
