@@ -41,11 +41,12 @@ def main() -> None:
         f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; torn last lines: "
         f"{tally.torn}"
     )
+    print(f"completed runs that their budget was not charged for in full: {tally.uncharged}")
     print(f"unreadable checkpoints: {tally.unreadable}")
     print(f"steps that drew noise: {tally.drawn:,}; steps counted: {tally.counted:,}")
     for spent, true in tally.epsilons:
         print(f"epsilon by the ledger {spent:.4f}, of the noise drawn {true:.4f}")
-    sys.exit(bool(tally.understated or tally.unreadable))
+    sys.exit(bool(tally.understated or tally.uncharged or tally.unreadable))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ depends on how fast the machine is. After each kill:
   beforehand);
 - the last checkpoint is whole;
 
-and every run completes, with no more steps than planned but for blocks that were paid for ahead.
+and every run completes, with no more steps than planned but for blocks that were paid for ahead. All runs
+share a budget, which is put back to an older copy after some kills; once a run is complete, the budget counts
+at least what the run's ledger does.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import run_of
 from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
@@ -62,6 +65,7 @@ class Tally:
         kills: processes killed while they ran, by kind of moment.
         completed: runs that got to their end.
         understated: kills after which the ledger told of fewer steps than had drawn noise. Must stay 0.
+        uncharged: completed runs whose ledger counts more steps than their budget was charged. Must stay 0.
         unreadable: kills after which no checkpoint could be read. Must stay 0.
         counted, drawn: steps that the ledgers of completed runs count, and steps that drew noise.
         torn: kills that left a ledger with a torn last line.
@@ -71,6 +75,7 @@ class Tally:
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     completed: int = 0
     understated: int = 0
+    uncharged: int = 0
     unreadable: int = 0
     counted: int = 0
     drawn: int = 0
@@ -96,9 +101,13 @@ def kill_over_and_over(
         run = folder / f"run-{number}"
         changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
         plan = default_plan("digits").with_changes(changes)
-        config = TrainConfig("digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0)
+        budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
+        config = TrainConfig(
+            "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0, **budget
+        )
         prepared = prepare(config)
         begin(prepared, run)
+        copy = {path: path.read_bytes() for path in folder.glob("budget*")}
         kinds = [
             kind for _ in range(-(-kills // len(KINDS))) for kind in moments.sample(list(KINDS), len(KINDS))
         ]
@@ -106,6 +115,9 @@ def kill_over_and_over(
             moment = None if kind is None else Moment(kind, moments.randint(1, KINDS[kind]))
             if _trained(run, moment, tally):
                 break
+            if moments.random() < 0.5:
+                for path, content in copy.items():
+                    path.write_bytes(content)
         _check_complete(run, prepared.trainer.steps, tally)
     return tally
 
@@ -221,6 +233,9 @@ def _check_complete(run: Path, planned: int, tally: Tally) -> None:
     kept = open_run(run).run
     counted = sum(steps for _, steps in kept.entries)
     assert planned <= counted
+    content, own = read_ledger(run.parent / "budget"), read_ledger(run / "ledger").facts["id"]
+    charged = sum(block.steps for block in content.blocks if run_of(block.session) == own)
+    tally.uncharged += charged < counted
     assert (run / "card.html").exists()
     tally.completed += 1
     tally.counted += counted

@@ -15,6 +15,6 @@ def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_pat
     assert all(tally.kills.values()), tally.kills
     assert tally.torn == 1
     assert tally.completed == 1
-    assert (tally.understated, tally.unreadable) == (0, 0)
+    assert (tally.understated, tally.uncharged, tally.unreadable) == (0, 0, 0)
     assert 0 < tally.drawn <= tally.counted
     assert all(spent >= true for spent, true in tally.epsilons)
