@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cyclopts import App
 
 from support.command import equidp, people
 
@@ -29,6 +30,14 @@ def test_a_table_of_ones_own_from_file_to_report(people, command):
     assert "epsilon does not cover" in page
     spent = [row["epsilon"] for row in json.loads((people / "r.json").read_text())["results"]]
     assert 1 < max(each or 0 for each in spent) <= 2
+
+
+def test_an_interruption_while_libraries_load_ends_in_a_word(people, command, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(App, "__getitem__", stop)  # which loads the module of a command
+    assert command("train", "--help", cwd=people) == (130, "", "stopped.")
 
 
 @pytest.mark.soak

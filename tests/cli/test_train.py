@@ -491,6 +491,20 @@ def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, 
         assert one["mean"] > other["mean"] - 5 * other["standard_error"]
 
 
+def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkeypatch):
+    def stop(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("equidp.runs.train.make_trainer", stop)
+        told = "To continue: equidp train --resume run"
+        code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
+        assert (code, told in err) == (130, True)
+        code, _, err = run("train", "--resume", "run")
+        assert (code, told in err) == (130, True)
+    assert run("train", "--resume", "run")[0] == 0
+
+
 @pytest.mark.parametrize("beyond", ["refuse", "stop"])
 def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
     """The release alone would fit, and the steps alone."""

@@ -18,7 +18,7 @@ from cyclopts.config import Dict, Toml
 
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
-from equidp.cli.messages import fail, show_warning
+from equidp.cli.messages import fail, say, show_warning
 from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {
@@ -156,6 +156,9 @@ def main() -> None:
         fail(f"{error} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except (CycloptsError, EquidpError) as error:
         fail(str(error))
+    except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it
+        say("stopped.")
+        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

@@ -30,10 +30,6 @@ from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
 
-_NOT_BEGUN = (
-    "stopped between two steps of the command. To continue: equidp train --resume, with the run's folder."
-)
-
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Refuses other options beside `--resume`: a run continues with its own settings."""
@@ -108,7 +104,7 @@ def train_command(
     bar = (ProgressBar(),) if sys.stdout.isatty() else ()
     if resumed.resume is not None:
         folder = resumed.resume
-        with stoppable(_NOT_BEGUN):
+        with stoppable(_to_continue(folder)):
             trained = train(folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed)
         _report(folder, *trained)
         return
@@ -136,9 +132,14 @@ def train_command(
         _say_plan(prepared)
         return
     begin(prepared, out)
-    with stoppable(_NOT_BEGUN):
+    with stoppable(_to_continue(out)):
         trained = train(out, callbacks=bar, prepared=prepared)
     _report(out, *trained)
+
+
+def _to_continue(folder: Path) -> str:
+    """Advice for a run that was stopped before its first step or after its last."""
+    return f"stopped between two steps of the command. To continue: equidp train --resume {folder}"
 
 
 def _say_resumed(spent: int, lost: int) -> None:

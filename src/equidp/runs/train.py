@@ -127,7 +127,7 @@ def train(
         budget = None
         if config.budget is not None:
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
-            _check_budget(config.budget, facts["budget_id"], place)
+            _check_budget(config.budget, facts.get("budget_id", ""), place)
             budget = stack.enter_context(open_budget(config, config.budget))
         checkpoints = Checkpoints(
             place,
