@@ -46,6 +46,13 @@ def test_a_second_run_on_one_model_warns_and_knows_what_the_first_spent(first):
     assert not start_of(other).same_data
 
 
+def test_a_list_of_examples_is_data_too():
+    data = [(torch.randn(5), i % 2, 0) for i in range(60)]
+    before = make_trainer(data, batch_size=10).fit()
+    with pytest.warns(PrivacyWarning, match="on data that may be of the same people"):
+        make_trainer(data, model=before.model, batch_size=10)
+
+
 def test_two_runs_before_add_up():
     data, model = toy(), nn.Linear(5, 2)
     spent = make_trainer(data, model=model).fit().entries

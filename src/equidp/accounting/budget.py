@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from pathlib import Path
 from typing import Any, final
@@ -71,7 +72,7 @@ class PrivacyBudget:
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
                 "and --budget-delta)."
             )
-        self.path, self.data, self._vouched = path, data or "", data is not None
+        self.path, self.data, self._vouched = path, data or "", bool(data)
         self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
         if path is not None:
             self._ledger = LedgerFile(path, run=run, facts={"budget": facts})
@@ -129,7 +130,7 @@ class PrivacyBudget:
         return BudgetError(
             f"{which} is for the people of {self.data!r}, not of {data!r}. Other people have a budget of "
             "their own: name another file. If they are the same people under another name, say so: "
-            f"PrivacyBudget(data={self.data!r}), or --budget-data {self.data}."
+            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}."
         )
 
     @property
@@ -171,8 +172,8 @@ class PrivacyBudget:
         raise BudgetError(
             f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
             f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
-            f"{fitting:,} of its steps would fit. Plan for a smaller epsilon or fewer "
-            "steps; nothing was spent."
+            f"{fitting:,} of its steps would fit. Plan for a smaller epsilon or fewer steps; nothing was "
+            "spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
@@ -241,9 +242,9 @@ class PrivacyBudget:
             if not self._fits(more):
                 raise BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
-                    f"{self._limit.spent(more):.4g} at delta {self.delta:g}, that the "
-                    f"budget was not charged, and they do not fit into it: {self.left_in_words()} They are "
-                    "spent all the same. Give the budget that the run began with, or one that holds them."
+                    f"{self._limit.spent(more):.4g} at delta {self.delta:g}, that the budget was not charged, "
+                    f"and they do not fit into it: {self.left_in_words()} They are spent all the same. Give "
+                    "the budget that the run began with, or one that holds them."
                 )
             self._check_process()
             for event, steps, session in missing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -45,12 +45,24 @@ class Start:
     optimizer_state: bool = False
 
 
+def _nothing() -> None:
+    """Stands for a reference to what is gone."""
+
+
 class Trace:
     """What a run leaves on the parameters that it trains: what it spent, and on which dataset."""
 
     def __init__(self, run_id: str, train: object) -> None:
-        self.run_id, self.train = run_id, ref(train)
+        self.run_id = run_id
+        try:
+            self._train: Callable[[], object] = ref(train)
+        except TypeError:  # a list, say, cannot be referred to weakly
+            self._train = _nothing
         self.entries: tuple[tuple[StepEvent, int], ...] = ()
+
+    def is_on(self, train: object) -> bool:
+        """Whether the run was on this very dataset."""
+        return self._train() is train
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         """Remembers what was spent so far; the first time, on each trained parameter."""
@@ -91,7 +103,7 @@ def start_of(
     start = Start(
         FRESH if _fresh.get(model) == _versions(model) else GIVEN,
         tuple(entry for trace in others for entry in trace.entries),
-        any(trace.train() is train for trace in others),
+        any(trace.is_on(train) for trace in others),
         not others and not ledger.steps and _has_state(optimizer),
     )
     if private and start.earlier:
