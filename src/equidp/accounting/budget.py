@@ -240,11 +240,12 @@ class PrivacyBudget:
             missing = lacking(self._ledger.by_session, own.by_session)
             more = tuple((event, steps) for event, steps, _ in missing)
             if not self._fits(more):
+                spent = sum(steps for _, steps in more), self._limit.spent(more)
                 raise BudgetError(
-                    f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
-                    f"{self._limit.spent(more):.4g} at delta {self.delta:g}, that the budget was not charged, "
-                    f"and they do not fit into it: {self.left_in_words()} They are spent all the same. Give "
-                    "the budget that the run began with, or one that holds them."
+                    f"the run's ledger holds {spent[0]:,} steps, epsilon {spent[1]:.4g} at delta "
+                    f"{self.delta:g}, that the budget was not charged, and they do not fit into it: "
+                    f"{self.left_in_words()} They are spent all the same. Give the budget that the run began "
+                    "with, or one that holds them."
                 )
             self._check_process()
             for event, steps, session in missing:
