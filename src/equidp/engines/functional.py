@@ -87,6 +87,6 @@ def _norms_of(gradients: dict[str, Tensor]) -> Tensor:
     rows = []
     for gradient in gradients.values():
         dtype = torch.promote_types(gradient.dtype, torch.float32)
-        rows.append(torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=dtype))
+        rows.append(torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), dim=1, dtype=dtype))
     norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
     return norms

@@ -21,7 +21,7 @@ from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
 from equidp.engines.layers.fallback import run_twice
-from equidp.engines.layers.sums import accumulate, squared_lengths
+from equidp.engines.layers.sums import squared_lengths
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import ModelError
@@ -101,8 +101,7 @@ def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tenso
 def _add_weighted(calls: list[Call], weights: Tensor) -> None:
     with _full_precision(weights.device)():  # asked again: a policy's code ran in between
         for call in calls:
-            if call.gradients is not None:
-                accumulate(call.parameters, call.gradients.weighted_gradients(weights))
+            call.add_weighted(weights)
 
 
 class _Site:

@@ -20,9 +20,10 @@ def dataset_norms(engine: Engine, inputs: Tensor, targets: Tensor, chunk_size: i
 
     >>> from equidp.engines import make_engine
     >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> weight = torch.nn.init.zeros_(model.weight)  # each class has probability 1/2
     >>> engine = make_engine("ghost", model, torch.nn.CrossEntropyLoss(reduction="none"))
-    >>> dataset_norms(engine, torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64))
-    tensor([0., 0., 0., 0., 0.])
+    >>> dataset_norms(engine, torch.ones(5, 2), torch.zeros(5, dtype=torch.int64))
+    tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
     """
     parts = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
     return torch.cat([engine(*part).norms.detach() for part in parts])

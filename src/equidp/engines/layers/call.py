@@ -8,7 +8,8 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from equidp.engines.layers.sums import ByName, squared_lengths, weighted_sums
+from equidp.engines.layers.sums import ByName, accumulate, squared_lengths, weighted_sums
+from equidp.errors import ModelError
 
 Parameters = dict[str, nn.Parameter]
 """Those parameters of a module that are trained, by their names in it."""
@@ -24,11 +25,13 @@ class Gradients(ABC):
 
     Attributes:
         budget: how many numbers may be stored in place of what the gradients follow from.
+        held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
         drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
             it was not, or draws none.
     """
 
     budget = 0
+    held: tuple[Tensor, ...] = ()
     drew_otherwise: Tensor | None = None
 
     @abstractmethod
@@ -80,6 +83,7 @@ class Call:
         self.gradients: Gradients | None = None
         self.squares: Tensor | None = None
         self.drew_otherwise: Tensor | None = None
+        self._versions: list[int] = []
 
     def take(self, gradients: Gradients) -> None:
         """Takes norms, and keeps of the gradients only what the weighted sum will need."""
@@ -89,4 +93,21 @@ class Call:
         else:
             self.squares, small = gradients.squared_norms()
             self.gradients = gradients if small is None else KnownGradients(small)
+        self._versions = [each._version for each in self.gradients.held]
         self.drew_otherwise = gradients.drew_otherwise
+
+    def add_weighted(self, weights: Tensor) -> None:
+        """Adds the weighted sum, weights [batch], to p.grad.
+
+        Raises:
+            ModelError: something changed in place what norms were taken of; nothing is added.
+        """
+        if self.gradients is None:
+            return
+        if [each._version for each in self.gradients.held] != self._versions:
+            raise ModelError(
+                f"the input of {type(self.module).__name__}, or the gradient of its output, was changed in "
+                "place after its norms were taken, so the sum would not keep to them. A backward pass of "
+                "your own must return a new tensor; or use engine='functional'."
+            )
+        accumulate(self.parameters, self.gradients.weighted_gradients(weights))

@@ -7,6 +7,7 @@ norm alone from products of positions, where there are few positions and many ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
@@ -21,6 +22,9 @@ from equidp.engines.layers.conv_gram import Operands, gram_cost, squared_gram_no
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
 from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, squared_lengths
 
+_CANCELLED = 1e-4
+"""Norms of convolutions are at least this share of what their terms have without cancelling: where more of
+them cancels, rounding of the terms would change the sums of other examples."""
 _FEW_CHANNELS = 8
 """Channels of a group below which a grouped convolution is slower than a product with the unfolded image."""
 
@@ -101,7 +105,18 @@ class ConvGradients(LayerGradients):
             norms.append(squared_lengths({"": gradients}))
             if keep:
                 kept.append(gradients)
-        return torch.cat(norms), {"weight": torch.cat(kept)} if keep else None
+        squares = torch.cat(norms)
+        if keep:
+            return squares, {"weight": torch.cat(kept)}
+        return torch.maximum(squares, (_CANCELLED * self._size_of_terms(operands)).square()), None
+
+    def _size_of_terms(self, operands: Operands) -> Tensor:
+        """An upper bound on sum_s |window s| |signal s|, [batch]: a pixel is in one window per place."""
+        image, signal = (
+            torch.linalg.vector_norm(each.flatten(1), dim=1) for each in (operands.image, operands.signal)
+        )
+        places = int(self.module.weight[0, 0].numel())
+        return math.sqrt(places) * image * signal
 
     def _weight_gradients(self, operands: Operands) -> Iterator[Tensor]:
         """Of a few examples at a time, [chunk, *shape of the weight]."""

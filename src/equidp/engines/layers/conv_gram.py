@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.sums import CHUNK_NUMBERS, gram_norms
+from equidp.engines.layers.sums import CHUNK_NUMBERS, product_norms
 
 _COST_OF_ADDING = 18
 """How many multiplications of a matrix product take as long as adding one number to another in memory."""
@@ -73,6 +73,7 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
     if unfolded:
         sizes[-1] = places[-1]
     positions = math.prod(places)
+    widths = module.weight[0].numel(), operands.signal.shape[1] // groups
     for part in operands.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
         features = _features(module, part, unfolded=unfolded)
         products = features.transpose(2, 3) @ features
@@ -80,8 +81,10 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
         for dimension, size in enumerate(places[:-1] if unfolded else places):
             products = _over_kernel(module, products, dimension, size, part.padding[dimension])
         signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
-        products = products.reshape(-1, positions, positions) * (signal.transpose(1, 2) @ signal)
-        norms.append(gram_norms(products).unflatten(0, (-1, groups)).sum(dim=1))
+        squares = product_norms(
+            products.reshape(-1, positions, positions), signal.transpose(1, 2) @ signal, widths
+        )
+        norms.append(squares.unflatten(0, (-1, groups)).sum(dim=1))
     return torch.cat(norms)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.rule import Rule, run_layer
-from equidp.engines.layers.sums import ByName, gram_norms, precise, squared_lengths
+from equidp.engines.layers.sums import ByName, lost_to_underflow, precise, product_norms, squared_lengths
 
 
 @final
@@ -25,6 +25,7 @@ class LinearGradients(Gradients):
 
     def __init__(self, inputs: Tensor, gradient: Tensor, weight: str | None, bias: str | None) -> None:
         self.inputs, self.gradient = precise(inputs, gradient)
+        self.held = (inputs, gradient)
         self.weight, self.bias = weight, bias
 
     @classmethod
@@ -49,8 +50,10 @@ class LinearGradients(Gradients):
             lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1).square()
             if self.weight is None:
                 return lengths, None
+            lengths += lost_to_underflow(lengths, self.gradient.shape[1])
             squares: Tensor = torch.linalg.vector_norm(self.inputs, dim=1).square()
-            return lengths * (squares if self.bias is None else squares + 1.0), None
+            squares += lost_to_underflow(squares, self.inputs.shape[1]) if self.bias is None else 1.0
+            return lengths * squares, None
         norms, gradients = self.gradient.new_zeros(len(self.gradient)), None
         if self.weight is not None:
             squares, gradients = self._weight_norms(self.weight)
@@ -70,8 +73,8 @@ class LinearGradients(Gradients):
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
         if positions * (features + outputs) <= features * outputs:
             # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not in * out (Li et al. 2022).
-            products = (inputs @ inputs.transpose(1, 2)) * (gradient @ gradient.transpose(1, 2))
-            return gram_norms(products), None
+            products = inputs @ inputs.transpose(1, 2), gradient @ gradient.transpose(1, 2)
+            return product_norms(*products, (features, outputs)), None
         weights = {name: gradient.transpose(1, 2) @ inputs}
         small = weights[name].numel() <= inputs.numel() + gradient.numel()
         return squared_lengths(weights), weights if small else None
@@ -79,13 +82,14 @@ class LinearGradients(Gradients):
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
         inputs, gradient, weights = self.inputs, self.gradient, weights.to(self.gradient.dtype)
-        if inputs.dim() != 2:
-            weights = weights.repeat_interleave(inputs.shape[1])
-            inputs, gradient = inputs.flatten(0, 1), gradient.flatten(0, 1)
-        if self.weight is not None:
-            sums[self.weight] = (gradient * weights.unsqueeze(1)).T @ inputs
         if self.bias is not None:
-            sums[self.bias] = weights @ gradient
+            # Summed for each example first: terms that cancel must not meet the sums of other examples.
+            sums[self.bias] = weights @ self._bias_gradients()
+        if self.weight is not None:
+            if inputs.dim() != 2:
+                weights = weights.repeat_interleave(inputs.shape[1])
+                inputs, gradient = inputs.flatten(0, 1), gradient.flatten(0, 1)
+            sums[self.weight] = (gradient * weights.unsqueeze(1)).T @ inputs
         return sums
 
 

@@ -42,6 +42,7 @@ class LayerGradients(Gradients):
         self.module, self.parameters = call.module, call.parameters
         self.inputs, self.grad_output = inputs, grad_output
         self.budget = inputs.numel() + grad_output.numel()
+        self.held = (inputs, grad_output)
 
     @final
     def pair(self) -> tuple[Tensor, Tensor]:

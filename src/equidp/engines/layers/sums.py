@@ -54,8 +54,22 @@ def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tenso
 
 def squared_lengths(gradients: ByName) -> Tensor:
     """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
-    norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients.values()]
+    norms = [torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients.values()]
     return torch.stack(norms).square().sum(0)
+
+
+def lost_to_underflow(values: Tensor, count: int) -> float:
+    """Returns what a sum of `count` products of two numbers may lack because products underflowed.
+
+    Squares of numbers below 1e-19 vanish in float32. That alone is harmless: bounds treat a norm below 1e-10
+    as that large (`kernel.bounding`). It matters where such a sum is multiplied by a large one, as |g|^2 by
+    |x|^2: whoever multiplies adds this first. It changes no digit of ordinary sums.
+
+    Args:
+        values: of the type that the products are computed in.
+        count: how many products were added.
+    """
+    return 2.0 * count * torch.finfo(values.dtype).tiny
 
 
 def gram_norms(products: Tensor) -> Tensor:
@@ -67,3 +81,21 @@ def gram_norms(products: Tensor) -> Tensor:
     """
     rounding = 8 * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))
+
+
+def product_norms(first: Tensor, second: Tensor, widths: tuple[int, int]) -> Tensor:
+    """Returns `gram_norms` of first * second, never too small where one of them underflowed.
+
+    A product of rows that underflowed lacks at most u, and the sum over s and t at most u times the sum of
+    the other's |products|, which is at most T times its diagonal.
+
+    Args:
+        first, second: products of rows <x_s, x_t> and <g_s, g_t>, [batch, T, T]; `second` is overwritten.
+        widths: how many numbers a row x and a row g have.
+    """
+    positions = first.shape[1]
+    lost = [
+        other.diagonal(dim1=1, dim2=2).sum(dim=1) * lost_to_underflow(other, positions * width)
+        for other, width in zip((second, first), widths, strict=True)
+    ]
+    return gram_norms(second.mul_(first)) + lost[0] + lost[1]
