@@ -588,7 +588,7 @@ class Tuples(Dataset):
 def test_groups_that_the_policy_does_not_know_are_refused(group, message):
     """Group -1 would get the last group's bound, and be counted in others' cells."""
     with pytest.raises(DataError, match=message):
-        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0), num_groups=2)
+        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0), num_groups=2).fit()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])

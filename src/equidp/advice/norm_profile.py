@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import check_engine, check_model, dataset_norms, make_engine
+from equidp.engines import check_engine, check_model, dataset_norms, made_up_examples, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
@@ -117,8 +117,9 @@ def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
     loss = nn.CrossEntropyLoss(reduction="none")
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
-    check_model(model, loss, data.inputs[:4], data.targets[:4])
-    check_engine(engine, model, loss, data.inputs[:4], data.targets[:4])
+    few = made_up_examples(model, loss, data.inputs[:1], data.targets[:1], data.num_classes)
+    check_model(model, loss, *few)
+    check_engine(engine, model, loss, *few)
     norms = dataset_norms(engine, data.inputs, data.targets, chunk_size=_CHUNK).double().cpu()
     cells = torch.bucketize(norms.nan_to_num(nan=math.inf, posinf=math.inf), torch.from_numpy(_EDGES))
     return one_hot(cells, len(_EDGES) + 1), one_hot(data.groups.cpu(), data.num_groups)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from torch import nn
 
 from equidp._validate import unknown_name
-from equidp.engines.check import check_engine, check_model
+from equidp.engines.check import check_model
+from equidp.engines.check_gradients import check_engine
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
+from equidp.engines.made_up import made_up_examples
 from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
 from equidp.kernel.engine import LossFunction
@@ -22,6 +24,7 @@ __all__ = [
     "check_engine",
     "check_model",
     "dataset_norms",
+    "made_up_examples",
     "make_compatible",
     "make_engine",
 ]

@@ -1,4 +1,4 @@
-"""Works with a model and leaves it as it was; where it is, and its gradients as one vector."""
+"""Works with a model and leaves it as it was; where it is, its gradients as one vector, equal tensors."""
 
 from __future__ import annotations
 
@@ -46,3 +46,10 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
             for gradient, parameter in zip(gradients, parameters, strict=True)
         ]
     )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Returns whether two tensors are equal in shape, type and value; NaN equals NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))

@@ -15,7 +15,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import check_engine, check_model, make_engine
+from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.ledger import StepEvent
@@ -80,11 +80,16 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
 
 
 def checked_engine(
-    name: str, model: nn.Module, loss: LossFunction, few: Batch, class_names: tuple[str, ...]
+    name: str, model: nn.Module, loss: LossFunction, like: Batch, class_names: tuple[str, ...]
 ) -> Engine:
-    """The engine of that name, after model, loss and engine were tried on a few examples."""
-    device = next((parameter.device for parameter in model.parameters()), few.inputs.device)
-    inputs, targets = few.inputs.to(device), few.targets.to(device)
+    """The engine of that name, after model, loss and engine were tried on made-up examples.
+
+    Reads shapes and types of `like`, no values: what is accepted tells nothing about data.
+    """
+    device = next((parameter.device for parameter in model.parameters()), like.inputs.device)
+    inputs, targets = made_up_examples(
+        model, loss, like.inputs.to(device), like.targets.to(device), len(class_names) or None
+    )
     check_model(model, loss, inputs, targets, class_names)
     engine = make_engine(name, model, loss)
     check_engine(engine, model, loss, inputs, targets)
@@ -108,9 +113,3 @@ def source_of(train: object) -> str:
 def class_names(train: object) -> tuple[str, ...]:
     """Names of the classes, where the dataset knows them."""
     return train.class_names if isinstance(train, GroupedDataset) else ()
-
-
-def spread(num_examples: int) -> torch.Tensor:
-    """Up to 16 examples from all over the data, in random order: neighbours in a file are often similar."""
-    rows = torch.linspace(0, num_examples - 1, min(16, num_examples)).long()
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]

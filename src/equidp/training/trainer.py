@@ -148,8 +148,8 @@ class Trainer:
         self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         load = parts.loader(train, num_groups, workers)
-        few = next(load([parts.spread(self.num_examples)]))
-        self.engine = parts.checked_engine(engine, model, self.loss, few, parts.class_names(train))
+        like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
+        self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
         checks.check_optimizer(optimizer, model)
         checks.check_scheduler(scheduler, optimizer, steps - done)
         self._start = start_of(model, optimizer, train, ledger, private=policy.private)

@@ -115,8 +115,8 @@ class ConvGradients(LayerGradients):
         image, signal = (
             torch.linalg.vector_norm(each.flatten(1), dim=1) for each in (operands.image, operands.signal)
         )
-        places = int(self.module.weight[0, 0].numel())
-        return math.sqrt(places) * image * signal
+        size: Tensor = math.sqrt(self.module.weight[0, 0].numel()) * image * signal
+        return size
 
     def _weight_gradients(self, operands: Operands) -> Iterator[Tensor]:
         """Of a few examples at a time, [chunk, *shape of the weight]."""

@@ -1,0 +1,160 @@
+"""Holds an engine to one backward pass per example, on a few examples, before any budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+from torch import Tensor, nn
+
+from equidp.engines.made_up import MadeUpRows
+from equidp.engines.measured import MeasuringEngine
+from equidp.engines.preserved import flat
+from equidp.engines.trying import outputs_of, tried
+from equidp.errors import ModelError
+from equidp.kernel.engine import LossFunction
+
+_TOLERANCE = 0.02
+"""How far norms may be apart, relative to the largest; wrong gradients are apart by far more."""
+_AUTOCAST_TOLERANCE = 0.2
+"""The same under autocast, where rounding alone makes twenty layers differ by several percent."""
+
+
+def check_engine(
+    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
+) -> None:
+    """Refuses an engine whose norms or sum differ from those of one backward pass per example.
+
+    A model that draws random numbers (dropout) is compared in evaluation mode: two passes could not be
+    compared otherwise.
+
+    Args:
+        engine: of this model and loss.
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...], best made up. Extreme ones of their shape and type are
+            made up here.
+
+    Raises:
+        ModelError: they differ, or the engine cannot be used with this model.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with tried(model, loss), torch.enable_grad():
+        if not torch.equal(outputs_of(model, inputs[:4], seed=0), outputs_of(model, inputs[:4], seed=1)):
+            _check_random_numbers(engine, inputs, targets)
+            model.eval()
+        norms, total, true = _gradients(engine, model, loss, trained, inputs, targets)
+        if not len(norms):
+            raise ModelError(
+                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: "
+                "nothing would be learned, and epsilon spent. Look at the scale of the model's initial "
+                "weights, and at the loss."
+            )
+        size = true.norm(dim=1).max()
+        same_norms = ((norms - true.norm(dim=1)).abs() <= _tolerance(inputs) * size).all()
+        if not (same_norms and torch.linalg.vector_norm(total) <= _TOLERANCE * size * len(norms)):
+            raise _differs(engine, len(norms))
+        _check_extremes(engine, model, loss, trained, inputs, targets)
+
+
+def _check_extremes(
+    engine: MeasuringEngine,
+    model: nn.Module,
+    loss: LossFunction,
+    trained: list[nn.Parameter],
+    inputs: Tensor,
+    targets: Tensor,
+) -> None:
+    """Refuses norms of extreme rows that are too small, or another sum. Larger ones allow for rounding."""
+    rows = torch.cat(MadeUpRows.like(inputs, model).moderate())
+    asked = targets[torch.arange(len(rows)) % len(targets)]
+    try:
+        norms, total, true = _gradients(engine, model, loss, trained, rows, asked)
+    except (ModelError, RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+        return  # rows that the model cannot meet
+    if not len(norms):
+        return
+    size = true.norm(dim=1).max()
+    small = (true.norm(dim=1) - norms > _tolerance(inputs) * size).any()
+    if small or torch.linalg.vector_norm(total) > _TOLERANCE * size * len(norms):
+        raise _differs(engine, len(norms))
+
+
+def _gradients(
+    engine: MeasuringEngine,
+    model: nn.Module,
+    loss: LossFunction,
+    trained: list[nn.Parameter],
+    inputs: Tensor,
+    targets: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Norms by the engine, its weighted sum less the true one, and true gradients, [batch, parameters].
+
+    Of those examples whose gradients are finite.
+    """
+    try:
+        single = [
+            torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True)
+            for x, y in zip(inputs, targets, strict=True)
+        ]
+    except RuntimeError as error:
+        raise ModelError(f"no gradient can be taken of the model's loss: {error}") from error
+    true = torch.stack([flat(gradients, trained) for gradients in single])
+    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
+    true, inputs, targets = true[finite], inputs[finite], targets[finite]
+    if not len(true):
+        return true.new_empty(0), true.new_empty(0), true
+    for parameter in trained:
+        parameter.grad = None
+    with _explained(engine):
+        norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
+    return norms, total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1), true
+
+
+def _tolerance(inputs: Tensor) -> float:
+    return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(inputs.device.type) else _TOLERANCE
+
+
+def _differs(engine: MeasuringEngine, count: int) -> ModelError:
+    return ModelError(
+        f"{type(engine).__name__}'s gradients of {count} examples differ from those of one backward pass "
+        "each. A parameter may be used outside of the layer that owns it (such as F.linear(x, "
+        "self.words.weight); call the layer), or examples may change places on their way (sorted by length: "
+        "enforce_sorted=False does without). Or use engine='functional'."
+    )
+
+
+def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tensor) -> None:
+    with _explained(engine):
+        drew_otherwise = engine(inputs, targets).drew_otherwise
+    if drew_otherwise is not None and drew_otherwise.any():
+        raise ModelError(
+            "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
+            "an order of its own. Use engine='functional', or that module without."
+        )
+
+
+@contextmanager
+def _explained(engine: MeasuringEngine) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelError(
+            f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
+        ) from error
+
+
+def _engines_gradients(
+    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
+    with suppress(RuntimeError, ValueError, TypeError, IndexError):
+        # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
+        engine(inputs[1:], targets[1:])
+        engine(inputs, targets)
+    measured = engine(inputs, targets)
+    norms = measured.norms
+    weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
+    measured.weighted_sum(weights)
+    return norms, weights, flat([parameter.grad for parameter in trained], trained)

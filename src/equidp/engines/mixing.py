@@ -1,0 +1,161 @@
+"""Whether examples of a batch affect each other, or what a model keeps, as far as made-up batches show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle, islice
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from equidp.engines.attributes import Attributes
+from equidp.engines.layers.rng_state import RandomState
+from equidp.engines.made_up import MadeUpRows
+from equidp.engines.preserved import same
+from equidp.errors import ModelError
+from equidp.kernel.engine import LossFunction
+
+_BATCH, _SMALL_BATCH = 40, 8
+"""Examples per batch: some models mix in large batches only. Further passes of a random model are small."""
+_SEEDS = 10
+"""How often a model that draws random numbers is run: it may mix examples in some passes only."""
+_OTHER_SIZE, _OTHER_SIZE_AUTOCAST = 0.01, 0.2
+"""How far outputs may be apart in batches of other sizes, relative to the largest: rounding differs."""
+_ORDINARY, _PADDED = [0, -1], [1, -2]
+"""Where the examples that are compared stand in every batch."""
+
+Forward = Callable[[Tensor, int], Tensor]
+"""(inputs [batch, ...], seed) -> outputs [batch, ...], with the same random numbers for the same seed."""
+
+
+def check_mixing(
+    model: nn.Module, loss: LossFunction, forward: Forward, inputs: Tensor, targets: Tensor
+) -> None:
+    """Refuses a model whose outputs for an example change with others, or that keeps what it read.
+
+    Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
+    rows), then alone; two padded ones among others as short, then among extremes. All are made up, of the
+    shape and type of the inputs. Rows that the model cannot run on are left out.
+
+    Args:
+        model: in training mode.
+        loss: its attributes must not change with the data either.
+        forward: runs the model.
+        inputs, targets: a few examples that the model runs on, [batch, ...].
+
+    Raises:
+        ModelError: names what changed.
+    """
+    trial = _Trial(model, loss, forward, targets)
+    torch.manual_seed(0)
+    random = RandomState(inputs.device)
+    trial.run(inputs[:2], 0)
+    seeds = _SEEDS if random.moved() else 1
+    rows = MadeUpRows.like(inputs, model)
+    if trial.attempt(rows.full(2, seed=1), 0) is None:
+        rows = MadeUpRows.like(inputs, model, centred=False)
+    extremes = trial.runnable([*rows.extremes(), rows.short(2, seed=3)])
+    for seed in range(seeds):
+        size = _SMALL_BATCH if seed else _BATCH
+        ordinary = trial.attempt(rows.full(size, seed=4), seed)
+        if ordinary is None:
+            ordinary = trial.run(inputs[torch.arange(size) % len(inputs)], seed)
+        short = rows.short(_SMALL_BATCH, seed=5)
+        padded = trial.attempt(short, seed) if rows.shape else None
+        others = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
+        among = trial.run(others, seed)
+        name = ordinary.attributes.differing(among.attributes)
+        if name is not None and trial.carries(ordinary, among, seed):
+            raise ModelError(
+                f"attribute {name} changes with the data in training and carries it from step to step, past "
+                "the noise. Compute it from each example itself, or keep it in evaluation mode only."
+            )
+        _compare(ordinary.outputs[_ORDINARY], among.outputs[_ORDINARY])
+        if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
+            _compare(padded.outputs[_PADDED], among.outputs[_PADDED], other_size=size != _SMALL_BATCH)
+        if seeds == 1:
+            alone = trial.run(ordinary.inputs[_ORDINARY], seed)
+            _compare(ordinary.outputs[_ORDINARY], alone.outputs, other_size=True)
+
+
+class _Ran(NamedTuple):
+    """A batch, its outputs [batch, ...], and the attributes of model and loss after it."""
+
+    inputs: Tensor
+    outputs: Tensor
+    attributes: Attributes
+
+
+@final
+class _Trial:
+    """Runs model and loss on batches, each time with their attributes as they were."""
+
+    def __init__(self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Tensor) -> None:
+        self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
+        self._before = Attributes(model, loss)
+
+    def _pass(self, inputs: Tensor, seed: int) -> Tensor:
+        outputs = self._forward(inputs, seed)
+        self._loss(outputs, self._targets[torch.arange(len(inputs)) % len(self._targets)])
+        return outputs
+
+    def run(self, inputs: Tensor, seed: int) -> _Ran:
+        try:
+            return _Ran(inputs, self._pass(inputs, seed), Attributes(self._model, self._loss))
+        finally:
+            self._before.restore()
+
+    def carries(self, first: _Ran, second: _Ran, seed: int) -> bool:
+        """Returns whether the second batch changes the outputs of the first, or what it leaves behind.
+
+        What a pass only leaves behind, such as attention maps to look at, the next one overwrites.
+        """
+        again, after = self._after(first.inputs, first.inputs, seed)
+        then, after_others = self._after(second.inputs, first.inputs, seed)
+        return not same(again, then) or after.differing(after_others) is not None
+
+    def _after(self, first: Tensor, second: Tensor, seed: int) -> tuple[Tensor, Attributes]:
+        """Outputs and attributes of the second of two passes."""
+        try:
+            self._pass(first, seed)
+            return self._pass(second, seed), Attributes(self._model, self._loss)
+        finally:
+            self._before.restore()
+
+    def attempt(self, inputs: Tensor, seed: int) -> _Ran | None:
+        """Returns None where the model cannot be run: it may never meet rows such as these."""
+        try:
+            return self.run(inputs, seed)
+        except Exception:
+            return None
+
+    def runnable(self, kinds: list[Tensor]) -> list[Tensor]:
+        """Returns those kinds of rows that the model runs on."""
+        if self.attempt(torch.cat(kinds), 0) is not None:
+            return kinds
+        return [kind for kind in kinds if self.attempt(kind, 0) is not None]
+
+
+def _between(ordinary: Tensor, padded: Tensor, kinds: list[Tensor]) -> Tensor:
+    """A batch as large, with what is compared in its place, and rows of all kinds in turns in between."""
+    batch = ordinary.clone()
+    rows = [row for kind in zip(*kinds, strict=True) for row in kind]
+    for place, row in enumerate(islice(cycle(rows), len(batch) - 4), start=2):
+        batch[place] = row
+    batch[_PADDED] = padded[_PADDED]
+    return batch
+
+
+def _compare(outputs: Tensor, again: Tensor, *, other_size: bool = False) -> None:
+    absolute = 1e-5
+    if other_size:
+        share = _OTHER_SIZE_AUTOCAST if torch.is_autocast_enabled(outputs.device.type) else _OTHER_SIZE
+        absolute += share * float(outputs.abs().nan_to_num(nan=0.0, posinf=0.0).max())
+    same = outputs.shape == again.shape
+    if not same or not torch.allclose(outputs, again, rtol=1e-3, atol=absolute, equal_nan=True):
+        raise ModelError(
+            "the model's output for one example changes with the other examples in the batch, so no "
+            "example's influence is bounded. Look for statistics over the batch, trimming to its longest "
+            "sequence, or attention over the batch axis (batch_first=True?)."
+        )

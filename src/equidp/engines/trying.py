@@ -1,0 +1,89 @@
+"""Runs a model to try it, and leaves it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from equidp.engines.attributes import Attributes
+from equidp.engines.layers.decomposed import attention_in_full
+from equidp.engines.preserved import preserved, same
+from equidp.errors import ModelError
+from equidp.kernel.engine import LossFunction
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Refuses parameters that cannot be trained, before the model is run."""
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained:
+        raise ModelError(
+            "the model has no trainable parameter; set requires_grad on those that training should change."
+        )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before "
+                "making the optimizer."
+            )
+        if parameter.is_meta:
+            raise ModelError(
+                f"parameter {name} is on the meta device and holds no values; give it some "
+                "(model.to_empty(device='cpu'), then initialise or load)."
+            )
+    for name, parameter in trained.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected "
+                "torch.float32. Keep parameters in float32 and train under torch.autocast(..., "
+                "dtype=torch.bfloat16)."
+            )
+
+
+def outputs_of(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
+    """Returns outputs in training mode, with the same random numbers for the same seed."""
+    torch.manual_seed(seed)
+    try:
+        outputs = model(inputs)
+    except (RuntimeError, IndexError, TypeError, AssertionError) as error:
+        raise ModelError(f"the model cannot read inputs of shape {list(inputs.shape)}: {error}") from error
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ModelError(
+            f"the model gives {shape} for {len(inputs)} examples; expected a tensor [batch, ...]."
+        )
+    return outputs
+
+
+@contextmanager
+def tried(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
+    """Runs the model in training mode without gradients; restores all of it and of the loss at the end.
+
+    Yields copies of the buffers. Refuses a model that wrote to its parameters.
+    """
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    attributes = Attributes(model, loss)
+    rewritten: list[str] = []
+    try:
+        with preserved(model), torch.no_grad(), attention_in_full():
+            model.train()
+            yield buffers
+        now = dict(model.named_parameters())
+        rewritten = [name for name, kept in parameters.items() if not same(now[name].detach(), kept)]
+    finally:
+        attributes.restore()
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in buffers:
+                    buffer.copy_(buffers[name])
+            for name, parameter in model.named_parameters():
+                parameter.data.copy_(parameters[name])
+    if rewritten:
+        raise ModelError(
+            f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. "
+            "Initialise it without data, and let nothing but the optimizer change it."
+        )

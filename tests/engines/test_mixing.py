@@ -1,0 +1,385 @@
+"""Models that mix examples, or carry data from step to step, are found out by made-up batches alone."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import equidp
+from equidp.engines import check_engine, check_model, made_up_examples, make_engine
+from equidp.engines.attributes import Attributes
+from equidp.errors import ModelError
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+FLOATS, SEQUENCES = torch.zeros(1, 6), torch.zeros(1, 8, 6)
+TOKENS = torch.zeros(1, 64, dtype=torch.int64)
+CLASS = torch.tensor([1])
+
+
+def tried(model: nn.Module, like: Tensor, loss=LOSS, targets: Tensor = CLASS) -> None:
+    """What a Trainer does with a model before it spends anything."""
+    few = made_up_examples(model, loss, like, targets, 2)
+    check_model(model, loss, *few)
+    check_engine(make_engine("ghost", model, loss), model, loss, *few)
+
+
+class Layers(nn.Module):
+    """Two layers; what happens in between is `between`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.last(self.between(values, torch.tanh(self.first(values))))
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class Trimmed(nn.Module):
+    """Reads to the longest sequence of the batch only, and takes the mean over that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(50, 16, padding_idx=0), nn.Linear(16, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        longest = max(1, int((tokens != 0).sum(dim=1).max()))
+        return self.out(torch.tanh(self.words(tokens[:, :longest])).mean(dim=1))
+
+
+class TrimmedNumbers(Layers):
+    def forward(self, values: Tensor) -> Tensor:
+        longest = max(1, int((values.abs().sum(dim=2) > 0).sum(dim=1).max()))
+        return self.last(torch.tanh(self.first(values[:, :longest])).mean(dim=1))
+
+
+class LargeBatches(Layers):
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        return hidden - hidden.mean(dim=0) if len(values) > 16 else hidden
+
+
+class RareValues(Layers):
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        rare = (values[:, 0] > 1e3).any()
+        return torch.where(rare, hidden - hidden.mean(dim=0, keepdim=True), hidden)
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        (Trimmed(), TOKENS),
+        (TrimmedNumbers(), SEQUENCES),
+        (LargeBatches(), FLOATS),
+        (RareValues(), FLOATS),
+    ],
+    ids=["trimmed tokens", "trimmed numbers", "large batches", "rare values"],
+)
+def test_mixing_that_sixteen_ordinary_rows_do_not_show(model, like):
+    with pytest.raises(ModelError, match="changes with the other examples in the batch"):
+        tried(model, like)
+
+
+class Running(Layers):
+    """Divides by a slow running scale, which is a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.tensor(1.0)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training:
+            self.scale = 0.9999 * self.scale + 1e-4 * values.detach().abs().mean()
+        return super().forward(values / self.scale)
+
+
+class RunningInPlace(Running):
+    def forward(self, values: Tensor) -> Tensor:
+        self.scale.mul_(0.9999).add_(1e-4 * values.detach().abs().mean())
+        return Layers.forward(self, values / self.scale)
+
+
+class Collects(Layers):
+    """Appends what it saw to a list, and uses none of it yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        self.seen.append(float(values.mean()))
+        return hidden
+
+
+@pytest.mark.parametrize("make", [Running, RunningInPlace, Collects])
+def test_state_in_plain_attributes_is_refused_and_put_back(make):
+    model = make()
+    with pytest.raises(
+        ModelError, match=r"attribute (scale|seen) of the model .* carries it from step to step"
+    ):
+        tried(model, FLOATS)
+    assert model.scale == 1.0 if make is not Collects else model.seen == []
+
+
+class RunningLoss:
+    """Divides by a running mean of the loss."""
+
+    def __init__(self) -> None:
+        self.mean: Tensor | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = LOSS(outputs, targets)
+        now = losses.detach().mean()
+        self.mean = now if self.mean is None else 0.999 * self.mean + 0.001 * now
+        return losses / self.mean
+
+
+class RunningLossModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = RunningLoss()
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.inner(outputs, targets)
+
+
+def running_closure():
+    mean = None
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal mean
+        losses = LOSS(outputs, targets)
+        now = losses.detach().mean()
+        mean = now if mean is None else 0.999 * mean + 0.001 * now
+        return losses / mean
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        RunningLoss(),
+        RunningLossModule(),
+        running_closure(),
+        RunningLoss().__call__,
+        functools.partial(RunningLoss()),
+    ],
+    ids=["object", "module", "closure", "method", "partial"],
+)
+def test_state_in_a_loss_is_refused(loss):
+    with pytest.raises(
+        ModelError, match=r"attribute (mean|inner) of the loss .* carries it from step to step"
+    ):
+        tried(Layers(), FLOATS, loss)
+
+
+class Counts(Layers):
+    """Counts its passes, and keeps the last activations to look at: neither carries data to the next step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes, self.settings = 0, {"names": ["a"]}
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        self.passes += 1
+        self.settings["last"] = hidden.detach()
+        self.lengths = [float(hidden.mean())]
+        return hidden
+
+
+def test_counters_and_what_the_next_pass_overwrites_are_taken():
+    model = Counts()
+    tried(model, FLOATS)
+    assert (model.passes, model.settings, hasattr(model, "lengths")) == (0, {"names": ["a"]}, False)
+
+
+class Logarithm(Layers):
+    """Takes numbers above 0 only: others give no number."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values.log())
+
+
+class Codes(nn.Module):
+    """Reads a category's number from a column of floating-point numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(self.table(values[:, 0].long()))
+
+
+class Packed(nn.Module):
+    """Fails on an empty sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = nn.Embedding(50, 6, padding_idx=0), nn.GRU(6, 2, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        lengths = (tokens != 0).sum(dim=1)
+        packed = pack_padded_sequence(self.words(tokens), lengths, batch_first=True, enforce_sorted=False)
+        return self.reader(packed)[1][0]
+
+
+class Checks(Layers):
+    """Refuses what it takes to be mistakes."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if (values.abs() > 50).any():
+            raise ValueError("inputs must be scaled")
+        return super().forward(values)
+
+
+class OneHot(nn.Module):
+    """Whole numbers without a table of embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.out(nn.functional.one_hot(codes[:, 0], 4).float())
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        (Logarithm(), FLOATS),
+        (Codes(), FLOATS),
+        (Packed(), TOKENS),
+        (Checks(), FLOATS),
+        (OneHot(), TOKENS),
+        (nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(256, 2)), TOKENS.int()),
+        (nn.Sequential(nn.Flatten(), nn.LayerNorm(6), nn.Linear(6, 2)), FLOATS),
+        (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(128, 2)),
+            torch.zeros(1, 3, 6, 6),
+        ),
+        (nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.ReLU(), nn.Linear(9, 2)), FLOATS),
+    ],
+    ids=[
+        "logarithm",
+        "codes",
+        "packed",
+        "checks",
+        "one hot",
+        "tokens",
+        "layer norm",
+        "group norm",
+        "dropout",
+    ],
+)
+def test_sound_models_that_cannot_take_extremes_are_taken(model, like):
+    torch.manual_seed(0)
+    tried(model, like)
+
+
+def test_made_up_targets_are_of_the_kind_that_is_asked_for():
+    model = nn.Linear(6, 3)
+    for targets, classes, expected in (
+        (CLASS, 3, {0, 1, 2}),
+        (CLASS, None, {0, 1, 2}),
+        (CLASS.float(), 2, {0.0, 1.0}),
+        (CLASS.bool(), None, {False, True}),
+    ):
+        _, made = made_up_examples(model, LOSS, FLOATS, targets, classes)
+        assert made.dtype == targets.dtype
+        assert set(made.tolist()) == expected
+    _, made = made_up_examples(model, nn.MSELoss(reduction="none"), FLOATS, torch.zeros(1, 3))
+    assert made.shape == (16, 3)
+
+
+class Watching(Layers):
+    """Notes every row that it is run on."""
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        ROWS.extend(values.detach().clone())
+        return hidden
+
+
+ROWS: list[Tensor] = []
+
+
+class Numbered(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        return torch.full((6,), 100.0 + index), index % 2, 0
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_no_row_of_the_data_is_tried(in_memory):
+    """Whether a model is accepted must not tell about anybody."""
+    ROWS.clear()
+    model, data = Watching(), Numbered()
+    if in_memory:
+        inputs = torch.stack([data[index][0] for index in range(40)])
+        targets = torch.arange(40) % 2
+        data = equidp.GroupedDataset(inputs, targets, torch.zeros_like(targets), ("a",), ("no", "yes"))
+    trainer = equidp.Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        data,
+        policy=equidp.DPSGD(),
+        batch_size=20,
+        steps=1,
+        noise_multiplier=1.0,
+        delta=1e-3,
+    )
+    assert len(ROWS) > 40
+    assert not any(100.0 <= float(row.min()) == float(row.max()) <= 140.0 for row in ROWS)
+    ROWS.clear()
+    trainer.fit()
+    assert all(100.0 <= float(row.min()) == float(row.max()) <= 140.0 for row in ROWS)
+
+
+def test_attributes_are_put_back_wherever_they_are():
+    class Holder:
+        def __init__(self) -> None:
+            self.value = 1
+
+    model = nn.Linear(2, 2)
+    held, listed, named, kept = Holder(), [1, [2]], {"a": {3}}, torch.ones(2)
+    model.held, model.listed, model.named, model.kept = held, listed, named, kept
+    before = Attributes(model)
+    held.value, listed[1][0], model.new = 2, 5, 1
+    listed.append(6)
+    named["a"].add(4)
+    named["b"] = 1
+    kept.zero_()
+    model.kept = torch.zeros(3)
+    after = Attributes(model)
+    assert before.differing(after) == "held of the model (Linear)"
+    before.restore()
+    assert before.differing(Attributes(model)) is None
+    assert (held.value, listed, named, model.kept is kept) == (1, [1, [2]], {"a": {3}}, True)
+    assert kept.tolist() == [1.0, 1.0]
+    assert not hasattr(model, "new")
+
+
+@pytest.mark.parametrize(
+    ("model", "like", "loss", "message"),
+    [
+        (
+            nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Flatten(), nn.Linear(256, 2)),
+            TOKENS,
+            LOSS,
+            "0 has sparse gradients.*sparse=False",
+        ),
+        (nn.Linear(6, 2), FLOATS, lambda *given: (LOSS(*given), given), "the loss has type tuple"),
+    ],
+    ids=["sparse", "tuple"],
+)
+def test_what_cannot_be_trained_is_said_clearly(model, like, loss, message):
+    with pytest.raises(ModelError, match=message):
+        tried(model, like, loss)
