@@ -58,6 +58,17 @@ class OwnParameter(nn.Module):
         return self.child(values * self.scale).sin()
 
 
+class OwnNumber(nn.Module):
+    """A parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.child = nn.Parameter(torch.tensor(2.0)), nn.Linear(5, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.child(values) * self.scale
+
+
 class Tied(nn.Module):
     """An embedding whose table is also the output layer's weight."""
 
@@ -96,6 +107,7 @@ class Unused(nn.Module):
     ("model", "inputs"),
     [
         (nn.Sequential(OwnParameter(), nn.ReLU(), nn.Linear(4, 2)), drawn(4, 5)),
+        (OwnNumber(), drawn(4, 5)),
         (Tied(), torch.randint(0, 6, (4, 3))),
         (Reused(nn.Linear(5, 5)), drawn(4, 5)),
         (Reused(nn.Conv2d(2, 2, 3, padding=1)), drawn(4, 2, 5, 5)),
@@ -119,6 +131,7 @@ class Unused(nn.Module):
     ],
     ids=[
         "own parameter",
+        "own number",
         "tied",
         "reused linear",
         "reused conv",

@@ -189,7 +189,7 @@ class Counts(Layers):
     def between(self, values: Tensor, hidden: Tensor) -> Tensor:
         self.passes += 1
         self.settings["last"] = hidden.detach()
-        self.lengths = [float(hidden.mean())]
+        self.lengths = [float(hidden.detach().mean())]
         return hidden
 
 

@@ -85,7 +85,7 @@ def test_layers_that_opacus_tests(case, name, monkeypatch):
     asked = 0
 
     def ask_ours(self, x, module, batch_first=True, **unused):
-        """Empty batches never reach an engine, nor do examples in the second dimension, nor several inputs."""
+        """An engine meets no empty batch, no examples in the second dimension, and one tensor."""
         nonlocal asked
         if (
             isinstance(x, Tensor)

@@ -10,14 +10,13 @@ from torch import nn
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import MeasuringEngine, check_engine, check_model, make_engine
+from equidp.engines import MeasuringEngine, check_engine, check_model, made_up_examples, make_engine
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings
 from equidp.training.build import build_model
-from equidp.training.parts import spread
 from equidp.training.plan import Plan, ResolvedPlan
 
 Progress = Callable[[int, int], None]
@@ -70,11 +69,10 @@ def subject(
     """
     model = build_model(plan.factory, train.inputs.shape[1:], train.num_classes, seed)
     model.train()
-    few = spread(len(train))
-    inputs, targets = train.inputs[few], train.targets[few]
-    check_model(model, LOSS, inputs, targets, train.class_names)
+    few = made_up_examples(model, LOSS, train.inputs[:1], train.targets[:1], train.num_classes)
+    check_model(model, LOSS, *few, train.class_names)
     measuring = make_engine(engine, model, LOSS)
-    check_engine(measuring, model, LOSS, inputs, targets)
+    check_engine(measuring, model, LOSS, *few)
     return model, measuring
 
 
