@@ -16,11 +16,14 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equidp import GroupedDataset, Plan, default_plan
+from equidp import GroupedDataset, Plan, Risk, default_plan
 from equidp.accounting.schedule import default_delta
 from equidp.comparison.grid import split
 from equidp.data import open_source
+from equidp.data.dataset import ALL
 from equidp.evaluation.membership import sensitive_membership_inference
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.policy import statistics_noise
 from equidp.training.build import build
 
 FIGURES = ["success_rate", "auc", "tpr_at_0.1%_fpr", "tpr_at_1%_fpr"]
@@ -46,12 +49,18 @@ def main() -> None:
     tables = []
     for method in chosen.methods.split(","):
         train = partial(trained, method, plan)
-        table = sensitive_membership_inference(data, train, shadow_models=chosen.shadow_models)
+        half = plan.resolve(method, (len(data) + 1) // 2)  # the target model is trained on half of the data
+        event = StepEvent(
+            half.sample_rate, half.noise_multiplier, statistics_noise(half.policy, half.noise_multiplier)
+        )
+        risks = {ALL: Risk.of([(event, half.steps)])}
+        table = sensitive_membership_inference(data, train, shadow_models=chosen.shadow_models, risks=risks)
         tables.append(table.assign(method=method))
         print(f"\n{method}: {chosen.shadow_models} shadow models, members: half of {len(data):,} examples")
         for row in table.to_dict("records"):
             shown = "  ".join(
                 f"{name} {row[name]:.3f} ({row[name + '_low']:.3f} to {row[name + '_high']:.3f})"
+                + (f", at most {row[name + '_at_most']:.3f}" if row["group"] == ALL else "")
                 for name in FIGURES
             )
             print(f"{row['attack']:15s} {row['group']:5s} {shown}", flush=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 _HOMES = {
     "accounting.budget": "PrivacyBudget",
+    "accounting.risk": "Risk RiskTarget",
     "audit": "Audit GroupBound audit_step",
     "comparison.compare": "compare",
     "comparison.result": "Comparison",

@@ -1,4 +1,5 @@
 from equidp.accounting.budget import PrivacyBudget as PrivacyBudget
+from equidp.accounting.risk import Risk as Risk, RiskTarget as RiskTarget
 from equidp.audit import Audit as Audit, GroupBound as GroupBound, audit_step as audit_step
 from equidp.comparison.compare import compare as compare
 from equidp.comparison.result import Comparison as Comparison

@@ -21,6 +21,7 @@ from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
+from equidp.report.format import upper
 from equidp.training.run import RunFacts
 from equidp.training.start import mark_fresh
 from support.toy import make_trainer, toy
@@ -88,7 +89,9 @@ def test_it_says_all_that_it_should(card, run):
         "Classes: no; yes",
         "Means of age are not covered.",
         "mean individual epsilon: 0.25",
-        "Someone with m examples",
+        "Someone who owns several is protected less",
+        f" with 2, {upper(run.epsilon(rows=4))} with 4, ",
+        run.risk().in_words(),
         "dp-accounting",
         "model weights (SHA-256)",
         "the operating system",

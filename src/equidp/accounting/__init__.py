@@ -1,7 +1,7 @@
 """Accounting before and after a run: from what was spent to epsilon, and from a target epsilon to noise."""
 
 from equidp.accounting.cache import epsilon, remembered
-from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.kernel.epsilon import ACCOUNTANTS, EpsilonMeter, check_delta
 from equidp.kernel.events import effective_noise_multiplier, run_event
 
@@ -9,6 +9,7 @@ __all__ = [
     "ACCOUNTANTS",
     "EpsilonMeter",
     "calibrate_noise",
+    "calibrate_noise_to_risk",
     "check_delta",
     "effective_noise_multiplier",
     "epsilon",

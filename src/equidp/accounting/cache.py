@@ -33,7 +33,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 @contextmanager
 def remembered(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes `calibrate_noise` and `epsilon` of this package keep their results in a folder, for this thread.
+    """Makes calibrations, epsilons and risks of this package keep their results in a folder, for this thread.
 
     Several processes may share the folder. A folder that cannot be written or read is as good as none, and a
     damaged entry is worked out again. Name a folder that only you can write to: entries are believed.
@@ -58,7 +58,7 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
     def remembering(*args: P.args, **kwargs: P.kwargs) -> float:
         folder, given = _FOLDER.get(), signature.bind(*args, **kwargs)
         given.apply_defaults()
-        accountant = ACCOUNTANTS.get(given.arguments["accountant"])
+        accountant = ACCOUNTANTS.get(given.arguments.get("accountant", "pld"))
         # A user's own accountant may change without its name.
         if folder is None or getattr(accountant, "__module__", "") != equidp.kernel.epsilon.__name__:
             return function(*args, **kwargs)
@@ -79,13 +79,13 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
 
 
 @remember
-def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str) -> float:
-    return equidp.kernel.epsilon.epsilon(entries, delta, accountant)
+def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str, rows: int) -> float:
+    return equidp.kernel.epsilon.epsilon(entries, delta, accountant, rows)
 
 
-def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
+def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
     """As `equidp.kernel.epsilon.epsilon`, remembered on disk inside `remembered`."""
-    return _epsilon(tuple(entries), delta, accountant)
+    return _epsilon(tuple(entries), delta, accountant, rows)
 
 
 def _sealed(key: str, value: float) -> str:
@@ -97,7 +97,10 @@ def _sealed(key: str, value: float) -> str:
 @cache
 def _code() -> str:
     """A digest of the code that decides an epsilon or a calibration, and dp_accounting's version."""
-    kernel = Path(equidp.kernel.epsilon.__file__)
-    sources = (kernel, kernel.with_name("events.py"), Path(__file__).with_name("calibration.py"))
+    kernel, here = Path(equidp.kernel.epsilon.__file__), Path(__file__)
+    sources = (
+        *(kernel.with_name(name) for name in ("epsilon.py", "events.py", "losses.py")),
+        *(here.with_name(name) for name in ("calibration.py", "risk.py")),
+    )
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return f"dp-accounting {version('dp-accounting')}, {digest}"

@@ -1,4 +1,4 @@
-"""The noise that a target epsilon asks for."""
+"""The noise that a target epsilon, or a target risk, asks for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dp_accounting.mechanism_calibration import ExplicitBracketInterval, calibra
 
 from equidp._validate import check_number
 from equidp.accounting.cache import remember
+from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
 from equidp.kernel.events import run_event
@@ -57,44 +58,105 @@ def calibrate_noise(
     checked_delta(delta)
     checked_accountant(accountant)
 
-    def run(sigma: float) -> dp_accounting.DpEvent:
-        noise = None if statistics_ratio is None else statistics_ratio * sigma
-        return run_event((*spent, (StepEvent(sample_rate, sigma, noise), steps)))
-
     def smallest(name: str, start: float, factor: float) -> float:
-        epsilon = cache(ACCOUNTANTS[name])
-        low = high = start
-        while epsilon(run(high), delta) > target_epsilon:
-            low, high = high, high * factor
-            if high > 1e6:
-                raise SettingError(
-                    f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise "
-                    "one of the two."
-                )
-        while epsilon(run(low), delta) <= target_epsilon:
-            if low < 1e-2:
-                return low
-            low, high = low / factor, low
-        make, tolerance = partial(_Accountant, epsilon), _TOLERANCE / 4 * low
-        bracket = ExplicitBracketInterval(low, high)
-        return float(calibrate_dp_mechanism(make, run, target_epsilon, delta, bracket, tol=tolerance))
+        noise = _smallest(
+            lambda event: ACCOUNTANTS[name](event, delta), target_epsilon, make_run, start, factor
+        )
+        if noise is None:
+            raise SettingError(
+                f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise "
+                "one of the two."
+            )
+        return noise
 
+    make_run = _run_with(sample_rate, steps, statistics_ratio, spent)
     if accountant != "pld":
         return smallest(accountant, 1.0, 2.0)
     # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
     return smallest("pld", smallest("rdp", 1.0, 2.0), 1.1)
 
 
+@remember
+@lru_cache(maxsize=256)
+def calibrate_noise_to_risk(
+    target: RiskTarget,
+    sample_rate: float,
+    steps: int,
+    statistics_ratio: float | None = None,
+    spent: tuple[tuple[StepEvent, int], ...] = (),
+) -> float:
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target risk.
+
+    Args:
+        target: what no membership attack may exceed.
+        sample_rate, steps, statistics_ratio, spent: as in `calibrate_noise`.
+
+    Raises:
+        SettingError: a number outside its range, or no noise up to 10^6 reaches the target.
+
+    >>> target = RiskTarget.parse("tpr=0.05@0.01")
+    >>> round(calibrate_noise_to_risk(target, sample_rate=0.02, steps=100), 2)
+    0.66
+    """
+    noise = _smallest(
+        target.reached, target.most, _run_with(sample_rate, steps, statistics_ratio, spent), 1.0, 2.0
+    )
+    if noise is None:
+        raise SettingError(
+            f"risk {target} cannot be reached with any noise"
+            f"{', since what was spent before counts too' if spent else ''}; allow a larger one."
+        )
+    return noise
+
+
+def _run_with(
+    sample_rate: float,
+    steps: int,
+    statistics_ratio: float | None,
+    spent: tuple[tuple[StepEvent, int], ...],
+) -> Callable[[float], dp_accounting.DpEvent]:
+    """Returns a run, and what was spent before, as a function of the noise multiplier."""
+
+    def run(sigma: float) -> dp_accounting.DpEvent:
+        noise = None if statistics_ratio is None else statistics_ratio * sigma
+        return run_event((*spent, (StepEvent(sample_rate, sigma, noise), steps)))
+
+    return run
+
+
+def _smallest(
+    cost: Callable[[dp_accounting.DpEvent], float],
+    target: float,
+    run: Callable[[float], dp_accounting.DpEvent],
+    start: float,
+    factor: float,
+) -> float | None:
+    """Returns the smallest noise whose run costs at most the target; None where 10^6 is too little."""
+    known = cache(cost)
+    low = high = start
+    while known(run(high)) > target:
+        low, high = high, high * factor
+        if high > 1e6:
+            return None
+    while known(run(low)) <= target:
+        if low < 1e-2:
+            return low
+        low, high = low / factor, low
+    make, tolerance = partial(_Accountant, known), _TOLERANCE / 4 * low
+    bracket = ExplicitBracketInterval(low, high)
+    return float(calibrate_dp_mechanism(make, run, target, 0.0, bracket, tol=tolerance))
+
+
 @final
 class _Accountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]  # it has no types
-    """One of `ACCOUNTANTS` for dp_accounting's calibration, with epsilon capped to be finite."""
+    """Any cost of an event for dp_accounting's calibration, which calls it epsilon; capped to be finite."""
 
-    def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
+    def __init__(self, cost: Callable[[dp_accounting.DpEvent], float]) -> None:
         super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-        self._epsilon = epsilon
+        self._cost = cost
 
     def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> None:
         """Takes every event: `ledger` composes them."""
 
     def get_epsilon(self, target_delta: float) -> float:
-        return min(self._epsilon(self.ledger, target_delta), 1e9)
+        return min(self._cost(self.ledger), 1e9)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dp_accounting
 
 from equidp._validate import check_whole
 from equidp.accounting.cache import epsilon
-from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
-from equidp.kernel.events import effective_noise_multiplier, run_event
+from equidp.kernel.events import checked_rows, effective_noise_multiplier, run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy
@@ -36,16 +38,28 @@ class PlannedRun:
     steps: int
     delta: float
 
-    def epsilon(self, accountant: str = "pld") -> float:
-        """Epsilon of the whole run, by a name from `ACCOUNTANTS`."""
-        return epsilon([(self.event, self.steps)], self.delta, accountant)
+    def epsilon(self, accountant: str = "pld", rows: int = 1) -> float:
+        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld"."""
+        return epsilon([(self.event, self.steps)], self.delta, accountant, rows)
+
+    def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
+        """The most that any membership attack achieves on the whole run; see `Risk`."""
+        return Risk.of([(self.event, self.steps)], false_positive_rates, rows)
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The run as a dp_accounting event, to check it independently."""
         return run_event([(self.event, self.steps)])
 
-    def in_words(self) -> list[str]:
-        """Returns lines for a reader: steps, noise, epsilon by every accountant, the event."""
+    def in_words(self, rows_per_person: Sequence[int] = ()) -> list[str]:
+        """Returns lines for a reader: steps, noise, epsilon by every accountant, risk, the event.
+
+        Args:
+            rows_per_person: numbers of rows to say the same of, for people who own several.
+
+        Raises:
+            SettingError: a number of rows that is not whole and >= 1.
+        """
+        several = [checked_rows(rows) for rows in rows_per_person if rows != 1]
         event = self.event
         noise = f"noise multiplier {event.noise_multiplier:.6g}"
         if event.statistics_noise is not None:
@@ -56,6 +70,12 @@ class PlannedRun:
             *(
                 f"epsilon {_shown(self.epsilon(name))} at delta {self.delta:g} ({name})"
                 for name in ACCOUNTANTS
+            ),
+            f"any membership attack: {self.risk().in_words()}",
+            *(
+                f"{rows} rows of one person: epsilon {_shown(self.epsilon(rows=rows))} at delta "
+                f"{self.delta:g} (pld); {self.risk(rows=rows).in_words()}"
+                for rows in several
             ),
             f"To check with dp_accounting: {self.dp_event()}",
         ]
@@ -69,17 +89,18 @@ def account(
     steps: int | None = None,
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
+    risk: RiskTarget | None = None,
     delta: float | None = None,
     method: str = "dpsgd",
     accountant: str = "pld",
 ) -> PlannedRun:
-    """Plans a run from public numbers: epsilon from noise, or noise from epsilon.
+    """Plans a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
     Args:
         num_examples: n.
         batch_size: b, expected.
         epochs, steps: one of the two.
-        noise_multiplier, target_epsilon: one of the two.
+        noise_multiplier, target_epsilon, risk: one of the three.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         method: a name from `METHODS`, which decides whether statistics are paid for, at its default sigma_s /
             sigma.
@@ -97,17 +118,19 @@ def account(
     policy = make_policy(method, {})
     if not policy.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
-    if (noise_multiplier is None) == (target_epsilon is None):
+    if (noise_multiplier, target_epsilon, risk).count(None) != 2:
         raise SettingError(
-            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
-            "of the two."
+            f"noise_multiplier={noise_multiplier}, target_epsilon={target_epsilon} and risk={risk}; expected "
+            "exactly one of the three."
         )
     rate, steps = checked_schedule(num_examples, batch_size, epochs=epochs, steps=steps)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
-    if noise_multiplier is None:
-        assert target_epsilon is not None
+    if risk is not None:
+        noise_multiplier = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio)
+    elif target_epsilon is not None:
         noise_multiplier = calibrate_noise(
             target_epsilon, delta, rate, steps, policy.statistics_ratio, accountant
         )
+    assert noise_multiplier is not None
     statistics = statistics_noise(policy, noise_multiplier)
     return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)

@@ -8,13 +8,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from equidp.accounting.planned import account
+from equidp.accounting.risk import RiskTarget
 from equidp.cli import options
 from equidp.cli.app import command
+from equidp.kernel.events import checked_rows
 
 app = command(
     "account",
     "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --noise-multiplier 0.8",
     "equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 \\\n      --method dpsgd-f",
+    "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --risk tpr=0.05@0.01 "
+    "--rows-per-person 1,2,4",
 )
 
 
@@ -35,13 +39,23 @@ class PlannedOptions:
     """Noise to work out epsilon from."""
     target_epsilon: Annotated[float | None, Parameter(name="--epsilon")] = None
     """Target epsilon to work out the noise from."""
+    risk: options.Risk = None
     delta: options.Delta = None
     method: options.Method = "dpsgd"
     accountant: options.Accountant = "pld"
 
 
 @app.default
-def account_command(*, planned: PlannedOptions) -> None:
-    """Work out epsilon from noise, or noise from epsilon, for a plan. No data is touched."""
-    for line in account(**vars(planned)).in_words():
+def account_command(
+    *,
+    planned: PlannedOptions,
+    rows_per_person: Annotated[
+        tuple[int, ...],
+        Parameter(help="Account for people who own so many of the examples too, with commas."),
+    ] = (),
+) -> None:
+    """Work out epsilon and risk from noise, or noise from epsilon or risk, for a plan. No data is touched."""
+    rows = [checked_rows(each) for each in rows_per_person]
+    risk = None if planned.risk is None else RiskTarget.parse(planned.risk)
+    for line in account(**{**vars(planned), "risk": risk}).in_words(rows):
         print(line)

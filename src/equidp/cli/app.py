@@ -28,7 +28,7 @@ COMMANDS = {
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
     "ablate": "Train without noise to see which error of clipping hurts a group.",
-    "account": "Work out epsilon from noise, or noise from epsilon, without data.",
+    "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
     "methods": "List the methods, or the settings of one of them.",
 }

@@ -15,7 +15,7 @@ from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.policies.methods import BASELINE
-from equidp.report.card import guarantee_in_words
+from equidp.report.card import guarantee_in_words, risk_in_words
 from equidp.report.format import points
 from equidp.report.terminal import print_groups, print_recalls
 from equidp.runs.saved import KeptRun, open_run
@@ -69,7 +69,7 @@ def evaluate_command(
 
 def print_evaluation(run: Run, found: Evaluation) -> None:
     """Prints the guarantee of a run and its metrics by group."""
-    for sentence in guarantee_in_words(run):
+    for sentence in (*guarantee_in_words(run), *risk_in_words(run)):
         print(sentence)
     print_groups(found.groups)
     print_recalls(found.recalls)

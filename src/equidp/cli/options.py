@@ -29,6 +29,10 @@ else:
 
 _DATA_HELP = "A dataset, or a path to a CSV or Parquet file; --data is the same."
 _DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
+_RISK_HELP = (
+    "What no membership attack may exceed, to work out the noise from: tpr=0.05@0.01 (5% of members found at "
+    "a false-positive rate of 1%), advantage=0.1 or auc=0.6."
+)
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
@@ -38,6 +42,7 @@ Model = Annotated[str | None, Parameter(help="Default: of the dataset, or logist
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
+Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 JsonFile = Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file as JSON.")]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
@@ -158,13 +163,14 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
     return bounds
 
 
-def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any]) -> None:
-    """Refuses a target epsilon and a noise multiplier together."""
-    if epsilons and "noise_multiplier" in changes:
-        given = (
-            f"--epsilon {','.join(map(str, epsilons))} and --noise-multiplier {changes['noise_multiplier']}"
-        )
-        raise SettingError(f"{given}: each decides the noise; give one of the two.")
+def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
+    """Refuses two of a target epsilon, a target risk and a noise multiplier."""
+    given = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
+    given += [] if risk is None else [f"--risk {risk}"]
+    if "noise_multiplier" in changes:
+        given.append(f"--noise-multiplier {changes['noise_multiplier']}")
+    if len(given) > 1:
+        raise SettingError(f"{' and '.join(given)}: each decides the noise; give one of the two.")
 
 
 def typed_again(options: Any) -> list[str]:

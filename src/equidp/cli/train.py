@@ -57,6 +57,7 @@ class RunOptions:
 
     epsilon: float | None = None
     """Target epsilon, which the noise is calibrated to."""
+    risk: options.Risk = None
     seed: int = 0
     """Seed of the split and the initial weights; noise never has a seed."""
     engine: options.Engine = "ghost"
@@ -113,10 +114,10 @@ def train_command(
     if data is None or (out is None and not dry_run):
         raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
     changed = changes(plan, settings, [method])
-    options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed)
-    noisy = run.epsilon is not None or "noise_multiplier" in changed
+    options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
+    noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     if data not in SOURCES and method != BASELINE and not noisy:
-        raise SettingError("how private should it be? Give --epsilon, or --noise-multiplier.")
+        raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
     if out is not None:
         check_new(out)
     path = None if budget.budget is None else str(budget.budget.absolute())

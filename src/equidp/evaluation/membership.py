@@ -8,7 +8,7 @@ epsilon bounds what leaks at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import joblib
 import numpy as np
@@ -19,13 +19,13 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
+from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.groups import Bools, by_group
 from equidp.evaluation.intervals import Floats, check_level
 from equidp.evaluation.predict import predict
 
-FALSE_POSITIVE_RATES = (0.001, 0.01)
 _RESAMPLES = 200
 _FEW_SHADOWS = 64  # with fewer, one variance for all examples (Carlini et al., section VI.B)
 _SMALLEST_SPREAD = 1e-6
@@ -81,6 +81,7 @@ def sensitive_attack_table(
     *,
     level: float = 0.95,
     seed: int = 0,
+    risks: Mapping[str, Risk] | None = None,
 ) -> pd.DataFrame:
     """Returns how well scores tell members from others, in each group and in all.
 
@@ -90,6 +91,7 @@ def sensitive_attack_table(
         group_names: one per group.
         level: of the intervals, percentiles of a bootstrap over members and over others.
         seed: of the halves and of the bootstrap.
+        risks: by group, or "all", what no attack exceeds; adds columns that end in _at_most.
 
     Returns:
         Rows by group, then "all": group, members, others, and with _low and _high success_rate (mean share of
@@ -102,8 +104,17 @@ def sensitive_attack_table(
     for name, chosen in by_group(groups, group_names):
         inside, outside = scores[chosen & members], scores[chosen & ~members]
         figures = _with_intervals(inside, outside, level, np.random.default_rng(seed))
+        if risks is not None:
+            figures |= _at_most(risks.get(name))
         rows.append({"group": name, "members": len(inside), "others": len(outside), **figures})
     return pd.DataFrame(rows)
+
+
+def _at_most(risk: Risk | None) -> dict[str, float]:
+    """Returns what no attack exceeds, by the names of the figures; NaN where it is not known."""
+    names = ("success_rate", "auc", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
+    found = {} if risk is None else {**risk.figures(), "success_rate": (1 + risk.advantage) / 2}
+    return {f"{name}_at_most": found.get(name, np.nan) for name in names}
 
 
 def _with_intervals(
@@ -157,6 +168,7 @@ def sensitive_membership_inference(
     seed: int = 0,
     level: float = 0.95,
     jobs: int | None = None,
+    risks: Mapping[str, Risk] | None = None,
 ) -> pd.DataFrame:
     """Trains a target model on half of the data, attacks it, and returns how well the attacks work by group.
 
@@ -170,6 +182,7 @@ def sensitive_membership_inference(
         seed: of the halves; models are trained with seed, seed + 1, ...
         level: of the intervals.
         jobs: processes; None: one per core.
+        risks: by group, or "all", what no attack on a model that `train` makes exceeds, such as `Run.risk()`.
 
     Returns:
         `sensitive_attack_table` for each attack, with the column attack first: loss-threshold, lira-online,
@@ -208,7 +221,7 @@ def sensitive_membership_inference(
     }
     tables = [
         sensitive_attack_table(
-            score, members, data.groups.numpy(), data.group_names, level=level, seed=seed
+            score, members, data.groups.numpy(), data.group_names, level=level, seed=seed, risks=risks
         ).assign(attack=name)
         for name, score in scores.items()
     ]

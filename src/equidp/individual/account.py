@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from equidp._validate import check_number
+from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.engines.preserved import device_of
 from equidp.errors import DataError, SettingError
-from equidp.individual.histories import Histories, individual_epsilons
+from equidp.individual.histories import Histories, individual_epsilons, individual_profiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
@@ -120,6 +121,7 @@ class ExampleAccount(Callback, ABC):
         counts.settle()
         delta = trainer.delta if delta is None else delta
         largest = epsilon([(trainer.event, self._steps)], delta, accountant)
+        others = tuple((event, count) for event, count in trainer.ledger.entries if event != trainer.event)
         epsilons, group_epsilons = (
             np.minimum(individual_epsilons(histories, trainer.event, delta, accountant), largest)
             for histories in (counts.histories, counts.group_histories)
@@ -135,6 +137,8 @@ class ExampleAccount(Callback, ABC):
             guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
+            group_profiles=individual_profiles(counts.group_histories, trainer.event, EPSILONS, others),
+            spent=((trainer.event, self._steps), *others),
         )
 
     @property

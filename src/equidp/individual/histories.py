@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
-from equidp.individual.tight import tight_epsilons
+from equidp.individual.tight import tight_epsilons, tight_profiles
 from equidp.kernel.epsilon import checked_delta, renyi_divergences
+from equidp.kernel.events import Entries
 from equidp.kernel.ledger import StepEvent
 
 Floats = npt.NDArray[np.float64]
@@ -113,6 +114,27 @@ def individual_epsilons(
     shares = tuple(histories.shares)
     chunks = (counts[start : start + _CHUNK] for start in range(0, len(counts), _CHUNK))
     return np.concatenate([epsilons_of(chunk, shares, event, delta) for chunk in chunks])
+
+
+def individual_profiles(
+    histories: Histories, event: StepEvent, epsilons: Floats, releases: Entries = ()
+) -> Floats:
+    """Returns delta of each example at each epsilon over the steps in its history, [n, epsilons].
+
+    Args:
+        histories: of a run whose steps were all `event`.
+        event: what one step costs an example that uses all of the sensitivity.
+        epsilons: >= 0, [epsilons].
+        releases: (event, number) pairs at any sample rate that each example pays in full as well.
+
+    Formal guarantee: as that of `individual_epsilons`, for every epsilon, with the releases composed.
+    """
+    noises = [own_noise_multiplier(event, share) for share in histories.shares]
+    noises += [own_noise_multiplier(each, 1.0) for each, _ in releases]
+    rates = [event.sample_rate] * len(histories.shares) + [each.sample_rate for each, _ in releases]
+    further = np.array([count for _, count in releases], dtype=np.uint32)
+    counts = np.hstack([histories.counts, np.tile(further, (len(histories.counts), 1))])
+    return tight_profiles(counts, 1 / np.array(noises), np.array(rates), epsilons)
 
 
 def _tight(

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from equidp.accounting import calibrate_noise
+from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
+from equidp.kernel.events import Entries
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
@@ -42,6 +44,9 @@ class IndividualReport:
             clipping; otherwise they are estimates.
         ledger: where releases are charged.
         randomness: of the releases' noise.
+        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401], by the
+            bounds that the policy released: not private.
+        spent: (event, number of steps) pairs that the profiles are of, where every group has all of it.
 
     Example:
         >>> from equidp.kernel.ledger import MemoryLedger
@@ -63,6 +68,26 @@ class IndividualReport:
     guaranteed: bool
     ledger: Ledger
     randomness: Randomness
+    group_profiles: npt.NDArray[np.float64] | None = None
+    spent: Entries = ()
+
+    def group_risks(self) -> dict[str, Risk]:
+        """Returns the most that any membership attack achieves on a member of each group, in this training.
+
+        It follows from the bounds that the policy released, never from examples: it costs nothing, and only a
+        policy with a bound for each group gives one a lower risk than the run's. It covers the steps so far
+        and what else the ledger held at the time of the report, such as a release.
+
+        Raises:
+            SettingError: a report without profiles.
+        """
+        if self.group_profiles is None:
+            raise SettingError("this report has no profiles; take one from IndividualAccountant.report.")
+        whole = Risk.of(self.spent)
+        return {
+            name: Risk.of_profile(EPSILONS, deltas).at_most(whole)
+            for name, deltas in zip(self.group_names, self.group_profiles, strict=True)
+        }
 
     def for_owner(self, index: int) -> str:
         """Returns a text for the person whose example this is, and for no one else."""

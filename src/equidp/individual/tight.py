@@ -21,7 +21,9 @@ Between two points of the transform's grid, delta is at most the chord in e^epsi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,7 @@ _SMOOTHING = 1 / 400  # standard deviation of the added mechanism's loss, in hal
 _TAIL_SHARE = 1e-4  # share of delta that may lie outside the window
 _ROUNDING = 2.0**-46
 _TRUNCATION = 1e-13
+_PROFILE_DELTA = 1e-6  # decides the windows of whole profiles
 _REACH = 12.0  # standard deviations of the Gaussians beyond which the mass is negligible
 _TILTS = np.geomspace(0.05, 1e5, 60)  # exponents of Chernoff's bound
 _FARTHEST_TILT = 28.0  # standard deviations; a farther tilted integral would leave its grid
@@ -44,13 +47,15 @@ _LARGEST_MEAN = 100.0
 _BLOCK = 4096  # histories transformed at a time
 
 
-def tight_epsilons(counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float, delta: float) -> Floats:
+def tight_epsilons(
+    counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, delta: float
+) -> Floats:
     """Returns epsilon of each history of Poisson-subsampled Gaussian mechanisms, an upper bound, [n].
 
     Args:
         counts: how many steps each example spent at each mechanism, [n, mechanisms].
         means: 1 / noise multiplier of each mechanism, >= 0; infinite: no noise.
-        sample_rate: q in (0, 1].
+        sample_rate: q in (0, 1], of all mechanisms or of each.
         delta: in (0, 1).
 
     Returns:
@@ -58,46 +63,101 @@ def tight_epsilons(counts: npt.NDArray[np.uint32], means: Floats, sample_rate: f
         bound above, or where a mechanism has almost no noise (mean above 100).
     """
     distinct, inverse = np.unique(counts, axis=0, return_inverse=True)
-    used = (distinct > 0).any(axis=0) & (means > 0)
     epsilons = np.zeros(len(distinct))
-    if used.any():
-        for removing in (True, False):
-            part = _one_direction(distinct[:, used], tuple(means[used]), sample_rate, removing, delta)
-            epsilons = np.maximum(epsilons, part)
+    for removing in (True, False):
+        for rows, window in _windows(distinct, means, sample_rate, removing, delta):
+            epsilons[rows] = np.maximum(epsilons[rows], window.epsilons(delta))
+    epsilons[_noiseless(distinct, means)] = np.inf
     return epsilons[inverse.reshape(-1)]
 
 
-def _one_direction(
-    counts: npt.NDArray[np.uint32], means: tuple[float, ...], sample_rate: float, removing: bool, delta: float
+def tight_profiles(
+    counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, epsilons: Floats
 ) -> Floats:
-    epsilons = np.zeros(len(counts))
-    noiseless = np.asarray(means) > _LARGEST_MEAN
-    epsilons[(counts[:, noiseless] > 0).any(axis=1)] = np.inf
-    counts, means = counts[:, ~noiseless], tuple(np.asarray(means)[~noiseless])
-    rest = np.flatnonzero((counts > 0).any(axis=1) & (epsilons == 0))
+    """Returns delta of each history at each epsilon, an upper bound, [n, epsilons].
+
+    Args:
+        counts, means, sample_rate: as in `tight_epsilons`.
+        epsilons: >= 0, [epsilons].
+
+    Returns:
+        The larger of both directions; 1 where a mechanism has almost no noise (mean above 100).
+    """
+    deltas = np.zeros((len(counts), len(epsilons)))
+    for removing in (True, False):
+        for rows, window in _windows(counts, means, sample_rate, removing, _PROFILE_DELTA):
+            deltas[rows] = np.maximum(deltas[rows], window.deltas_at(epsilons))
+    deltas[_noiseless(counts, means)] = 1.0
+    return deltas
+
+
+def _noiseless(counts: npt.NDArray[np.uint32], means: Floats) -> npt.NDArray[np.bool_]:
+    return np.asarray((counts[:, means > _LARGEST_MEAN] > 0).any(axis=1))
+
+
+class _Window(NamedTuple):
+    """Deltas of histories around their mean losses.
+
+    Attributes:
+        deltas: at `_POINTS` epsilons, from the mean loss - half to the mean loss + half, [n, points].
+        centres: mean losses, [n].
+        slack: how far the true delta may lie above, [n].
+        half: half the window's width.
+    """
+
+    deltas: Floats
+    centres: Floats
+    slack: Floats
+    half: float
+
+    def epsilons(self, delta: float) -> Floats:
+        """Returns epsilon of each history, [n]; infinite where delta is within the slack."""
+        target = delta - self.slack
+        found = np.maximum(self.centres + _solved(self.deltas, target, self.half), 0.0)
+        return np.where(target > 0, found, np.inf)
+
+    def deltas_at(self, epsilons: Floats) -> Floats:
+        """Returns delta of each history at each epsilon, [n, epsilons]: chords in e^epsilon."""
+        step = 2 * self.half / _POINTS
+        places = epsilons - self.centres[:, None] + self.half
+        before = np.floor(places / step).clip(0, _POINTS - 2).astype(np.int64)
+        share = np.expm1((places - before * step).clip(0.0, step)) / math.expm1(step)
+        start, end = (np.take_along_axis(self.deltas, at, axis=1) for at in (before, before + 1))
+        found = np.where(places < 0, 1.0, start + share * (end - start))
+        return np.asarray(np.clip(found + self.slack[:, None], 0.0, 1.0))
+
+
+def _windows(
+    counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, removing: bool, delta: float
+) -> Iterator[tuple[npt.NDArray[np.int64], _Window]]:
+    """Yields indices of histories, each of them once, and a window that holds all but a share of delta.
+
+    Leaves out histories without a loss, and those with a mechanism of almost no noise.
+    """
+    used = (counts > 0).any(axis=0) & (means > 0) & (means <= _LARGEST_MEAN)
+    rest = np.flatnonzero((counts[:, used] > 0).any(axis=1) & ~_noiseless(counts, means))
     if not len(rest):
-        return epsilons
-    widths = _half_widths(counts[rest].astype(np.float64), means, sample_rate, removing, delta)
-    scales = np.ceil(np.log2(widths))
+        return
+    counts, rates = counts[:, used], np.broadcast_to(sample_rate, means.shape)[used]
+    mechanisms = [(float(mean), float(rate)) for mean, rate in zip(means[used], rates, strict=True)]
+    scales = np.ceil(np.log2(_half_widths(counts[rest].astype(np.float64), mechanisms, removing, delta)))
     for scale in np.unique(scales):
         here = rest[scales == scale]
-        used = np.flatnonzero((counts[here] > 0).any(axis=0))
-        laws = [_characteristic(means[k], sample_rate, removing, 2.0**scale) for k in used]
+        some = np.flatnonzero((counts[here] > 0).any(axis=0))
+        laws = [_characteristic(*mechanisms[k], removing, 2.0**scale) for k in some]
         averages, logs = np.array([average for average, _ in laws]), np.stack([log for _, log in laws])
         for start in range(0, len(here), _BLOCK):
             block = here[start : start + _BLOCK]
-            epsilons[block] = _on_window(
-                counts[np.ix_(block, used)].astype(np.float64), averages, logs, 2.0**scale, delta
-            )
-    return epsilons
+            spent = counts[np.ix_(block, some)].astype(np.float64)
+            yield block, _window(spent, averages, logs, 2.0**scale, delta)
 
 
 def _half_widths(
-    counts: Floats, means: tuple[float, ...], sample_rate: float, removing: bool, delta: float
+    counts: Floats, mechanisms: list[tuple[float, float]], removing: bool, delta: float
 ) -> Floats:
     """Returns half the width of each history's window around its mean loss, [n]."""
     bounds = []
-    for cumulants in np.stack([_cumulants(mean, sample_rate, removing) for mean in means], axis=1):
+    for cumulants in np.stack([_cumulants(*mechanism, removing) for mechanism in mechanisms], axis=1):
         finite = np.isfinite(cumulants)
         sums = counts @ np.where(finite, cumulants, 0.0) - math.log(_TAIL_SHARE * delta)
         sums[counts @ (~finite).astype(np.float64) > 0] = np.inf
@@ -106,16 +166,14 @@ def _half_widths(
     return np.asarray(1.05 * np.maximum(*bounds))
 
 
-def _on_window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> Floats:
-    """Returns epsilon of each history whose loss stays within `half` of its mean, [n]."""
+def _window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> _Window:
+    """Returns the window of histories whose losses leave it with at most a share of delta."""
     smoothing = _SMOOTHING * half
     omega: Floats = np.arange(_FREQUENCIES, dtype=np.float64) * (math.pi / half)
     spectra = np.exp(counts @ logs - (smoothing * omega) ** 2 / 2)
     spectra[:, 1::2] *= -1.0  # shifts the origin to the window's start, -half
-    deltas = _deltas(spectra, omega, half)
-    target = delta * (1 - _TAIL_SHARE) - counts.sum(axis=1) * _ROUNDING - _TRUNCATION
-    centres = counts @ averages + smoothing**2 / 2
-    return np.where(target > 0, np.maximum(centres + _solved(deltas, target, half), 0.0), np.inf)
+    slack = _TAIL_SHARE * delta + counts.sum(axis=1) * _ROUNDING + _TRUNCATION
+    return _Window(_deltas(spectra, omega, half), counts @ averages + smoothing**2 / 2, slack, half)
 
 
 def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:

@@ -17,9 +17,10 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number, unknown_name
-from equidp.errors import PrivacyWarning
-from equidp.kernel.events import Entries, run_event
+from equidp.errors import PrivacyWarning, SettingError
+from equidp.kernel.events import Entries, checked_rows, run_event
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.losses import crude_epsilon, loss_distribution
 
 _FINE = 1e-4
 """Width of the bins that privacy losses are rounded up to, for final figures."""
@@ -27,23 +28,35 @@ _FINE = 1e-4
 _COARSE = 1e-3
 """For figures during a run: ten times cheaper, still an upper bound, about 0.1% above."""
 
+_LARGEST = 1e7
+"""Epsilon of several rows beyond which the crude bound says as little."""
+
 _SURE_DELTA, _ROUNDING = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `_ROUNDING` a step: below `_SURE_DELTA`, or where the loss is
 no small part of delta, PLD says too little, and Renyi's bound is used."""
+
+
+_WIDEST = 1e-5
+"""Width of the bins over epsilon, for an epsilon in the hundreds: narrower ones would fill memory."""
+
+_PROFILE = 2e-4
+"""The same for whole privacy profiles: about 0.1% above."""
 
 
 def _steps(event: dp_accounting.DpEvent) -> int:
     return sum(getattr(each, "count", 0) for each in getattr(event, "events", [event]))
 
 
+def _transforms_lose(event: dp_accounting.DpEvent, delta: float) -> bool:
+    return delta < _SURE_DELTA or _steps(event) * _ROUNDING > 1e-3 * delta
+
+
 def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float]:
     def epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
         # Wider bins for an epsilon in the thousands, which would take billions of them.
         renyi = _rdp(event, delta)
-        width = max(interval, 1e-5 * renyi)
-        if width > 1:  # epsilon beyond 10^5: Renyi's bound on it says as little
-            return renyi
-        if delta < _SURE_DELTA or _steps(event) * _ROUNDING > 1e-3 * delta:
+        width = max(interval, _WIDEST * renyi)
+        if width > 1 or _transforms_lose(event, delta):  # beyond 10^5 Renyi's bound says as little
             return renyi
         return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
 
@@ -89,12 +102,12 @@ print it.
 """
 
 
-def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
+def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
     """Returns the smallest epsilon that the accountant can prove for all the entries together.
 
     Guarantee: the composed mechanism is (epsilon, delta)-differentially private for datasets that differ in
     one example, added or removed, provided that each entry's steps used independent Poisson samples and
-    noise.
+    noise. With `rows`, for datasets that differ in that many examples: those that one person owns.
 
     | case | epsilon |
     | --- | --- |
@@ -102,26 +115,93 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     | a step without noise | infinite |
     | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
     | pld, delta < 10^-10 or near the rounding of so many steps | Renyi's bound |
+    | several rows, in the last two cases or above about 10^7 | the looser `losses.crude_epsilon` |
+    | several rows, an accountant other than pld | SettingError |
 
     Args:
         entries: (step event, number of steps) pairs.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
+        rows: >= 1. Epsilon at the same delta is more than `rows` times that of one.
 
     Raises:
-        SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
+        SettingError: delta outside (0, 1) or NaN, an unknown accountant, or rows not whole and >= 1.
 
     >>> step = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> round(epsilon([(step, 100)], delta=1e-5, accountant="rdp"), 3)
     1.843
+    >>> [round(epsilon([(step, 100)], delta=1e-5, rows=rows), 1) for rows in (1, 2, 4)]
+    [1.4, 3.0, 6.5]
     """
-    return _with_accountant(tuple(entries), checked_delta(delta), checked_accountant(accountant))
+    checked_delta(delta), checked_accountant(accountant)
+    if checked_rows(rows) > 1 and accountant != "pld":
+        raise SettingError(
+            f"rows={rows} and accountant={accountant!r}; people with several rows are accounted for by "
+            "privacy loss distributions alone: use accountant 'pld'."
+        )
+    return _with_accountant(tuple(entries), delta, accountant, int(rows))
 
 
 @lru_cache(maxsize=1024)
-def _with_accountant(entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str) -> float:
+def _with_accountant(
+    entries: tuple[tuple[StepEvent, int], ...], delta: float, accountant: str, rows: int
+) -> float:
     event = run_event(entries)
-    return 0.0 if event == dp_accounting.NoOpDpEvent() else ACCOUNTANTS[accountant](event, delta)
+    if event == dp_accounting.NoOpDpEvent():
+        return 0.0
+    if rows > 1:
+        return _of_several_rows(event, run_event(entries, rows), delta, rows)
+    return ACCOUNTANTS[accountant](event, delta)
+
+
+def _of_several_rows(
+    single: dp_accounting.DpEvent, event: dp_accounting.DpEvent, delta: float, rows: int
+) -> float:
+    """Epsilon from bins that narrow until they are a small part of it; each width gives an upper bound."""
+    renyi = _renyi(single)
+    orders, divergences = np.asarray(renyi.orders, dtype=float), np.asarray(renyi.rdp, dtype=float)
+    found = crude_epsilon(event, rows, delta, orders, divergences)
+    kept = delta - 10 * _steps(event) * _ROUNDING
+    if delta < _SURE_DELTA or kept < delta / 2:
+        return found
+    bound = math.inf
+    while found < min(bound / 2, _LARGEST):
+        bound, width = found, max(_COARSE, _WIDEST * found)
+        found = min(found, float(loss_distribution(event, width).get_epsilon_for_delta(kept)))
+        if width == _COARSE:
+            break
+    return found
+
+
+def privacy_profile(
+    event: dp_accounting.DpEvent, epsilons: npt.NDArray[np.float64], usual: float
+) -> npt.NDArray[np.float64]:
+    """Returns delta at each epsilon, of both directions the larger: the whole trade-off, not one point of it.
+
+    Guarantee: for every pair, what `epsilon` guarantees.
+
+    | case | delta |
+    | --- | --- |
+    | no steps | 0 |
+    | a step without noise, or usual above 10^5 | 1 |
+
+    Args:
+        event: a `run_event`.
+        epsilons: >= 0, increasing, [n].
+        usual: about the epsilon at a small delta; bins are a small part of it.
+
+    >>> event = run_event([(StepEvent(sample_rate=1.0, noise_multiplier=1.0), 1)])
+    >>> privacy_profile(event, np.array([0.0, 1.0]), usual=5.0).round(3)
+    array([0.383, 0.127])
+    """
+    if event == dp_accounting.NoOpDpEvent():
+        return np.zeros(len(epsilons))
+    width = max(_FINE, _PROFILE * usual)
+    distribution = None if usual > 1 / _WIDEST else loss_distribution(event, width)
+    if distribution is None:
+        return np.ones(len(epsilons))
+    deltas = np.asarray(distribution.get_delta_for_epsilon(epsilons), dtype=np.float64)
+    return np.clip(deltas + 10 * (100 + _steps(event)) * _ROUNDING, 0.0, 1.0)
 
 
 def checked_accountant(accountant: str) -> str:

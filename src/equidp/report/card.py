@@ -16,17 +16,16 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
-from equidp.report.format import counted_steps, number, points
+from equidp.report.format import counted_steps, number, points, upper
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
 
 _FEWEST = 5  # test examples that the figures of a card are computed from
+_ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 
 LIMITS = (
-    "The guarantee is for one example. Someone with m examples in the data is protected by about m times "
-    "epsilon.",
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
     "results, add to it.",
     "The number of examples, the names of groups and classes, and all settings count as public.",
@@ -49,6 +48,7 @@ def write_card(
     data: str = "",
     notes: Sequence[str] = (),
     released: Mapping[str, float] | None = None,
+    group_risks: Mapping[str, Mapping[str, float]] | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
@@ -62,6 +62,7 @@ def write_card(
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
+        group_risks: by group, the figures of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
 
     Raises:
@@ -101,7 +102,7 @@ def write_card(
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
         "private": math.isfinite(spent),
-        "guarantee": guarantee_in_words(run),
+        "guarantee": [*guarantee_in_words(run), *risk_in_words(run)],
         "summary": _summary(found),
         "parameters": _parameters(run, spent, released=bool(released)),
         "recompute": _recompute(run),
@@ -110,7 +111,11 @@ def write_card(
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,
         "released": released or {},
-        "limits": LIMITS,
+        "group_risks": {
+            name: [upper(value) for value in figures.values()]
+            for name, figures in (group_risks or {}).items()
+        },
+        "limits": (_of_several_rows(run), *LIMITS),
         "settings": {**_settings(facts), **(details or {})},
         "versions": versions(),
         "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
@@ -186,6 +191,29 @@ def _start(start: Start) -> str:
     if start.weights == FRESH:
         return "fresh: they hold nothing of the data"
     return "given; they must not come from this data unless that was paid for and is added"
+
+
+def risk_in_words(run: Run) -> list[str]:
+    """The guarantee as the most that any attack on the model achieves; empty where there is none."""
+    if math.isinf(run.epsilon()):
+        return []
+    alone = ", of this training alone" if run.facts.start.earlier else ""
+    return [
+        f"As a risk{alone}: whoever attacks what training released, to tell whose examples were in the data, has a "
+        f"{run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success of one."
+    ]
+
+
+def _of_several_rows(run: Run) -> str:
+    """The epsilon of people who own several examples: more than as many times the epsilon of one."""
+    single = "The guarantee is for one example. Someone who owns several is protected less"
+    if math.isinf(run.epsilon()):
+        return f"{single}."
+    listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
+    return (
+        f"{single} than their number times epsilon says: epsilon is {listed} examples, at the same delta; "
+        "equidp account --rows-per-person says it for other numbers."
+    )
 
 
 def _settings(facts: RunFacts) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, TableSource, open_source
 from equidp.data.encoding import TableEncoder
@@ -30,6 +31,7 @@ class TrainConfig:
         method: a name from `METHODS`.
         plan: how to train.
         epsilon: target; None: the plan's noise multiplier.
+        risk: target instead of epsilon, as `RiskTarget.parse` reads it; None: none.
         seed: of the split and the initial weights. Samples and noise come from the operating system.
         accountant: a name from `ACCOUNTANTS`.
         budget: ledger file of a `PrivacyBudget`; budget_epsilon and budget_delta make a new one.
@@ -50,6 +52,7 @@ class TrainConfig:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     test_share: float = TEST_SHARE
     epsilon: float | None = None
+    risk: str | None = None
     seed: int = 0
     engine: str = "ghost"
     accountant: str = "pld"
@@ -71,6 +74,7 @@ class TrainConfig:
             raise SettingError(
                 "budget_epsilon, budget_delta and budget_data are of a budget's file; give budget too."
             )
+        self.risk_target()
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
@@ -93,6 +97,10 @@ class TrainConfig:
         if isinstance(source, TableSource):
             return source.prepared(self.seed)
         return source.split(self.seed), None
+
+    def risk_target(self) -> RiskTarget | None:
+        """The risk that the noise is calibrated to; None where it is epsilon, or the noise was given."""
+        return None if self.risk is None else RiskTarget.parse(self.risk)
 
     def resolve(self, num_examples: int) -> ResolvedPlan:
         """The plan for this method and n training examples; epsilon pays for the release too.
@@ -117,6 +125,7 @@ class TrainConfig:
             self.method,
             num_examples,
             epsilon=self.epsilon,
+            risk=self.risk_target(),
             accountant=self.accountant,
             also_spent=() if release is None else ((release, 1),),
         )

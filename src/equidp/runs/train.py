@@ -198,6 +198,7 @@ def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, co
         )
     report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
     means = replace(report, ledger=MemoryLedger()).release_by_group(config.release_epsilon, trainer.delta)
+    means["risk"] = [risk.figures() for risk in report.group_risks().values()]
     write_whole(path, means.to_json(orient="records", indent=2).encode())
 
 
@@ -221,6 +222,8 @@ def _write_cards(
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
+    if config.risk is not None:
+        details["noise was calibrated to the risk"] = str(config.risk_target())
     if config.target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, span in config.bounds.items()}
@@ -244,6 +247,7 @@ def _write_cards(
         data=facts["name"],
         notes=(*facts["notes"], *([DIVERGED] if diverged(run.model) else [])),
         released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
+        group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
     )
 

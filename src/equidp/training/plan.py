@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
@@ -151,6 +152,7 @@ class Plan:
         num_examples: int,
         *,
         epsilon: float | None = None,
+        risk: RiskTarget | None = None,
         accountant: str = "pld",
         also_spent: tuple[tuple[StepEvent, int], ...] = (),
     ) -> ResolvedPlan:
@@ -160,18 +162,24 @@ class Plan:
             method: a name from `METHODS`.
             num_examples: n, public.
             epsilon: target that the noise is calibrated to; None: the plan's noise multiplier.
+            risk: target that the noise is calibrated to instead.
             accountant: whose epsilon that is.
-            also_spent: (event, count) pairs that the same epsilon pays for, such as a release.
+            also_spent: (event, count) pairs that the same epsilon or risk pays for, such as a release.
 
         Raises:
-            SettingError: a plan of no steps, an epsilon for a method without privacy, one that cannot be met.
+            SettingError: a plan of no steps, an epsilon or a risk for a method without privacy, one that
+                cannot be met, or both.
         """
+        if None not in (epsilon, risk):
+            raise SettingError(
+                f"epsilon={epsilon} and risk={risk}: each decides the noise; give one of the two."
+            )
         own, policy = self.for_method(method), self.policy(method)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
         noise = own.noise_multiplier
         if not policy.private:
-            if epsilon is not None:
+            if (epsilon, risk) != (None, None):
                 raise SettingError(
                     f"{method} takes no noise and has no epsilon; choose a private method, such as dpsgd."
                 )
@@ -180,6 +188,8 @@ class Plan:
             noise = calibrate_noise(
                 epsilon, delta, rate, steps, policy.statistics_ratio, accountant, also_spent
             )
+        elif risk is not None:
+            noise = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio, also_spent)
         return ResolvedPlan(
             method=method,
             policy=policy,

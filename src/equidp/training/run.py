@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from equidp.accounting.cache import epsilon
+from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import Entries
 from equidp.training.start import Start, carry_over
 
@@ -72,8 +73,10 @@ class Run:
         >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
         ...                          steps=2, noise_multiplier=2.0, delta=1e-3)
         >>> run = trainer.fit()
-        >>> run.facts.steps, 0 < run.epsilon() < 3
-        (2, True)
+        >>> run.facts.steps, 0 < run.epsilon() < 3, run.epsilon(rows=2) > 2 * run.epsilon()
+        (2, True, True)
+        >>> run.risk().advantage < 0.2
+        True
     """
 
     model: nn.Module
@@ -83,9 +86,31 @@ class Run:
     accountant: str = "pld"
     facts: RunFacts = field(default_factory=RunFacts)
 
-    def epsilon(self, delta: float | None = None, accountant: str | None = None) -> float:
-        """Epsilon of everything the run spent; infinite where it trained without privacy."""
-        return epsilon(self.entries, self.delta if delta is None else delta, accountant or self.accountant)
+    def epsilon(self, delta: float | None = None, accountant: str | None = None, rows: int = 1) -> float:
+        """Epsilon of everything the run spent; infinite where it trained without privacy.
+
+        Args:
+            delta: default: the run's.
+            accountant: default: the run's, or "pld" for several rows.
+            rows: how many of the examples one person owns; their epsilon is more than `rows` times as large.
+
+        Raises:
+            SettingError: rows not a whole number >= 1, or several with an accountant other than "pld".
+        """
+        usual = self.accountant if rows == 1 else "pld"
+        return epsilon(self.entries, self.delta if delta is None else delta, accountant or usual, rows)
+
+    def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
+        """The most that any membership attack achieves on what the run released, at any delta.
+
+        Args:
+            false_positive_rates: at which true-positive rates are bounded.
+            rows: how many of the examples one person owns.
+
+        Raises:
+            SettingError: a rate outside (0, 1), or rows not a whole number >= 1.
+        """
+        return Risk.of(self.entries, false_positive_rates, rows)
 
     def metrics(self, test: GroupedDataset) -> pd.DataFrame:
         """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.group_metrics`.

@@ -1,0 +1,267 @@
+"""Epsilon of people who own several rows: never below the truth, and close to it."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution as pld
+from hypothesis import given, settings, strategies as st
+from scipy import optimize, stats
+
+from equidp.accounting import epsilon, run_event
+from equidp.errors import SettingError
+from equidp.kernel.epsilon import privacy_profile
+from equidp.kernel.events import rows_drawn
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.losses import loss_distribution
+
+MNIST = ((StepEvent(256 / 54649, 0.8), 12808),)
+EPSILONS = np.array([0.0, 0.3, 1.0, 2.5, 6.0])
+
+
+def densities(sigma, numbers, chances, x):
+    """Of Q, the noise alone, and of P, the mixture, at points [n]."""
+    base = stats.norm.pdf(x, scale=sigma)
+    mixture = stats.norm.pdf(x[:, None], loc=np.array(numbers), scale=sigma) @ np.array(chances)
+    return base, mixture
+
+
+def delta_of_one_step(sigma, numbers, chances, eps):
+    """The larger direction of the integral of max(0, P - e^epsilon Q), by Gauss-Legendre on each side of the
+    place where the integrand becomes 0."""
+
+    def loss(x):
+        base, mixture = densities(sigma, numbers, chances, np.array([x]))
+        return math.log(mixture[0] / base[0])
+
+    low, high = -10 * sigma, max(numbers) + 10 * sigma
+    found = []
+    for sign, inside in ((1, lambda place: (place, high)), (-1, lambda place: (low, place))):
+        if not loss(low) < sign * eps < loss(high):
+            continue  # nothing but a negligible tail: this direction has no such loss
+        start, end = inside(optimize.brentq(lambda x, at=sign * eps: loss(x) - at, low, high, xtol=1e-14))
+        nodes, weights = np.polynomial.legendre.leggauss(40)
+        pieces = np.linspace(start, end, 101)
+        half = np.diff(pieces)[:, None] / 2
+        x = (pieces[:-1, None] + half * (1 + nodes)).reshape(-1)
+        base, mixture = densities(sigma, numbers, chances, x)
+        one, other = (mixture, base) if sign == 1 else (base, mixture)
+        found.append(float((one - math.exp(eps) * other) @ (half * weights).reshape(-1)))
+    return max(found)
+
+
+def by_brute_force(sigma, rows, rate, steps, *, up):
+    """Deltas of a few steps, the larger direction: outputs in cells, losses rounded up or down, convolved."""
+    width, numbers = 5e-4, np.arange(rows + 1)
+    chances = stats.binom.pmf(numbers, rows, rate)
+    ends = np.linspace(-9 * sigma, rows + 9 * sigma, 50_001)
+    base, mixture = densities(sigma, numbers, chances, ends)
+    losses = np.log(mixture) - np.log(base)
+    mass_base = np.diff(stats.norm.cdf(ends, scale=sigma))
+    mass_mixture = np.diff(stats.norm.cdf(ends[:, None], loc=numbers, scale=sigma) @ chances)
+    deltas = []
+    for values, masses in ((losses, mass_mixture), (-losses, mass_base)):
+        pairs = np.stack([values[:-1], values[1:]]) / width
+        cells = (np.ceil(pairs.max(axis=0)) if up else np.floor(pairs.min(axis=0))).astype(int)
+        one = np.bincount(cells - cells.min(), masses)
+        size = steps * len(one)
+        law = np.fft.irfft(np.fft.rfft(one, size) ** steps, size).clip(min=0.0)
+        totals = width * (np.arange(size) + steps * cells.min())
+        missing = max(0.0, 1 - law.sum()) if up else 0.0
+        deltas.append([missing - law @ np.expm1(np.minimum(eps - totals, 0.0)) for eps in EPSILONS])
+    return np.max(deltas, axis=0)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(2, 12.1), (4, 28.5), (8, 72.3)])
+def test_anchor_values(rows, expected):
+    """What the review found with dp_accounting's own mixtures, where m epsilon says 10.9, 21.7 and 43.5."""
+    assert epsilon(MNIST, 1e-6, rows=rows) == pytest.approx(expected, abs=0.06)
+    assert epsilon(MNIST, 1e-6, rows=rows) > rows * epsilon(MNIST, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "numbers", "chances"),
+    [
+        (1.0, (0.0, 1.0, 2.0), (0.2, 0.6, 0.2)),
+        (2.0, (0.0, 2.0, 3.0), (0.33, 0.34, 0.33)),
+        (0.5, (0.0, 1.0), (0.8, 0.2)),
+        (5.0, (0.0, 5.0), (0.4, 0.6)),
+        (0.6, *rows_drawn(5, 0.05)),
+    ],
+)
+def test_one_step_is_what_direct_integration_gives(sigma, numbers, chances):
+    """Among them the mixtures of dp_accounting's own tests."""
+    found = loss_distribution(
+        dp_accounting.SelfComposedDpEvent(MixtureOfGaussiansDpEvent(sigma, numbers, chances), 1), 1e-3
+    ).get_delta_for_epsilon(EPSILONS)
+    exact = np.array([delta_of_one_step(sigma, numbers, chances, eps) for eps in EPSILONS])
+    assert (found >= exact - 1e-11).all()
+    np.testing.assert_allclose(found, exact, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "rows", "rate", "steps"), [(1.0, 2, 0.3, 3), (0.7, 4, 0.05, 4)])
+def test_few_steps_are_between_brute_force_bounds(sigma, rows, rate, steps):
+    found = loss_distribution(run_event([(StepEvent(rate, sigma), steps)], rows), 1e-3)
+    deltas = found.get_delta_for_epsilon(EPSILONS)
+    lower, upper = (by_brute_force(sigma, rows, rate, steps, up=up) for up in (False, True))
+    assert (lower <= deltas + 1e-12).all()
+    assert (deltas <= upper + 1e-12).all()
+    np.testing.assert_allclose(lower, upper, rtol=0.02)
+
+
+def test_mixtures_compose_as_in_dp_accountings_own_test():
+    """Its value: 17.193115 at delta 1e-6, for three steps of one mixture and two of another."""
+    event = dp_accounting.ComposedDpEvent(
+        (
+            dp_accounting.SelfComposedDpEvent(
+                MixtureOfGaussiansDpEvent(1.0, (0.0, 1.0, 2.0), (0.2, 0.6, 0.2)), 3
+            ),
+            dp_accounting.SelfComposedDpEvent(
+                MixtureOfGaussiansDpEvent(2.0, (0.0, 2.0, 3.0), (0.33, 0.34, 0.33)), 2
+            ),
+        )
+    )
+    assert loss_distribution(event, 1e-4).get_epsilon_for_delta(1e-6) == pytest.approx(17.193115, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "rate", "sigma", "steps"), [(2, 0.02, 1.0, 300), (6, 0.3, 5.0, 40)])
+def test_equals_dp_accountings_mixtures(rows, rate, sigma, steps):
+    law, numbers = stats.binom(rows, rate), list(map(float, range(rows + 1)))
+    upper, lower = (
+        pld.from_mixture_gaussian_mechanism(
+            sigma,
+            numbers,
+            [law.pmf(k) for k in range(rows + 1)],
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+            value_discretization_interval=0.01,
+        ).self_compose(steps, 1e-15 if pessimistic else 0)
+        for pessimistic in (True, False)
+    )
+    entries = [(StepEvent(rate, sigma), steps)]
+    found = loss_distribution(run_event(entries, rows), 0.01)
+    assert found.get_epsilon_for_delta(1e-6) == pytest.approx(upper.get_epsilon_for_delta(1e-6), rel=1e-7)
+    spent = epsilon(entries, 1e-6, rows=rows)
+    assert lower.get_epsilon_for_delta(1e-6) <= spent <= upper.get_epsilon_for_delta(1e-6)
+
+
+def test_dp_accounting_takes_the_event_of_several_rows():
+    """So that anyone can account for it independently."""
+    entries = ((StepEvent(0.02, 1.0), 20), (StepEvent(1.0, 30.0), 1))
+    theirs = PLDAccountant(value_discretization_interval=0.01).compose(run_event(entries, 3))
+    ours = loss_distribution(run_event(entries, 3), 0.01)
+    assert ours.get_epsilon_for_delta(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-7)
+
+
+def test_one_row_is_what_it_was():
+    entries = ((StepEvent(0.02, 1.3, 13.0), 70), (StepEvent(1.0, 9.0), 2))
+    theirs = PLDAccountant().compose(run_event(entries))
+    assert epsilon(entries, 1e-5, rows=1) == epsilon(entries, 1e-5) == theirs.get_epsilon(1e-5)
+    ours = loss_distribution(run_event(entries), 1e-4)
+    assert ours.get_epsilon_for_delta(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-9)
+    assert run_event(entries, 1) == run_event(entries)
+
+
+@pytest.mark.parametrize("rows", [2, 7])
+def test_without_sampling_several_rows_are_one_gaussian_of_that_sensitivity(rows):
+    """A release reads every row; Balle and Wang 2018, Theorem 8, gives its delta."""
+    entries, mean = ((StepEvent(1.0, 20.0), 3),), rows * 3**0.5 / 20
+    found = epsilon(entries, 1e-5, rows=rows)
+    delta = stats.norm.cdf(mean / 2 - found / mean) - math.exp(found) * stats.norm.cdf(
+        -mean / 2 - found / mean
+    )
+    assert delta == pytest.approx(1e-5, rel=0.01)
+    assert delta <= 1e-5
+
+
+def test_statistics_and_gradients_are_one_query_for_several_rows_too():
+    joint = epsilon([(StepEvent(0.05, 3.0, 4.0), 20)], 1e-5, rows=3)
+    assert joint == epsilon([(StepEvent(0.05, 2.4), 20)], 1e-5, rows=3)
+
+
+@given(
+    rate=st.floats(1e-3, 1.0),
+    sigma=st.floats(0.8, 10.0),
+    steps=st.integers(1, 100),
+    log_delta=st.floats(-8, -2),
+)
+@settings(max_examples=6, deadline=None)
+def test_more_rows_cost_more_and_at_most_what_group_privacy_says(rate, sigma, steps, log_delta):
+    """(e, d)-DP is (m e, d (e^(m e) - 1) / (e^e - 1))-DP for m rows (Vadhan 2017, Lemma 2.2)."""
+    entries, delta = ((StepEvent(rate, sigma), steps),), 10**log_delta
+    spent = [epsilon(entries, delta, rows=rows) for rows in (1, 2, 3)]
+    assert spent[0] <= spent[1] * 1.001 + 1e-6
+    assert spent[1] <= spent[2] * 1.001 + 1e-6
+    for rows in (2, 3):
+        grown = delta * sum(math.exp(k * spent[0]) for k in range(rows))
+        if grown < 0.5:
+            assert epsilon(entries, grown, rows=rows) <= rows * spent[0] * 1.001 + 1e-3
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(2, 0.5), (8, 0.999), (1000, 0.01), (10**6, 0.3), (3, 1e-30)])
+def test_listed_numbers_of_rows_are_never_fewer_than_drawn(rows, rate):
+    """Each of them is at least as likely to be exceeded as under the binomial law."""
+    numbers, chances = map(np.array, rows_drawn(rows, rate))
+    assert chances.sum() == pytest.approx(1, abs=1e-12)
+    assert len(numbers) <= 102
+    assert numbers[-1] <= rows
+    at_least = chances[::-1].cumsum()[::-1]
+    law = stats.binom(rows, rate)
+    assert (at_least[1:] >= law.sf(numbers[:-1]) * (1 - 1e-9)).all()
+    assert chances @ numbers <= law.mean() * 1.01 + 1e-20
+
+
+def test_a_thousand_rows_are_bounded_by_a_thousand_steps_of_one():
+    """1,000 rows in one step of much noise: like one Gaussian of sensitivity q m, and a little more."""
+    found = epsilon([(StepEvent(0.01, 100.0), 1)], 1e-5, rows=1000)
+    assert epsilon([(StepEvent(1.0, 10.0), 1)], 1e-5) < found < epsilon([(StepEvent(1.0, 5.0), 1)], 1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 8, 1000, 10**9])
+def test_tiny_deltas_and_little_noise_have_a_bound_that_is_no_lower(rows):
+    """Where transforms would lose delta, or bins fill memory, a cheap bound stands in."""
+    entries = ((StepEvent(0.01, 1.0), 100),)
+    assert epsilon(entries, 1e-12, rows=rows) >= epsilon(entries, 1e-9, rows=rows) > 0
+    assert math.isfinite(epsilon(((StepEvent(0.01, 1e-3), 1000),), 1e-5, rows=rows))
+
+
+def test_no_noise_is_infinite_and_no_step_is_free_for_several_rows():
+    assert epsilon(((StepEvent(0.1, 0.0), 1),), 1e-5, rows=3) == math.inf
+    assert epsilon(((StepEvent(0.1, 1.0), 10), (StepEvent(0.1, 0.0), 1)), 1e-5, rows=3) == math.inf
+    assert epsilon((), 1e-5, rows=3) == 0.0
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, math.nan, "2", None])
+def test_rows_that_cannot_be_are_refused(rows):
+    with pytest.raises(SettingError, match=r"rows=.*expected a whole number >= 1"):
+        epsilon(MNIST, 1e-6, rows=rows)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "rdp-classic"])
+def test_renyi_accounting_of_several_rows_is_refused(accountant):
+    with pytest.raises(SettingError, match="use accountant 'pld'"):
+        epsilon(MNIST, 1e-6, accountant, rows=2)
+
+
+def test_a_privacy_profile_holds_every_epsilon_of_a_run():
+    """Against dp_accounting's own values: sqrt(3), three times; q .2, sigma .5, three times."""
+    for event, exact in (
+        (run_event([(StepEvent(1.0, 3**0.5), 3)]), 0.126936),
+        (run_event([(StepEvent(0.2, 0.5), 3)]), 0.15594),
+    ):
+        assert privacy_profile(event, np.array([1.0]), usual=5.0)[0] == pytest.approx(exact, abs=1e-4)
+    gaussian = run_event([(StepEvent(1.0, 1.0), 1)])
+    exact = stats.norm.cdf(0.5 - EPSILONS) - np.exp(EPSILONS) * stats.norm.cdf(-0.5 - EPSILONS)
+    found = privacy_profile(gaussian, EPSILONS, usual=5.0)
+    assert (found >= exact).all()
+    np.testing.assert_allclose(found, exact, rtol=1e-3, atol=1e-9)
+
+
+def test_the_profile_of_nothing_is_zero_and_that_of_no_noise_one():
+    assert privacy_profile(run_event(()), EPSILONS, usual=0.0).tolist() == [0.0] * 5
+    none = run_event([(StepEvent(0.1, 1.0), 1), (StepEvent(0.1, 0.0), 1)])
+    assert privacy_profile(none, EPSILONS, usual=1.0).tolist() == [1.0] * 5
