@@ -90,8 +90,32 @@ def test_a_plan_is_accounted_for_without_data(people, command):
     assert "epsilon 5.1405 at delta 1e-06 (pld)" in out
     code, _, err = command("account", *plan, cwd=people)
     assert code == 2
-    assert "expected exactly one of the two" in err
+    assert "expected exactly one of the three" in err
     assert "Traceback" not in err
+
+
+def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people, command):
+    plan = ("--examples", "1000", "--batch-size", "50", "--epochs", "5")
+    code, out, _ = command(
+        "account", *plan, "--risk", "tpr=0.05@0.01", "--rows-per-person", "1,2,4", cwd=people
+    )
+    assert code == 0
+    lines = out.splitlines()
+    attack, two, four = (line for line in lines if "true-positive rate at most" in line)
+    assert "and 5% at 1%, advantage at most " in attack
+    assert two.startswith("2 rows of one person: epsilon ")
+    assert four.startswith("4 rows of one person: epsilon ")
+    for wrong, said in (
+        (("--noise-multiplier", "1", "--rows-per-person", "2,0"), "rows=0; expected a whole number >= 1"),
+        (("--noise-multiplier", "1", "--rows-per-person", "1.5"), "expected a whole number"),
+        (("--risk", "tpr=0.01@0.05"), "tpr=0.01; expected a number in (0.05, 1)"),
+        (("--risk", "fpr=0.01"), "unknown measure of risk 'fpr'"),
+        (("--risk", "auc=0.6", "--epsilon", "1"), "expected exactly one of the three"),
+    ):
+        code, _, err = command("account", *plan, *wrong, cwd=people)
+        assert code == 2
+        assert said in " ".join(err.split())
+        assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(

@@ -469,6 +469,26 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     assert read_ledger(people / "run" / "ledger").entries == entries
 
 
+def test_noise_is_calibrated_to_a_risk_and_the_card_says_so(run, people):
+    plan = (*TABLE, "--method", "dpsgd-f", *INDIVIDUAL[2:], "--risk", "advantage=0.3")
+    assert "advantage at most 0." in run("train", *plan, "--dry-run")[1]
+    assert run("train", *plan, "--out", "run")[0] == 0
+    spent = equidp.Risk.of(read_ledger(people / "run" / "ledger").entries)
+    assert 0.295 < spent.advantage <= 0.3  # the release of individual privacy is in it
+    card = (people / "run" / "card.md").read_text()
+    assert "| noise was calibrated to the risk | advantage=0.3 |" in card
+    assert f"{spent.in_words()} (.5 is guessing)" in card
+    rows = json.loads((people / "run" / "released.json").read_text())
+    risks = [row["risk"] for row in rows]
+    assert all(0 < risk["advantage"] <= spent.advantage for risk in risks)
+    assert min(risk["advantage"] for risk in risks) < spent.advantage  # a group with a lower bound
+    assert "| group | true-positive rate at .1% false positives | at 1% | advantage | AUC |" in card
+    assert spent.in_words() in run("evaluate", "run")[1]
+    code, _, err = run("train", *plan, "--epsilon", "1", "--out", "other")
+    assert code == 2
+    assert "--epsilon 1.0 and --risk advantage=0.3: each decides the noise" in " ".join(err.split())
+
+
 def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
     plan = (*PLAN, "--delta", "1e-4", "--individual")  # no epsilon to calibrate to
     run("train", *TABLE, *plan, "--out", "whole")

@@ -18,6 +18,7 @@ from equidp.errors import DataError, SettingError
 from equidp.individual import step_counts
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import StepEvent
 from support.toy import make_trainer, toy
 
 POLICIES = {
@@ -523,6 +524,28 @@ def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
     trainer.fit()
     report = accountant.report(trainer, accountant="rdp")
     np.testing.assert_allclose(report.group_epsilons, report.largest)
+
+
+def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
+    """Group a's bound is a quarter of the sensitivity: its risk is that of steps with four times the noise,
+    up to the smoothing of few steps; a release, which everyone pays for in full, is in both."""
+    trainer, accountant = watched(Fixed(), steps=12, epochs=None)
+    trainer.fit()
+    alone = accountant.report(trainer, accountant="rdp").group_risks()
+    event = trainer.event
+    lower = StepEvent(event.sample_rate, 4 * event.noise_multiplier, event.statistics_noise)
+    for name, same in (("a", lower), ("b", event)):
+        expected = equidp.Risk.of([(same, 12)])
+        found = alone[name].figures()
+        assert all(found[key] >= value * (1 - 1e-3) for key, value in expected.figures().items())
+        assert found == pytest.approx(expected.figures(), rel=0.25)
+    trainer.ledger.spend(StepEvent(1.0, 5.0))
+    after = accountant.report(trainer, accountant="rdp").group_risks()
+    with_release = equidp.Risk.of([(lower, 12), (StepEvent(1.0, 5.0), 1)])
+    assert after["a"].figures() == pytest.approx(with_release.figures(), rel=0.25)
+    assert after["a"].advantage > alone["a"].advantage
+    run = equidp.Risk.of([(event, 12), (StepEvent(1.0, 5.0), 1)]).figures()
+    assert all(after["b"].figures()[key] <= value for key, value in run.items())
 
 
 def test_means_of_groups_are_released_together():

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from equidp.individual.tight import tight_epsilons
+from equidp.individual.tight import tight_epsilons, tight_profiles
 
 
 @functools.lru_cache
@@ -103,3 +103,73 @@ def test_what_cannot_be_vouched_for_is_infinite():
     found = tight_epsilons(counts, np.array([1.0, math.inf]), 0.1, 1e-5)
     assert 0 < found[0] < math.inf == found[1]
     assert found[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "noise", "steps", "epsilon", "delta"),
+    [(1.0, 3**0.5, 3, 1.0, 0.126936), (0.2, 0.5, 3, 1.0, 0.15594)],
+)
+def test_values_of_dp_accountings_own_tests(sample_rate, noise, steps, epsilon, delta):
+    """Its accountant's tests of a Gaussian mechanism, of a Poisson-subsampled one and of self-composition."""
+    assert tight([(noise, steps)], sample_rate, delta) == pytest.approx(epsilon, abs=2e-3)
+    counts, means = np.array([[steps]], dtype=np.uint32), np.array([1 / noise])
+    found = tight_profiles(counts, means, sample_rate, np.array([epsilon]))
+    assert found[0, 0] == pytest.approx(delta, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "noise"), [(1.0, 1.0), (1.0, 0.5), (0.8, 1.0), (0.6, 1.0), (0.1, 0.4)]
+)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_profiles_are_dp_accountings_own(sample_rate, noise, steps):
+    """On the standard deviations and sampling probabilities of its tests, at epsilons on both sides of the
+    largest loss that an added example can have: never below its optimistic delta, hardly above the other."""
+    epsilons = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0])
+    counts, means = np.array([[steps]], dtype=np.uint32), np.array([1 / noise])
+    found = tight_profiles(counts, means, sample_rate, epsilons)[0]
+    lower, upper = (
+        pld.from_gaussian_mechanism(
+            noise,
+            sampling_prob=sample_rate,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+        )
+        .self_compose(steps, 1e-15 if pessimistic else 0)
+        .get_delta_for_epsilon(epsilons)
+        for pessimistic in (False, True)
+    )
+    assert (found >= lower - 1e-12).all()
+    # The law of one step has an edge, which smoothing rounds off.
+    np.testing.assert_allclose(found, upper, rtol=0.02 if steps > 1 else 0.1, atol=1e-5)
+
+
+def test_mechanisms_of_other_sample_rates_and_histories_without_any():
+    """One step at q = .1, a release at 1; a history of nothing has no delta, one of no noise all of it."""
+    counts = np.array([[3, 1, 0], [0, 0, 0], [1, 0, 1]], dtype=np.uint32)
+    epsilons = np.array([0.0, 1.0, 3.0])
+    means, rates = np.array([1.0, 0.25, math.inf]), np.array([0.1, 1.0, 0.1])
+    found = tight_profiles(counts, means, rates, epsilons)
+    both = one_step(1.0, 0.1, True).self_compose(3).compose(one_step(4.0, 1.0, True))
+    np.testing.assert_allclose(found[0], both.get_delta_for_epsilon(epsilons), rtol=0.01, atol=1e-5)
+    assert (found[0] >= both.get_delta_for_epsilon(epsilons) * (1 - 1e-3)).all()
+    assert found[1:].tolist() == [[0.0] * 3, [1.0] * 3]
+    assert tight_epsilons(counts, means, rates, 1e-5)[1:].tolist() == [0.0, math.inf]
+
+
+@given(
+    noise=st.floats(0.5, 20.0),
+    sample_rate=st.floats(0.01, 1.0),
+    steps=st.integers(1, 300),
+    epsilon=st.floats(0.0, 6.0),
+)
+@settings(max_examples=20, deadline=None)
+def test_profiles_and_epsilons_agree(noise, sample_rate, steps, epsilon):
+    """delta(epsilon) falls, and epsilon at delta(epsilon) is about that epsilon."""
+    counts, means = np.array([[steps]], dtype=np.uint32), np.array([1 / noise])
+    at, later = tight_profiles(counts, means, sample_rate, np.array([epsilon, epsilon + 0.1]))[0]
+    assert later <= at + 1e-12
+    if 1e-6 < at < 0.9:
+        assert tight_epsilons(counts, means, sample_rate, float(at))[0] == pytest.approx(
+            epsilon, rel=0.02, abs=0.02
+        )
