@@ -190,7 +190,8 @@ class PrivacyBudget:
     def rehearsal(self) -> PrivacyBudget:
         """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
-        copied.data, copied._vouched, copied._ledger = self.data, self._vouched, MemoryLedger()
+        copied.path, copied.data, copied._vouched = self.path, self.data, self._vouched
+        copied._ledger = MemoryLedger()
         for session, spent in self._ledger.by_session.items():
             for event, steps in spent.items():
                 copied._ledger.count(event, steps, session)
