@@ -10,7 +10,7 @@ from typing import Any
 _HOMES = {
     "accounting.budget": "PrivacyBudget",
     "accounting.risk": "Risk RiskTarget",
-    "audit": "Audit GroupBound audit_step",
+    "audit": "Audit GroupBound audit_step audit_training",
     "comparison.compare": "compare",
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",
@@ -26,6 +26,7 @@ _HOMES = {
     "kernel.policy": "NoState Policy Setting",
     "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Quantile check_policy",
     "policies.methods": "METHODS Method",
+    "report.audit": "print_audit",
     "report.card": "write_card",
     "report.page": "write_report",
     "report.terminal": "print_comparison",

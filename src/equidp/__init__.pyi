@@ -1,6 +1,11 @@
 from equidp.accounting.budget import PrivacyBudget as PrivacyBudget
 from equidp.accounting.risk import Risk as Risk, RiskTarget as RiskTarget
-from equidp.audit import Audit as Audit, GroupBound as GroupBound, audit_step as audit_step
+from equidp.audit import (
+    Audit as Audit,
+    GroupBound as GroupBound,
+    audit_step as audit_step,
+    audit_training as audit_training,
+)
 from equidp.comparison.compare import compare as compare
 from equidp.comparison.result import Comparison as Comparison
 from equidp.data.dataset import (
@@ -53,6 +58,7 @@ from equidp.policies import (
     check_policy as check_policy,
 )
 from equidp.policies.methods import METHODS as METHODS, Method as Method
+from equidp.report.audit import print_audit as print_audit
 from equidp.report.card import write_card as write_card
 from equidp.report.page import write_report as write_report
 from equidp.report.terminal import print_comparison as print_comparison

@@ -23,6 +23,9 @@ ONCE = {
     " --diagnose-every 10 --diagnose-groups a,b",
     "ablate": f"--data people.csv {FILE} {PLAN} --method naive --errors none,both --seeds 2"
     " --clipping-bound 0.5 --json a.json --jobs 1",
+    "audit": "people.csv --target income --group sex --drop id --method dpsgd-f --of training --epsilon 4"
+    " --canaries 1000 --by data --runs 100 --sample-rate 0.5 --steps 2 --level 0.9 --engine ghost --seed 3"
+    " --directory audits --json audit.json --batch-size 64 --model mlp",
     "advise": f"people.csv --target income --group sex --drop id --missing refuse --bounds age=0:100 {BUDGET}"
     " --model mlp --epsilon 2 --delta 1e-5 --profile-epsilon 0.1 --public census.csv --seed 3",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
@@ -32,7 +35,7 @@ ONCE = {
     "predict": "run new.csv --keep id,since --out p.csv",
     "ledger show": "run --delta 1e-6",
 }
-"""What each command took when its options were still written by hand; `evaluate` was called audit then."""
+"""What each command took when its options were still written by hand, and what `audit` takes."""
 
 
 def parsed(line: str) -> dict:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import equidp
 import equidp.kernel.loop
 import equidp.kernel.step
 from equidp.kernel.loop import PrivateLoop
@@ -120,3 +122,43 @@ class _Shuffled(PoissonSampler):
 
 def batches_that_are_not_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", _Shuffled)
+
+
+class Planted(NamedTuple):
+    """A fault, how to look for it, and with how many runs it is found."""
+
+    plant: Plant
+    runs: int
+    settings: dict[str, Any]
+
+
+def _alike(n: int, groups: int = 2) -> equidp.GroupedDataset:
+    """Examples that are all the same, so that their gradients add up; the last of three groups is empty."""
+    names = ("a", "b", "c")[:groups]
+    return equidp.GroupedDataset(
+        torch.ones(n, 3), torch.zeros(n, dtype=torch.int64), torch.arange(n) % 2, names, ("no", "yes")
+    )
+
+
+def _plan(batch_size: int) -> equidp.Plan:
+    return equidp.Plan(lambda shape, classes: nn.Linear(shape[0], classes), batch_size=batch_size)
+
+
+ONE_STEP = {"train": _alike(24), "plan": _plan(24)}
+TWO_STEPS = {"train": _alike(24), "plan": _plan(12), "sample_rate": 0.5, "steps": 2}
+FAULTS = {
+    "noise halved": Planted(noise_halved, 200, ONE_STEP),
+    "sensitivity over the groups present": Planted(
+        sensitivity_over_groups_present,
+        100,
+        {"train": _alike(120, groups=3), "plan": _plan(120), "method": "naive"},
+    ),
+    "division by the realised batch size": Planted(division_by_the_realised_batch_size, 200, ONE_STEP),
+    "a sample used twice": Planted(sample_used_twice, 800, ONE_STEP),
+    "statistics without noise": Planted(statistics_without_noise, 100, {**ONE_STEP, "method": "dpsgd-f"}),
+    "weights that depend on others": Planted(weights_that_depend_on_others, 100, ONE_STEP),
+    "noise repeated after a resume": Planted(noise_repeated_after_a_resume, 100, TWO_STEPS),
+    "batches that are not Poisson samples": Planted(
+        batches_that_are_not_poisson_samples, 400, {**TWO_STEPS, "epsilon": 20.0}
+    ),
+}

@@ -28,6 +28,8 @@ from equidp.errors import SettingError
 
 _LARGEST = 100.0
 """Epsilons beyond this are said to be infinite."""
+_MOST_NOISE = 64.0
+"""Where this many times the noise explains what was seen, the bound is 0."""
 _PRECISION = 1e-4
 
 
@@ -217,7 +219,7 @@ def _least(family: NoiseFamily, delta: float, possible: Callable[[float], bool])
     low = high = 1.0  # of the noise's scale
     while possible(high):
         low, high = high, 2 * high
-        if high > 2**10:
+        if high > _MOST_NOISE:
             return 0.0
     if low == high:
         while not possible(low := low / 2):

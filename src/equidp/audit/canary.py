@@ -41,9 +41,10 @@ class Directions:
 
     @classmethod
     def single(cls, count: int, parameters: int, generator: np.random.Generator) -> Directions:
-        """One parameter each, no two the same, with a random sign: canaries that do not disturb each
-        other."""
-        chosen = generator.choice(parameters, count, replace=False)
+        """One parameter each, with a random sign; no parameter twice before all have their turn, so that
+        canaries disturb each other least."""
+        rounds = [generator.permutation(parameters) for _ in range(-(-count // parameters))]
+        chosen = np.concatenate(rounds)[:count]
         signs = generator.choice([-1.0, 1.0], count)
         return cls(torch.from_numpy(chosen).unsqueeze(1), torch.from_numpy(signs).unsqueeze(1))
 
@@ -127,6 +128,29 @@ def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
         torch.cat([train.groups, groups]),
         train.group_names,
         (*train.class_names, *(f"canary {number}" for number in range(count))),
+    )
+
+
+def with_wrong_labels(
+    train: GroupedDataset, groups: Tensor, generator: np.random.Generator
+) -> GroupedDataset:
+    """The data and after it one canary for each of `groups`, [m]: a row of that group with a wrong label.
+
+    A row of any group where the group has none.
+    """
+    rows = []
+    for group in groups.tolist():
+        members = torch.nonzero(train.groups == group).flatten()
+        place = int(generator.integers(len(members) or len(train)))
+        rows.append(int(members[place]) if len(members) else place)
+    shifts = torch.from_numpy(generator.integers(1, max(2, train.num_classes), len(groups)))
+    targets = (train.targets[rows] + shifts) % train.num_classes
+    return GroupedDataset(
+        torch.cat([train.inputs, train.inputs[rows]]),
+        torch.cat([train.targets, targets]),
+        torch.cat([train.groups, groups]),
+        train.group_names,
+        train.class_names,
     )
 
 

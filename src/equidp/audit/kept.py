@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from equidp._files import write_whole
 from equidp._provenance import versions
@@ -23,7 +25,7 @@ from equidp.kernel.policy import Policy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-_MEASURING = ("asked.py", "canary.py", "repeated.py")
+_MEASURING = ("asked.py", "canary.py", "repeated.py", "watched.py")
 """Modules here that decide what is measured; how bounds follow from it may change without new runs."""
 
 
@@ -66,6 +68,24 @@ class Kept:
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
         write_whole(self.folder / f"{name}.npz", buffer.getvalue())
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """The state of a training that `save` kept; None where there is none, or it is damaged."""
+        if self.folder is None:
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.folder / f"{name}.pt", weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
+            return None
+        return state
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Keeps the state of a training: nested dictionaries of tensors and numbers."""
+        if self.folder is None:
+            return
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        write_whole(self.folder / f"{name}.pt", buffer.getvalue())
 
     def rows(self, name: str, take: Callable[[], npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
         """The array kept under a name; `take` makes it where there is none, and it is kept."""

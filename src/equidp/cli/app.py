@@ -28,6 +28,7 @@ COMMANDS = {
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
     "ablate": "Train without noise to see which error of clipping hurts a group.",
+    "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
     "methods": "List the methods, or the settings of one of them.",
@@ -146,8 +147,6 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where a broken pipe is no error
     except cyclopts.UnknownCommandError as error:
-        if tokens[0] == "audit":
-            fail("unknown command 'audit'; equidp evaluate shows the metrics of a run.")
         fail(str(error if tokens[0] in COMMANDS else unknown_name("command", tokens[0], COMMANDS)))
     except cyclopts.UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))

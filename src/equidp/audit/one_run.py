@@ -1,0 +1,143 @@
+"""audit_training(): a lower bound on the epsilon of a whole training, from one run with many canaries."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from equidp._validate import check_number, check_whole, unknown_name
+from equidp.audit.asked import Progress, check_audit, resolved, subject
+from equidp.audit.canary import Directions, with_canaries, with_wrong_labels
+from equidp.audit.family import NoiseFamily
+from equidp.audit.guesses import check_canaries, equal_gaussian, guess_bound
+from equidp.audit.kept import Kept, data_digest, policy_facts
+from equidp.audit.result import Audit
+from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
+from equidp.comparison.code_digest import object_digest
+from equidp.data.dataset import ALL, GroupedDataset
+from equidp.kernel.epsilon import epsilon as claimed_epsilon
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.policy import Policy, statistics_noise
+from equidp.training.plan import Plan
+
+CANARIES = {"gradient": 1.0, "data": 0.5}
+"""Kind -> the strength of its attack to expect, as a share of what the claim allows.
+
+gradient: gradients of one entry, seen in each released gradient (white box). data: rows with a wrong label,
+seen in the final model's losses (black box).
+"""
+
+
+def audit_training(
+    train: GroupedDataset,
+    method: str | Policy = "dpsgd",
+    *,
+    plan: Plan | None = None,
+    epsilon: float | None = None,
+    canaries: str = "gradient",
+    count: int = 1000,
+    level: float = 0.95,
+    engine: str = "ghost",
+    seed: int = 0,
+    secure: bool = True,
+    directory: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> Audit:
+    """Trains once with many canaries, each of them in with probability 1/2, and bounds epsilon from below.
+
+    An adversary guesses which canaries were in, about those that it is surest of (Steinke, Nasr and Jagielski
+    2023; Mahloujifar, Melis and Chaudhuri 2024). Sampler, private step, policy, engine, noise and optimizer
+    are those of training. Sample rate and batch size follow from a public n, which counts all canaries, so
+    that they do not say how many are in.
+
+    Args:
+        train: the data, all of which is trained on.
+        method: a name from `METHODS`, or a policy of your own.
+        plan: how to train; default: `Plan()`.
+        epsilon: the claim, which noise is calibrated to; None: what follows from the plan's noise.
+        canaries: a name from `CANARIES`: "gradient" (white box) or "data" (black box).
+        count: m, the number of canaries, spread over the groups.
+        level: of confidence.
+        engine: name of the gradient engine.
+        seed: of the canaries, the initial weights and, where `secure` is False, everything else.
+        secure: draw samples, noise and who is in from the operating system.
+        directory: the state of training is kept here every `checkpoint_seconds`, and the scores at the end; a
+            stopped audit continues from it. None: nothing is kept.
+        on_progress: called with (steps done, steps in all) now and then.
+
+    Returns:
+        Bounds by group, which hold for all groups together at `level`, and for all canaries at `level`.
+
+    Raises:
+        SettingError: settings that cannot be, or too few canaries to say anything; before the first step.
+        DataError, ModelError, PolicyError: as Trainer says.
+
+    Example:
+        >>> import torch, equidp
+        >>> data = equidp.GroupedDataset(torch.randn(80, 9), torch.arange(80) % 2, torch.arange(80) % 2,
+        ...                              ("a", "b"), ("no", "yes"))
+        >>> plan = equidp.Plan(batch_size=180, epochs=2, noise_multiplier=1.0)
+        >>> audit = equidp.audit_training(data, plan=plan, count=100)
+        >>> audit.bound < audit.claimed
+        True
+    """
+    check_audit(level, seed)
+    check_whole(1, " canaries", count=count)
+    check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
+    if canaries not in CANARIES:
+        raise unknown_name("kind of canaries", canaries, CANARIES)
+    asked = resolved(Plan() if plan is None else plan, method, train, len(train) + count, epsilon)
+    noise = asked.noise_multiplier
+    event = StepEvent(asked.sample_rate, noise, statistics_noise(asked.policy, noise))
+    family, delta = NoiseFamily([(event, asked.steps)]), asked.delta
+    claimed = claimed_epsilon(family.entries, delta)
+    mu = equal_gaussian(claimed, delta)
+    check_canaries(count, claimed, mu, delta, level)
+    facts: dict[str, Any] = {
+        **{name: value for name, value in asked.to_dict().items() if name != "policy"},
+        "canaries": canaries,
+        "count": count,
+        "engine": engine,
+        "seed": seed,
+        "secure": secure,
+    }
+    code = {"factory": object_digest(asked.factory), "policy": policy_facts(asked.policy)}
+    kept = Kept(directory, {**facts, **code, "data": data_digest(train)})
+    generator = np.random.default_rng([seed, count])
+    groups = torch.arange(count) % train.num_groups
+    model, measuring = subject(asked, train, engine, seed)
+    watch: GradientWatch | LossWatch
+    if canaries == "gradient":
+        everyone = with_canaries(train, groups)
+        size = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        directions = Directions.single(count, size, generator)
+        watch = GradientWatch(measuring, model, directions, groups, train.num_classes)
+    else:
+        everyone = with_wrong_labels(train, groups, generator)
+        watch = LossWatch(measuring, model, everyone.subset(torch.arange(len(train), len(everyone))))
+    inside = _coins(kept, count, None if secure else [seed, 1])
+    training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
+    with torch.random.fork_rng(devices=[]):
+        if not secure:  # what the model draws itself, such as dropout
+            torch.manual_seed(seed)
+        scores = kept.rows("scores", lambda: training.scores(kept, on_progress, checkpoint_seconds))
+    attack, corrected = mu * CANARIES[canaries], 1 - (1 - level) / train.num_groups
+    rows = []
+    for group, name in enumerate(train.group_names):
+        own = groups.numpy() == group
+        if own.any():
+            rows.append(guess_bound(name, scores[own], inside[own], family, attack, delta, corrected))
+    rows.append(guess_bound(ALL, scores, inside, family, attack, delta, level))
+    procedure = f"training of {asked.steps} steps"
+    return Audit(procedure, asked.method, claimed, delta, level, tuple(rows), facts)
+
+
+def _coins(kept: Kept, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
+    """Which canaries are in: each with probability 1/2, the same where a stopped audit continues."""
+    drawn = kept.rows("coins", lambda: np.random.default_rng(seed).random(count))
+    return drawn < 0.5

@@ -1,0 +1,187 @@
+"""A training with canaries among its examples, watched by an adversary who scores each of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from equidp.audit.asked import LOSS, Progress, randomness
+from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio
+from equidp.audit.kept import Kept
+from equidp.data.batches import batches
+from equidp.data.dataset import GroupedDataset
+from equidp.engines.measured import MeasuringEngine
+from equidp.engines.preserved import flat
+from equidp.evaluation.predict import predict
+from equidp.kernel.bounding import step_weights
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.policy import copied
+from equidp.kernel.step import PrivateStep
+from equidp.training.plan import ResolvedPlan
+
+_SAVED = "training"
+
+
+@final
+class GradientWatch:
+    """Adds up how likely each released gradient is with a canary's gradient in it, and without (white box).
+
+    Args:
+        engine: measures all examples but the canaries.
+        model: what is trained.
+        directions: of the canaries' gradients, [m, parameters].
+        groups: of the canaries, [m].
+        classes: how many there are.
+    """
+
+    def __init__(
+        self,
+        engine: MeasuringEngine,
+        model: nn.Module,
+        directions: Directions,
+        groups: Tensor,
+        classes: int,
+    ) -> None:
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.directions, self.groups = directions, groups
+        self.engine = CanaryEngine(engine, self.parameters, directions, torch.ones(len(groups)), classes)
+        self.total = torch.zeros(len(groups), dtype=torch.float64)
+        self._by_group: Tensor | None = None
+
+    def choose_norms(self, step: PrivateStep, num_groups: int) -> None:
+        """Gives canaries the norms that the policy, at its start, lets say most."""
+        self._by_group = best_norms(step.policy, step.state, num_groups)
+        self.engine.norms = self._by_group[self.groups]
+
+    def after_step(self, step: PrivateStep) -> None:
+        """Takes the private gradient in `p.grad` into account."""
+        assert self._by_group is not None
+        background, self.engine.background = self.engine.background, torch.zeros(len(self.groups)).double()
+        sensitivity = float(step.policy.sensitivity(copied(step.state)))
+        known = torch.arange(len(self._by_group))
+        weights = step_weights(step.policy, step.state, self._by_group, known)
+        shares = ((weights * self._by_group).double() / sensitivity)[self.groups]
+        released = self.directions.along(flat([each.grad for each in self.parameters], self.parameters))
+        seen = (released * step.expected_batch_size - background) / sensitivity
+        event = step.event
+        ratio = log_likelihood_ratio(seen.numpy(), shares.numpy(), event.noise_multiplier, event.sample_rate)
+        self.total += torch.from_numpy(ratio)
+
+    def scores(self) -> Tensor:
+        """Higher for canaries that seem to be in, [m]."""
+        return self.total
+
+
+@final
+class LossWatch:
+    """Compares the canaries' losses before and after training (black box).
+
+    Args:
+        engine: measures all examples.
+        model: what is trained.
+        canaries: whose losses count.
+    """
+
+    def __init__(self, engine: MeasuringEngine, model: nn.Module, canaries: GroupedDataset) -> None:
+        self.engine, self.model, self.canaries = engine, model, canaries
+        self.total = self._losses()
+
+    def after_step(self, step: PrivateStep) -> None:
+        """Does nothing: only the final model is seen."""
+
+    def scores(self) -> Tensor:
+        """How far each loss fell, [m]."""
+        return (self.total - self._losses()).nan_to_num(nan=0.0)
+
+    def _losses(self) -> Tensor:
+        return LOSS(predict(self.model, self.canaries.inputs).double(), self.canaries.targets)
+
+
+@final
+@dataclass(frozen=True)
+class WatchedTraining:
+    """One training.
+
+    Attributes:
+        plan: how to train.
+        event: of one step.
+        model: trained in place.
+        everyone: all examples, the canaries last.
+        inside: which canaries take part, [m].
+        watch: scores them.
+        secure, seed: of samples and noise.
+    """
+
+    plan: ResolvedPlan
+    event: StepEvent
+    model: nn.Module
+    everyone: GroupedDataset
+    inside: npt.NDArray[np.bool_]
+    watch: GradientWatch | LossWatch
+    secure: bool
+    seed: int
+
+    def scores(
+        self, kept: Kept, on_progress: Progress | None, checkpoint_seconds: float
+    ) -> npt.NDArray[np.float64]:
+        """Trains, from what was kept of an earlier start, and returns the canaries' scores, [m]."""
+        optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=self.plan.learning_rate,
+            momentum=self.plan.momentum,
+            weight_decay=self.plan.weight_decay,
+        )
+        saved = kept.load(_SAVED)
+        done = 0 if saved is None else int(saved["done"])
+        step = PrivateStep(
+            self.watch.engine,
+            self.plan.policy,
+            list(self.model.parameters()),
+            event=self.event,
+            expected_batch_size=float(self.plan.batch_size),
+            num_groups=self.everyone.num_groups,
+            ledger=MemoryLedger(((self.event, done),) if done else ()),
+            randomness=randomness(self.secure, self.seed, 2, done),
+        )
+        if isinstance(self.watch, GradientWatch):
+            self.watch.choose_norms(step, self.everyone.num_groups)
+        if saved is not None:
+            self.model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            step.restore(saved["policy"])
+            self.watch.total = saved["total"]
+        data = self._data()
+        loop = PrivateLoop(
+            step,
+            self.model,
+            optimizer,
+            num_examples=len(data),
+            steps=self.plan.steps,
+            load=lambda samples: batches(data, samples),
+        )
+        last = time.monotonic()
+        for batch in loop.batches():
+            loop.take(batch)
+            self.watch.after_step(step)
+            done += 1
+            if on_progress is not None:
+                on_progress(done, self.plan.steps)
+            if time.monotonic() - last >= checkpoint_seconds:
+                state = {"model": self.model.state_dict(), "optimizer": optimizer.state_dict()}
+                own = {"policy": step.state._asdict(), "total": self.watch.total, "done": done}
+                kept.save(_SAVED, {**state, **own})
+                last = time.monotonic()
+        return np.asarray(self.watch.scores().numpy())
+
+    def _data(self) -> GroupedDataset:
+        """The examples that take part: those that are no canaries, and the canaries that are in."""
+        first = len(self.everyone) - len(self.inside)
+        chosen = np.concatenate([np.arange(first), first + np.flatnonzero(self.inside)])
+        return self.everyone.subset(torch.from_numpy(chosen))

@@ -1,0 +1,154 @@
+"""`equidp audit`: a lower bound on epsilon, measured, beside the one that is claimed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from equidp._files import check_writable, write_whole
+from equidp.audit import Audit, audit_step, audit_training
+from equidp.audit.asked import Progress
+from equidp.audit.one_run import CANARIES
+from equidp.cli import options
+from equidp.cli.app import command
+from equidp.cli.messages import progress_bar, stoppable
+from equidp.cli.settings import changes
+from equidp.data import GroupedDataset
+from equidp.errors import SettingError
+from equidp.report.audit import print_audit
+from equidp.training.plan import Plan, default_plan
+
+_PROCEDURES = ("step", "training")
+_STEP_EPSILON = 4.0
+_STEP_ALONE = {"runs": 2000, "sample_rate": 1.0, "steps": 1}
+_TRAINING_ALONE = {"canaries": 1000, "by": "gradient"}
+
+app = command(
+    "audit",
+    "equidp audit people.csv --target income --group sex --method dpsgd-f --epsilon 4",
+    "equidp audit adult --of training --canaries 1000 --epsilon 4",
+    "equidp audit adult --of training --by data --json audit.json",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class AuditOptions:
+    """What is audited, and how."""
+
+    of: Annotated[str, Parameter(choices=_PROCEDURES)] = "step"
+    """One step, taken again and again; or one whole training."""
+    epsilon: float | None = None
+    """The claim, which noise is calibrated to; default: 4 for a step, of the plan's noise for a training."""
+    runs: int | None = None
+    """Of a step: runs with a canary of each group, and without; default: 2000."""
+    sample_rate: float | None = None
+    """Of a step: probability of each example to be drawn; default: 1, where an audit sees most."""
+    steps: int | None = None
+    """Of a step: number of steps in a run; default: 1."""
+    canaries: int | None = None
+    """Of a training: number of canaries, each in with probability 1/2; default: 1000."""
+    by: Annotated[str | None, Parameter(choices=CANARIES)] = None
+    """Of a training: canaries by gradient (white box) or by data (black box); default: gradient."""
+    level: float = 0.95
+    """Confidence of the lower bounds."""
+    engine: options.Engine = "ghost"
+    seed: int = 0
+    """Seed of the split, the canaries and the initial weights."""
+    seeded: bool = False
+    """Draw samples and noise from the seed too, so that the audit can be repeated to the last digit."""
+    directory: Path = Path("equidp-audits")
+    """Folder where what was measured is kept; a stopped audit continues from it."""
+
+
+@app.default
+def audit_command(
+    data: options.Data,
+    *,
+    method: options.Method = "dpsgd",
+    wanted: AuditOptions = AuditOptions(),
+    json_file: options.JsonFile = None,
+    config: options.Config = None,
+    table: options.TableOptions = options.TableOptions(),
+    plan: options.PlanOptions = options.PlanOptions(),
+    settings: options.MethodOptions = options.MethodOptions(),
+) -> None:
+    """Measure a lower bound on epsilon with canaries in each group, beside the epsilon that is claimed.
+
+    No budget is charged: keep the figures, and the folder of what was measured, to yourself.
+    The exit code is 1 where the bound exceeds the claim.
+    """
+    if json_file is not None:
+        check_writable(json_file, data)
+    changed = changes(plan, settings, [method])
+    options.check_one_noise([] if wanted.epsilon is None else [wanted.epsilon], changed)
+    _check_procedure(wanted, changed)
+    source = table.open(data)
+    stopped = "stopped. What was measured is kept: the same command continues from it."
+    with stoppable(stopped), progress_bar() as on_progress:
+        train = source.split(wanted.seed).train
+        audit = _audit(train, method, default_plan(source).with_changes(changed), wanted, on_progress)
+    if json_file is not None:
+        write_whole(json_file, audit.to_json().encode())
+    print_audit(audit)
+    if audit.exceeds:
+        sys.exit(1)
+
+
+def _check_procedure(wanted: AuditOptions, changed: dict[str, object]) -> None:
+    """Refuses options of the other procedure."""
+    others = _TRAINING_ALONE if wanted.of == "step" else _STEP_ALONE
+    for name in others:
+        if getattr(wanted, name) is not None:
+            other = _PROCEDURES[wanted.of == "step"]
+            raise SettingError(
+                f"--{name.replace('_', '-')} is for audits of a {other}; give --of {other}, or leave it out."
+            )
+    if wanted.of == "step" and "noise_multiplier" in changed:
+        raise SettingError("--noise-multiplier is for audits of a training; a step's noise is of --epsilon.")
+
+
+def _audit(
+    train: GroupedDataset, method: str, plan: Plan, wanted: AuditOptions, on_progress: Progress
+) -> Audit:
+    if wanted.of == "step":
+        runs, rate, steps = (_given(wanted, name, default) for name, default in _STEP_ALONE.items())
+        return audit_step(
+            train,
+            method,
+            plan=plan,
+            epsilon=_STEP_EPSILON if wanted.epsilon is None else wanted.epsilon,
+            runs=runs,
+            sample_rate=rate,
+            steps=steps,
+            level=wanted.level,
+            engine=wanted.engine,
+            seed=wanted.seed,
+            secure=not wanted.seeded,
+            directory=wanted.directory,
+            on_progress=on_progress,
+        )
+    count, kind = (_given(wanted, name, default) for name, default in _TRAINING_ALONE.items())
+    return audit_training(
+        train,
+        method,
+        plan=plan,
+        epsilon=wanted.epsilon,
+        canaries=kind,
+        count=count,
+        level=wanted.level,
+        engine=wanted.engine,
+        seed=wanted.seed,
+        secure=not wanted.seeded,
+        directory=wanted.directory,
+        on_progress=on_progress,
+    )
+
+
+def _given(wanted: AuditOptions, name: str, default: object) -> Any:
+    value = getattr(wanted, name)
+    return default if value is None else value

@@ -1,0 +1,66 @@
+"""`equidp audit`: a table and a file, exit code 1 where the claim does not hold, and refusals in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.command import people  # noqa: F401 -- a fixture
+from support.faults import noise_halved
+
+TABLE = "audit people.csv --target income --group sex --batch-size 40"
+
+
+def test_one_step_of_a_table_is_audited(command, people, tmp_path):  # noqa: F811
+    given = f"{TABLE} --method dpsgd-f --runs 150 --seeded --json {tmp_path / 'audit.json'}"
+    code, out, err = command(*given.split(), cwd=people)
+    assert (code, err) == (0, "")
+    assert "no more than it claims" in out
+    assert all(group in out for group in (" F ", " M ", " all "))
+    content = json.loads((tmp_path / "audit.json").read_text())
+    assert content["claimed"] == pytest.approx(4.0, rel=1e-3)
+    assert [each["group"] for each in content["bounds"]] == ["F", "M", "all"]
+    assert list((people / "equidp-audits").iterdir())
+    assert command(*given.split(), cwd=people)[1] == out  # from what was kept
+
+
+def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa: F811
+    given = f"{TABLE.replace('40', '240')} --of training --canaries 100 --epochs 3 --seeded"
+    for kind in ("gradient", "data"):
+        code, out, _ = command(*given.split(), "--by", kind, cwd=people)
+        assert code == 0
+        assert "audit of training of 3 steps" in out
+
+
+def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monkeypatch):  # noqa: F811
+    noise_halved(monkeypatch)
+    noise_halved(monkeypatch)
+    code, out, _ = command(*TABLE.split(), "--runs", "150", "--directory", "faulty", cwd=people)
+    assert code == 1
+    assert "found more than it claims" in out
+    assert "repeat it with another seed" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--runs 5", "5 runs are too few to say anything"),
+        ("--of training --canaries 5", "5 canaries are too few to say anything"),
+        ("--method sgd", "claims no epsilon; there is nothing to audit"),
+        ("--canaries 100", "--canaries is for audits of a training; give --of training"),
+        ("--of training --runs 100", "--runs is for audits of a step; give --of step"),
+        ("--noise-multiplier 1", "a step's noise is of --epsilon"),
+        ("--epsilon 0", "epsilon=0.0; expected a finite number > 0"),
+        ("--level 95", "level=95.0"),
+        ("--sample-rate 0", "sample_rate=0.0"),
+        ("--sample-rate 0.01", "takes 4000 examples"),
+        ("--of training --by eyes", "eyes"),
+        ("--of training --batch-size 5000", "choose a smaller batch size"),
+        ("--json /no/such/folder/x.json", "cannot be written"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_words(command, people, typed, message):  # noqa: F811
+    code, out, err = command(*TABLE.split(), *typed.split(), cwd=people)
+    assert (code, out) == (2, "")
+    assert message in err
