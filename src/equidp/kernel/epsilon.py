@@ -122,7 +122,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
         entries: (step event, number of steps) pairs.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
-        rows: >= 1. Epsilon at the same delta is more than `rows` times that of one.
+        rows: >= 1. Epsilon at the same delta is as a rule more than `rows` times that of one.
 
     Raises:
         SettingError: delta outside (0, 1) or NaN, an unknown accountant, or rows not whole and >= 1.

@@ -205,14 +205,14 @@ def risk_in_words(run: Run) -> list[str]:
 
 
 def _of_several_rows(run: Run) -> str:
-    """The epsilon of people who own several examples: more than as many times the epsilon of one."""
+    """The epsilon of people who own several examples, as a rule more than as many times that of one."""
     single = "The guarantee is for one example. Someone who owns several is protected less"
     if math.isinf(run.epsilon()):
         return f"{single}."
     listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
     return (
-        f"{single} than their number times epsilon says: epsilon is {listed} examples, at the same delta; "
-        "equidp account --rows-per-person says it for other numbers."
+        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person says "
+        "it for other numbers."
     )
 
 

@@ -92,7 +92,8 @@ class Run:
         Args:
             delta: default: the run's.
             accountant: default: the run's, or "pld" for several rows.
-            rows: how many of the examples one person owns; their epsilon is more than `rows` times as large.
+            rows: how many of the examples one person owns; epsilon is as a rule more than that many times as
+                large.
 
         Raises:
             SettingError: rows not a whole number >= 1, or several with an accountant other than "pld".
