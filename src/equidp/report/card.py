@@ -199,8 +199,9 @@ def risk_in_words(run: Run) -> list[str]:
         return []
     alone = ", of this training alone" if run.facts.start.earlier else ""
     return [
-        f"As a risk{alone}: an attack on what was released, to tell whose examples were in the data, has a "
-        f"{run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success of one."
+        f"As a risk{alone}, for any attack on what was released that is to tell whose examples were in the "
+        f"data: {run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success "
+        "of one."
     ]
 
 
