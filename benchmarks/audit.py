@@ -1,10 +1,10 @@
-"""Audits one step and whole trainings by every method, and writes the tables of docs/audit.md.
+"""Audits every method, and the audit itself by planted faults: the tables of docs/audit.md.
 
-    EQUIDP_DATA=... python benchmarks/audit.py step digits adult     # one step at epsilon 4, by gradient
-    EQUIDP_DATA=... python benchmarks/audit.py training digits adult # one training each, by gradient and data
-    python benchmarks/audit.py faults                                # runs that each planted fault takes
+    EQUIDP_DATA=... python benchmarks/audit.py step adult digits       # one step at epsilon 4, by gradient
+    EQUIDP_DATA=... python benchmarks/audit.py training digits adult   # one training, by gradient and data
+    python benchmarks/audit.py faults                                  # runs that each planted fault takes
 
-What was measured is kept in `equidp-audits`, so that a stopped command continues.
+Samples and noise have seeds here. What was measured is kept in `equidp-audits`: a stopped command continues.
 """
 
 from __future__ import annotations
@@ -13,45 +13,106 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 import equidp
 from equidp.data import open_source
 from equidp.policies.methods import METHODS
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.faults import FAULTS
+
 FOLDER = Path("equidp-audits")
+EPSILON = 4.0
 RUNS = {"digits": 1200, "adult": 3000}
-STEP_CHANGES = {"digits": {"batch_size": 64}}
-"""A step of 64 digits takes a third of the time of one of 256, and epsilon is the same."""
+BATCH_SIZE = {"digits": 64}
+"""A step of 64 digits takes a third of the time of one of 256; its epsilon is the same."""
+BLACK_BOX = ("dpsgd", "dpsgd-f")
+TRIED = (75, 100, 150, 200, 300, 400, 600, 800, 1200)
 
 
 def step(data: str) -> None:
-    """One line by method: the claim, the bound overall, and by group."""
+    """A line by method: the claim, the bound overall, and by group."""
     source = open_source(data)
     train = source.split(0).train
-    plan = equidp.default_plan(source).with_changes(STEP_CHANGES.get(data, {}))
-    print(f"\n| {data}: method | claimed | at least | share | by group | any mechanism |")
+    plan = equidp.default_plan(source)
+    if data in BATCH_SIZE:
+        plan = plan.with_changes({"batch_size": BATCH_SIZE[data]})
+    print(f"\n| {data}, one step | claimed | at least | share | by group | any mechanism |")
     print("|---|---|---|---|---|---|")
-    for method in METHODS:
-        if method == "sgd":
-            continue
+    for method in private_methods():
         began = time.time()
-        audit = equidp.audit_step(train, method, plan=plan, runs=RUNS[data], secure=False, directory=FOLDER)
-        groups = ", ".join(f"{each.group} {each.epsilon:.2f}" for each in audit.bounds[:-1])
-        print(
-            f"| {method} | {audit.claimed:.2f} | {audit.bound:.2f} | {audit.bound / audit.claimed:.0%} "
-            f"| {groups} | {audit.bounds[-1].assumption_free:.2f} |",
-            flush=True,
+        audit = equidp.audit_step(
+            train, method, plan=plan, epsilon=EPSILON, runs=RUNS[data], secure=False, directory=FOLDER
         )
-        print(f"{data} {method}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+        groups = ", ".join(f"{each.group} {each.epsilon:.2f}" for each in audit.bounds[:-1])
+        print_row(method, audit, groups, began)
+
+
+def training(data: str) -> None:
+    """A line by method and kind of canaries."""
+    source = open_source(data)
+    train = source.split(0).train
+    print(f"\n| {data}, one training | claimed | at least | share | canaries | any mechanism |")
+    print("|---|---|---|---|---|---|")
+    for kind in ("gradient", "data"):
+        for method in private_methods() if kind == "gradient" else BLACK_BOX:
+            began = time.time()
+            audit = equidp.audit_training(
+                train,
+                method,
+                plan=equidp.default_plan(source),
+                epsilon=EPSILON,
+                canaries=kind,
+                secure=False,
+                directory=FOLDER,
+            )
+            print_row(method, audit, f"{audit.settings['count']:,} by {kind}", began)
+
+
+def print_row(method: str, audit: equidp.Audit, detail: str, began: float) -> None:
+    """One line of a table; how long it took goes to standard error."""
+    share = f"{audit.bound / audit.claimed:.0%}"
+    free = audit.bounds[-1].assumption_free
+    print(
+        f"| {method} | {audit.claimed:.2f} | {audit.bound:.2f} | {share} | {detail} | {free:.2f} |",
+        flush=True,
+    )
+    print(f"{method}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def faults() -> None:
+    """A line by fault: the fewest runs of those tried that catch it, and the bound without it."""
+    print(
+        "\n| fault | claimed | runs with and without | at least | without the fault |\n|---|---|---|---|---|"
+    )
+    for name, (plant, _, settings) in FAULTS.items():
+        for runs in TRIED:
+            with pytest.MonkeyPatch.context() as planted:
+                plant(planted)
+                faulty = equidp.audit_step(runs=runs, secure=False, **settings)
+            if faulty.exceeds:
+                break
+        sound = equidp.audit_step(runs=runs, secure=False, **settings)
+        bounds = f"{faulty.bound:.2f} | {sound.bound:.2f}"
+        print(f"| {name} | {faulty.claimed:.2f} | {runs:,} | {bounds} |", flush=True)
+
+
+def private_methods() -> list[str]:
+    """All methods that claim an epsilon."""
+    return [name for name, method in METHODS.items() if method.policy.private]
 
 
 def main() -> None:
     """Runs what the command line names."""
     torch.set_num_threads(1)
     kind, *datasets = sys.argv[1:]
+    if kind == "faults":
+        faults()
     for data in datasets:
-        {"step": step}[kind](data)
+        {"step": step, "training": training}[kind](data)
 
 
 if __name__ == "__main__":

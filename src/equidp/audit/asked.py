@@ -17,6 +17,7 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings
 from equidp.training.build import build_model
+from equidp.training.checks import check_own_policy
 from equidp.training.plan import Plan, ResolvedPlan
 
 Progress = Callable[[int, int], None]
@@ -49,6 +50,7 @@ def resolved(
     else:
         check_settings(method)
         found = replace(plan.resolve("dpsgd", examples), method=type(method).__name__, policy=method)
+        check_own_policy(method, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):
         raise SettingError(f"{found.method} without noise claims no epsilon; there is nothing to audit.")
     if epsilon is None:
@@ -81,6 +83,23 @@ def check_audit(level: float, seed: int) -> None:
     check_level(level)
     if not (isinstance(seed, int) and 0 <= seed < 2**32):
         raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
+
+
+def fewest(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int | None:
+    """A number above `start` that is enough, and at most a tenth more than is needed; None beyond `most`.
+
+    >>> fewest(10, lambda number: number >= 1000)
+    1040
+    """
+    low, high = start, 2 * start
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high > 1.1 * low and high > low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def randomness(secure: bool, seed: int, *part: int) -> Randomness:

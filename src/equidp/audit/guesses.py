@@ -12,6 +12,7 @@ from dp_accounting import get_sigma_gaussian
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from equidp.audit.asked import fewest
 from equidp.audit.bounds import epsilon_of_guesses, noise_of_guesses
 from equidp.audit.family import NoiseFamily
 from equidp.audit.result import GroupBound
@@ -86,11 +87,12 @@ def check_canaries(count: int, claimed: float, mu: float, delta: float, level: f
 
     if enough(count):
         return
-    needed = count
-    while not enough(needed):
-        needed = needed + max(1, needed // 4)
-        if needed > _MOST:
-            raise SettingError(f"no number of canaries says anything about epsilon {claimed:.3g} in one run.")
+    needed = fewest(count, enough, most=_MOST)
+    if needed is None:
+        raise SettingError(
+            f"{count} canaries say nothing about epsilon {claimed:.3g} in one run, and a million would not; "
+            "audit one step."
+        )
     raise SettingError(
         f"{count} canaries are too few to say anything: a training that has all of epsilon {claimed:.3g} "
         f"would get a lower bound below a tenth of it. Take at least {needed}."

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from equidp._validate import check_number, check_whole
 from equidp.accounting import calibrate_noise
-from equidp.audit.asked import Progress, check_audit, randomness, resolved, subject
+from equidp.audit.asked import Progress, check_audit, fewest, randomness, resolved, subject
 from equidp.audit.bounds import Rates, noise_from_rates
 from equidp.audit.family import NoiseFamily
 from equidp.audit.kept import Kept, data_digest, policy_facts
@@ -169,11 +169,12 @@ def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, le
     """Refuses so few runs that even a tight claim would get a bound below a tenth of it."""
     if _expected(family, runs, delta, level) >= _USEFUL * claimed:
         return
-    needed = runs
-    while _expected(family, needed, delta, level) < _USEFUL * claimed:
-        needed = needed + max(1, needed // 4)
-        if needed > 10**7:
-            raise SettingError(f"no number of runs says anything about epsilon {claimed:g} at this rate.")
+    needed = fewest(runs, lambda number: _expected(family, number, delta, level) >= _USEFUL * claimed)
+    if needed is None:
+        raise SettingError(
+            f"{runs} runs say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "
+            "not; audit at sample rate 1."
+        )
     raise SettingError(
         f"{runs} runs are too few to say anything: a step that has all of epsilon {claimed:.3g} would get a "
         f"lower bound below a tenth of it. Take at least {needed}."
