@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.audit.asked import Progress, check_audit, resolved, subject
@@ -19,6 +20,7 @@ from equidp.audit.result import Audit
 from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
 from equidp.comparison.code_digest import object_digest
 from equidp.data.dataset import ALL, GroupedDataset
+from equidp.engines.measured import MeasuringEngine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy, statistics_noise
@@ -108,18 +110,9 @@ def audit_training(
     }
     code = {"factory": object_digest(asked.factory), "policy": policy_facts(asked.policy)}
     kept = Kept(directory, {**facts, **code, "data": data_digest(train)})
-    generator = np.random.default_rng([seed, count])
     groups = torch.arange(count) % train.num_groups
     model, measuring = subject(asked, train, engine, seed)
-    watch: GradientWatch | LossWatch
-    if canaries == "gradient":
-        everyone = with_canaries(train, groups)
-        size = sum(each.numel() for each in model.parameters() if each.requires_grad)
-        directions = Directions.single(count, size, generator)
-        watch = GradientWatch(measuring, model, directions, groups, train.num_classes)
-    else:
-        everyone = with_wrong_labels(train, groups, generator)
-        watch = LossWatch(measuring, model, everyone.subset(torch.arange(len(train), len(everyone))))
+    everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
     inside = _coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
     with torch.random.fork_rng(devices=[]):
@@ -135,6 +128,25 @@ def audit_training(
     rows.append(guess_bound(ALL, scores, inside, family, attack, delta, level))
     procedure = f"training of {asked.steps} steps"
     return Audit(procedure, asked.method, claimed, delta, level, tuple(rows), facts)
+
+
+def _watch(
+    kind: str,
+    train: GroupedDataset,
+    groups: torch.Tensor,
+    model: nn.Module,
+    measuring: MeasuringEngine,
+    generator: np.random.Generator,
+) -> tuple[GroupedDataset, GradientWatch | LossWatch]:
+    """The data with all canaries after it, and what scores them."""
+    if kind == "gradient":
+        size = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        directions = Directions.single(len(groups), size, generator)
+        watch = GradientWatch(measuring, model, directions, groups, train.num_classes)
+        return with_canaries(train, groups), watch
+    everyone = with_wrong_labels(train, groups, generator)
+    canaries = everyone.subset(torch.arange(len(train), len(everyone)))
+    return everyone, LossWatch(measuring, model, canaries)
 
 
 def _coins(kept: Kept, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
