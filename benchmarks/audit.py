@@ -27,10 +27,13 @@ from support.faults import FAULTS
 FOLDER = Path("equidp-audits")
 EPSILON = 4.0
 RUNS = {"digits": 800, "adult": 3000}
-SMALLER = {"digits": {"model": "logistic", "batch_size": 64}}
+SMALLER = {"digits": {"model": "logistic"}}
 """A step that is ten times quicker, so that ten groups take minutes; its epsilon is the same."""
+LARGER = {("digits", "naive"): {"batch_size": 512}}
+"""Among 256 digits, the noise of released counts hides which group is the smallest, whom naive favours."""
 BLACK_BOX = ("dpsgd", "dpsgd-f")
-TRIED = (75, 100, 150, 200, 300, 400, 600, 800, 1200)
+TRIED = (100, 150, 200, 300, 400, 600, 800, 1200)
+"""Fewer are refused, and so are 100 for audits that sample."""
 
 
 def step(data: str) -> None:
@@ -42,8 +45,9 @@ def step(data: str) -> None:
     print("|---|---|---|---|---|---|")
     for method in private_methods():
         began = time.time()
+        own = plan.with_changes(LARGER.get((data, method), {}))
         audit = equidp.audit_step(
-            train, method, plan=plan, epsilon=EPSILON, runs=RUNS[data], secure=False, directory=FOLDER
+            train, method, plan=own, epsilon=EPSILON, runs=RUNS[data], secure=False, directory=FOLDER
         )
         groups = ", ".join(f"{each.group} {each.epsilon:.2f}" for each in audit.bounds[:-1])
         print_row(method, audit, groups, began)
@@ -87,7 +91,7 @@ def faults() -> None:
         "\n| fault | claimed | runs with and without | at least | without the fault |\n|---|---|---|---|---|"
     )
     for name, (plant, _, settings) in FAULTS.items():
-        for runs in TRIED:
+        for runs in TRIED if settings.get("sample_rate", 1) == 1 else TRIED[1:]:
             with pytest.MonkeyPatch.context() as planted:
                 plant(planted)
                 faulty = equidp.audit_step(runs=runs, secure=False, **settings)

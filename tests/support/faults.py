@@ -154,10 +154,10 @@ FAULTS = {
         {"train": _alike(120, groups=3), "plan": _plan(120), "method": "naive"},
     ),
     "division by the realised batch size": Planted(division_by_the_realised_batch_size, 200, ONE_STEP),
-    "a sample used twice": Planted(sample_used_twice, 800, ONE_STEP),
+    "a sample used twice": Planted(sample_used_twice, 400, ONE_STEP),
     "statistics without noise": Planted(statistics_without_noise, 100, {**ONE_STEP, "method": "dpsgd-f"}),
     "weights that depend on others": Planted(weights_that_depend_on_others, 100, ONE_STEP),
-    "noise repeated after a resume": Planted(noise_repeated_after_a_resume, 100, TWO_STEPS),
+    "noise repeated after a resume": Planted(noise_repeated_after_a_resume, 150, TWO_STEPS),
     "batches that are not Poisson samples": Planted(
         batches_that_are_not_poisson_samples, 400, {**TWO_STEPS, "epsilon": 20.0}
     ),
