@@ -16,6 +16,9 @@ Floats = npt.NDArray[np.float64]
 
 _TRAINING_SHARE = 0.25
 _THRESHOLDS = 200
+_HANDICAP = 0.5
+"""How much more than the likelihood another rule must promise, in mu and in epsilon: what is fitted to the
+runs that it is judged by promises too much."""
 _RIDGE = 1e-3
 _SAME = 1e-12
 
@@ -61,14 +64,15 @@ def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, 
     first = [each.part(slice(cut)) for each, cut in zip(sides, cuts, strict=True)]
     last = [each.part(slice(cut, None)) for each, cut in zip(sides, cuts, strict=True)]
     best: dict[str, tuple[float, Rates]] = {}
-    for rule in _scores(*first):
+    for place, rule in enumerate(_scores(*first)):
+        handicap = _HANDICAP if place else 0.0
         trained, counted = [rule(each) for each in first], [rule(each) for each in last]
         for threshold in _thresholds(*trained):
             # Limits, not rates: a threshold far out would look good by luck.
             limits = _counted(trained, threshold).limits(level)
             for name, promise in zip(Bounds._fields, _promises(*limits, delta), strict=True):
-                if name not in best or promise > best[name][0]:
-                    best[name] = promise, _counted(counted, threshold)
+                if name not in best or promise - handicap > best[name][0]:
+                    best[name] = promise - handicap, _counted(counted, threshold)
     return Bounds(
         noise_from_rates(best["epsilon"][1], family, delta, level),
         epsilon_from_rates(best["assumption_free"][1], delta, level),
