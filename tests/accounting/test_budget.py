@@ -271,6 +271,43 @@ def test_steps_that_a_ledger_took_beside_its_budget_are_charged_before_the_next(
     assert budget.entries == ((trainer.event, 20),)
 
 
+@pytest.mark.parametrize("theirs", [None, 50.0])
+def test_steps_taken_beside_the_budget_while_a_run_is_under_way_are_charged(theirs):
+    """By a second Trainer on the run's ledger, without a budget or with one of its own."""
+    budget, other = (
+        epsilon and equidp.PrivacyBudget(epsilon=epsilon, delta=1e-5, accountant="rdp")
+        for epsilon in (9.0, theirs)
+    )
+    ledger, release = MemoryLedger(), StepEvent(0.001, 10.0)
+    trainer = make_trainer(ledger=ledger, budget=budget, noise_multiplier=2.0)
+    batches = trainer.batches()
+    trainer.step(next(batches))
+    beside = make_trainer(ledger=ledger, budget=other, noise_multiplier=1.5).fit()
+    trainer.step(next(batches))
+    assert budget.entries == ((trainer.event, 1), (beside.entries[-1][0], 20), (trainer.event, 1))
+    ledger.spend(release)
+    trainer.ledger.settle()
+    assert budget.entries == ledger.entries
+
+
+@pytest.mark.parametrize("end", ["spend", "settle"])
+def test_steps_taken_beside_the_budget_that_do_not_fit_are_charged_and_end_all_promises(end):
+    budget, event = equidp.PrivacyBudget(epsilon=5.0, delta=1e-5, accountant="rdp"), StepEvent(0.1, 1.0)
+    ledger = MemoryLedger()
+    run, other = budget.ledger(ledger), budget.ledger(MemoryLedger())
+    for each in (run, other):
+        each.expect(event, 2)
+    other.spend(event)
+    ledger.count(event, 1000)
+    with pytest.raises(BudgetError, match=r"holds 1,000 steps, epsilon .*, and charged now"):
+        run.spend(event) if end == "spend" else run.settle()
+    assert ledger.steps == 1000
+    assert budget.entries == ((event, 1001),)
+    for each in (run, other):
+        with pytest.raises(BudgetError, match=r"the plan of 1 steps .* does not fit"):
+            each.spend(event)
+
+
 def test_a_budget_for_other_people_is_refused(tmp_path):
     """It takes the name of the first data with one, unless it was given a name: then the caller vouches."""
     named = lambda source: dataclasses.replace(toy(), source=source)  # noqa: E731

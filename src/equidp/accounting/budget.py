@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.ledger_format import has_a_line
 
 Entries = tuple[tuple[StepEvent, int], ...]
 
@@ -67,7 +67,7 @@ class PrivacyBudget:
         if delta is not None:
             checked_delta(delta)
         checked_accountant(facts["accountant"])
-        if (epsilon is None or delta is None) and (path is None or not _has_a_line(path)):
+        if (epsilon is None or delta is None) and (path is None or not has_a_line(path)):
             raise SettingError(
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
                 "and --budget-delta)."
@@ -184,7 +184,7 @@ class PrivacyBudget:
         Raises:
             BudgetError: that does not fit; nothing is charged.
         """
-        self.catch_up(own)
+        self.catch_up(own, refuse=True)
         return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
@@ -229,31 +229,38 @@ class PrivacyBudget:
     def _fits(self, more: Entries) -> bool:
         return not more or self._limit.holds((*self._promised(), *more))
 
-    def catch_up(self, own: Ledger) -> None:
+    def catch_up(self, own: Ledger, *, refuse: bool = False) -> None:
         """Charges steps that a run's own ledger counts and the budget does not, session by session.
 
-        The budget lacks steps where it was brought back from a copy, or where they were taken without it.
+        It lacks steps where it was brought back from a copy, or where they were taken without it.
 
         Raises:
-            BudgetError: they do not fit; nothing is charged.
+            BudgetError: they do not fit. They are spent, so they are charged first, and all promises end;
+                `refuse`: nothing is charged, as for a run that begins.
         """
         with self._lock:
-            missing = lacking(self._ledger.by_session, own.by_session)
-            more = tuple((event, steps) for event, steps, _ in missing)
-            if not self._fits(more):
-                spent = sum(steps for _, steps in more), self._limit.spent(more)
-                raise BudgetError(
-                    f"the run's ledger holds {spent[0]:,} steps, epsilon {spent[1]:.4g} at delta "
-                    f"{self.delta:g}, that the budget was not charged, and they do not fit into it: "
-                    f"{self.left_in_words()} They are spent all the same. Give the budget that the run began "
-                    "with, or one that holds them."
-                )
+            if not (missing := lacking(self._ledger.by_session, own.by_session)):
+                return
             self._check_process()
+            more = tuple((event, steps) for event, steps, _ in missing)
+            error = None
+            if not self._fits(more):
+                error = BudgetError(
+                    f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
+                    f"{self._limit.spent(more):.4g}, that the budget was not charged, and that do not fit: "
+                    f"{self.left_in_words()} They are spent all the same"
+                    f"{'; give a budget that holds them' if refuse else ', and charged now'}."
+                )
+                if refuse:
+                    raise error
             for event, steps, session in missing:
                 self._ledger.expect(event, steps, session)
                 for _ in range(steps):
                     self._ledger.spend(event, session)
                 self._ledger.settle()
+            if error:
+                self._planned.clear()  # each step of each run is checked from now on
+                raise error
 
     def set_aside(self, run: Ledger, event: StepEvent, steps: int) -> None:
         """Sets steps aside for a run that begins, so that no other run is promised them."""
@@ -269,11 +276,11 @@ class PrivacyBudget:
         """Pays for one more step of a run."""
         self._check_process()
         with self._lock:
+            self.catch_up(run)
             planned, steps = self._planned.get(run, (None, 0))
             if planned == event and steps:
                 self._planned[run] = (event, steps - 1)
             else:
-                self.catch_up(run)
                 self.check(event, 1)
             self._ledger.spend(event, run.session)
 
@@ -285,15 +292,10 @@ class PrivacyBudget:
             )
 
     def give_back(self, run: Ledger) -> None:
-        """Ends a run: what was set aside and not spent is free again."""
+        """Ends a run: what was set aside and not spent is free; what it took beside the budget is charged."""
         with self._lock:
             self._planned.pop(run, None)
-            self._ledger.settle()
-
-
-def _has_a_line(path: str | os.PathLike[str]) -> bool:
-    """Whether the file holds a ledger with at least one complete line."""
-    if not os.path.isfile(path):
-        return False
-    with Path(path).open("rb") as file:
-        return file.readline().endswith(b"\n")
+            try:
+                self.catch_up(run)
+            finally:
+                self._ledger.settle()

@@ -18,7 +18,8 @@ class Account(Protocol):
         """Promises steps to a run that begins, or raises a BudgetError."""
 
     def give_back(self, run: Ledger) -> None:
-        """Ends a run: what was set aside and not spent is free again."""
+        """Ends a run: what was set aside and not spent is free again. Raises a BudgetError where it took
+        steps beside the account that do not fit."""
 
 
 @final
@@ -26,7 +27,8 @@ class ChargedLedger(Ledger):
     """A run's ledger whose steps are charged to a budget first.
 
     Guarantee: the budget counts every step that this ledger counts, session by session; a step that does not
-    fit counts in neither. A kill in between leaves the budget with more steps, never with fewer.
+    fit counts in neither. A kill in between leaves the budget with more steps, never with fewer. Steps that
+    the run's ledger took without the budget are charged to it at the next step, or at the end of the run.
     """
 
     def __init__(self, own: Ledger, budget: Account) -> None:
@@ -41,8 +43,10 @@ class ChargedLedger(Ledger):
         self._own.expect(event, steps)
 
     def settle(self) -> None:
-        self._budget.give_back(self)
-        self._own.settle()
+        try:
+            self._budget.give_back(self)
+        finally:
+            self._own.settle()
 
     @property
     def entries(self) -> tuple[tuple[StepEvent, int], ...]:

@@ -178,3 +178,8 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
             session, steps, time = str(record["for"]), record["steps"], record["time"]
             blocks.append(Spent(process, run, session, event, steps, False, time))
     return facts, tuple(blocks)
+
+
+def has_a_line(path: str | os.PathLike[str]) -> bool:
+    """Whether the file holds a ledger with at least one complete line."""
+    return os.path.isfile(path) and b"\n" in Path(path).read_bytes()
