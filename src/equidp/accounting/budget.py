@@ -235,8 +235,7 @@ class PrivacyBudget:
         It lacks steps where it was brought back from a copy, or where they were taken without it.
 
         Raises:
-            BudgetError: they do not fit. They are spent, so they are charged first, and all promises end;
-                `refuse`: nothing is charged, as for a run that begins.
+            BudgetError: they do not fit. They are charged all the same, and promises end; not with `refuse`.
         """
         with self._lock:
             if not (missing := lacking(self._ledger.by_session, own.by_session)):
