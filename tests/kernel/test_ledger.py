@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+
 import pytest
 
+from equidp.accounting.budget import PrivacyBudget
 from equidp.errors import SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 
@@ -24,3 +29,41 @@ def test_equal_neighbours_are_counted_together_in_order():
 def test_events_that_cannot_be_are_refused(settings):
     with pytest.raises(SettingError, match="expected"):
         StepEvent(*settings)
+
+
+def forked(ledger):
+    """The ledger as a child process has it after one more step."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        ledger.spend(StepEvent(0.1, 1.0))
+        os.write(write, pickle.dumps(ledger))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return pickle.loads(os.read(read, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("copied", "more"),
+    [
+        (copy.copy, 20),
+        (copy.deepcopy, 20),
+        (lambda ledger: pickle.loads(pickle.dumps(ledger)), 20),
+        pytest.param(forked, 19, marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")),
+    ],
+)
+def test_what_copies_spend_apart_is_counted_for_each(copied, more):
+    """A budget takes the larger count of a session that two ledgers share: 25 steps here, not 45."""
+    event, ledger = StepEvent(0.1, 1.0), MemoryLedger()
+    ledger.count(event, 5)
+    twin = copied(ledger)
+    assert ledger.entries == ((event, 5),)
+    assert (twin.run_id, twin.steps + more) == (ledger.run_id, 25)
+    for each, steps in ((ledger, 20), (twin, more)):
+        for _ in range(steps):
+            each.spend(event)
+    assert ledger.entries == twin.entries == ((event, 25),)
+    budget = PrivacyBudget(epsilon=50.0, delta=1e-5, accountant="rdp")
+    for each in (ledger, twin):
+        budget.ledger(each)
+    assert budget.entries == ((event, 45),)

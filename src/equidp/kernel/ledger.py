@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from equidp._validate import check_number
 
@@ -104,6 +104,14 @@ class Ledger(ABC):
 class MemoryLedger(Ledger):
     """A ledger that lives as long as its process. Equal neighbours are counted together.
 
+    Guarantee: no two ledgers spend in the same session of their own, so that a budget that is brought both counts the
+    steps of each.
+
+    | case | outcome |
+    | --- | --- |
+    | copied, deep-copied or unpickled | the copy has the steps so far, and later ones in a new session |
+    | its process is forked | the same for the child's |
+
     >>> ledger = MemoryLedger()
     >>> for _ in range(3):
     ...     ledger.spend(StepEvent(sample_rate=0.01, noise_multiplier=1.0))
@@ -112,11 +120,17 @@ class MemoryLedger(Ledger):
     """
 
     def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = ()) -> None:
-        self._session = new_session()
+        self._session, self._process = new_session(), os.getpid()
         self._entries: list[tuple[StepEvent, int]] = []
         self._by_session: dict[str, dict[StepEvent, int]] = {}
         for event, steps in entries:
             self.count(event, steps)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Takes over the steps of the ledger that this one is a copy of, and of its run, not its session."""
+        self._session, self._process = new_session(run_of(state["_session"])), os.getpid()
+        self._entries = list(state["_entries"])
+        self._by_session = {session: dict(spent) for session, spent in state["_by_session"].items()}
 
     def spend(self, event: StepEvent, session: str = "") -> None:
         """Records one more step; of another session, as in a budget, where one is named."""
@@ -126,7 +140,7 @@ class MemoryLedger(Ledger):
         """Records `steps` >= 0 steps of one kind at once."""
         if not steps:
             return
-        counts = self._by_session.setdefault(session or self._session, {})
+        counts = self._by_session.setdefault(session or self.session, {})
         counts[event] = counts.get(event, 0) + steps
         if self._entries and self._entries[-1][0] == event:
             steps += self._entries.pop()[1]
@@ -144,6 +158,8 @@ class MemoryLedger(Ledger):
 
     @property
     def session(self) -> str:
+        if os.getpid() != self._process:  # forked since
+            self._session, self._process = new_session(run_of(self._session)), os.getpid()
         return self._session
 
     @property
