@@ -104,8 +104,8 @@ class Ledger(ABC):
 class MemoryLedger(Ledger):
     """A ledger that lives as long as its process. Equal neighbours are counted together.
 
-    Guarantee: no two ledgers spend in the same session of their own, so that a budget that is brought both counts the
-    steps of each.
+    Guarantee: no two ledgers have the same session for what they spend, so that a budget that is brought both
+    counts the steps of each.
 
     | case | outcome |
     | --- | --- |
