@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -83,6 +84,157 @@ class RareValues(Layers):
 def test_mixing_that_sixteen_ordinary_rows_do_not_show(model, like):
     with pytest.raises(ModelError, match="changes with the other examples in the batch"):
         tried(model, like)
+
+
+class Gated(Layers):
+    """x + gate * f(x), where f mixes and the gate starts at 0 (ReZero), or next to it."""
+
+    def __init__(self, gate: Tensor, *, opened: Callable[[Tensor], Tensor] = torch.tanh) -> None:
+        super().__init__()
+        self.gate, self.opened = nn.Parameter(gate), opened
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        return hidden + self.opened(self.gate) * (hidden - hidden.mean(dim=0))
+
+
+class ForgottenAxis(nn.Module):
+    """Attention over the batch, behind a gate of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.gate = nn.Embedding(20, 16), nn.Parameter(torch.zeros(()))
+        self.attention, self.out = nn.MultiheadAttention(16, 2), nn.Linear(16, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        words = self.words(tokens)
+        return self.out((words + self.gate * self.attention(words, words, words)[0]).mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        (Gated(torch.zeros(())), FLOATS),
+        (Gated(torch.zeros(6)), FLOATS),
+        (Gated(torch.tensor(1e-6)), FLOATS),
+        (Gated(torch.tensor(-14.0), opened=torch.sigmoid), FLOATS),
+        (ForgottenAxis(), TOKENS[:, :8]),
+    ],
+    ids=["ReZero", "zero scales", "nearly zero", "closed sigmoid", "attention"],
+)
+def test_mixing_behind_a_gate_that_training_will_open(model, like):
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    with pytest.raises(ModelError, match="a gate or scale that starts at 0"):
+        tried(model, like)
+    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
+
+
+class GatedUse(Layers):
+    """Uses a weight outside of the layer that owns it, behind a gate of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.gate.weight)
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        return hidden + self.gate(nn.functional.linear(values, self.first.weight).unsqueeze(2)).squeeze(2)
+
+
+def test_wrong_gradients_behind_a_gate_that_training_will_open():
+    with pytest.raises(ModelError, match="differ from those of one backward pass"):
+        tried(GatedUse(), FLOATS)
+
+
+class Positive(Layers):
+    """Fails where its scale is not 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+        if self.scale != 1:
+            raise ValueError("the scale must be 1")
+        return hidden * self.scale
+
+
+def test_sound_gates_are_taken_and_stay_closed():
+    class Residual(Layers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.norm = nn.Parameter(torch.zeros(6)), nn.LayerNorm(6)
+
+        def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+            return hidden + self.gate * self.norm(hidden)
+
+    for model in (Residual(), Positive()):
+        tried(model, FLOATS)
+    assert not Residual().gate.any()
+
+
+def test_a_model_that_writes_to_parameters_is_found_out_when_they_were_moved():
+    class Writes(Layers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.kept = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(6))
+
+        def between(self, values: Tensor, hidden: Tensor) -> Tensor:
+            if self.gate != 0:
+                self.kept.data.copy_(values[0])
+            return hidden + self.gate
+
+    with pytest.raises(ModelError, match=r"parameter kept is written to"):
+        tried(Writes(), FLOATS)
+
+
+def without_outliers(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = LOSS(outputs, targets)
+    return torch.where(losses > 10 * losses.detach().mean(), 0 * losses, losses)
+
+
+def cut(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = LOSS(outputs, targets)
+    return losses.clamp(max=float(losses.mean() + 3 * losses.std(unbiased=False)))
+
+
+def divided(outputs: Tensor, targets: Tensor) -> Tensor:
+    return LOSS(outputs, targets) / len(outputs)
+
+
+class Zeros(Layers):
+    """Its outputs are all 0 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+
+@pytest.mark.parametrize("loss", [without_outliers, cut, divided])
+@pytest.mark.parametrize("make", [Layers, Zeros, lambda: nn.Sequential(Layers(), nn.LayerNorm(2))])
+def test_a_loss_that_mixes_examples_is_refused(loss, make):
+    torch.manual_seed(0)
+    model = make()
+    with pytest.raises(ModelError, match="the loss of one example changes with the other examples"):
+        tried(model, FLOATS, loss)
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        (lambda outputs, targets: LOSS(outputs, targets).clamp(max=3.0), CLASS),
+        (lambda outputs, targets: (outputs[:, 0] - targets) ** 2, CLASS.float()),
+        (
+            lambda outputs, targets: nn.functional.binary_cross_entropy(
+                outputs.sigmoid()[:, 0], targets, reduction="none"
+            ),
+            CLASS.float(),
+        ),
+    ],
+    ids=["cut at a number", "squares", "probabilities"],
+)
+def test_a_loss_of_one_example_each_is_taken(loss, targets):
+    tried(Layers(), FLOATS, loss, targets)
 
 
 class Running(Layers):

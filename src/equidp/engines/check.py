@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equidp.engines.mixing import check_mixing
 from equidp.engines.preserved import same
-from equidp.engines.trying import check_parameters, outputs_of, tried
+from equidp.engines.trying import check_parameters, in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
 
@@ -59,26 +59,8 @@ def check_model(
                 )
         if class_names:
             _check_last_class(loss, outputs, targets, class_names)
-        _check_loss(loss, outputs, targets)
+        losses_of(loss, outputs, targets)
         check_mixing(model, loss, partial(outputs_of, model), inputs, targets)
-
-
-def _check_loss(loss: LossFunction, outputs: Tensor, targets: Tensor) -> None:
-    try:
-        losses = loss(outputs, targets)
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)}: "
-            f"{error}"
-        ) from error
-    if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
-        given = (
-            f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else f"type {type(losses).__name__}"
-        )
-        raise ModelError(
-            f"the loss has {given} for {len(outputs)} examples; expected one number per example, "
-            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
-        )
 
 
 def _check_last_class(
@@ -87,12 +69,13 @@ def _check_last_class(
     """Tries the loss on the last class, which may be rare: it would end training in the middle."""
     try:
         loss(outputs, torch.zeros_like(targets))
-    except (RuntimeError, IndexError, ValueError, TypeError):
+    except Exception:
         return  # it fails for all of them
     try:
         loss(outputs, torch.full_like(targets, len(class_names) - 1))
-    except (RuntimeError, IndexError, ValueError) as error:
+    except Exception as error:
         raise ModelError(
             f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
-            f"({error}). The model's outputs are {shape_in_words(outputs, 'batch')}; give it one per class."
+            f"({in_words(error)}). The model's outputs are {shape_in_words(outputs, 'batch')}; give one "
+            "per class."
         ) from error

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from equidp.engines.made_up import MadeUpRows
 from equidp.engines.measured import MeasuringEngine
+from equidp.engines.moved import moved
 from equidp.engines.preserved import flat
-from equidp.engines.trying import outputs_of, tried
+from equidp.engines.trying import in_words, outputs_of, tried
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 
@@ -55,10 +56,14 @@ def check_engine(
         same_norms = ((norms - true.norm(dim=1)).abs() <= _tolerance(inputs) * size).all()
         if not (same_norms and torch.linalg.vector_norm(total) <= _TOLERANCE * size * len(norms)):
             raise _differs(engine, len(norms))
-        _check_extremes(engine, model, loss, trained, inputs, targets)
+        rows = torch.cat(MadeUpRows.like(inputs, model).moderate())
+        asked = targets[torch.arange(len(rows)) % len(targets)]
+        _check_further(engine, model, loss, trained, rows, asked)
+        with moved(model):
+            _check_further(engine, model, loss, trained, inputs[:2], targets[:2])
 
 
-def _check_extremes(
+def _check_further(
     engine: MeasuringEngine,
     model: nn.Module,
     loss: LossFunction,
@@ -66,13 +71,14 @@ def _check_extremes(
     inputs: Tensor,
     targets: Tensor,
 ) -> None:
-    """Refuses norms of extreme rows that are too small, or another sum. Larger ones allow for rounding."""
-    rows = torch.cat(MadeUpRows.like(inputs, model).moderate())
-    asked = targets[torch.arange(len(rows)) % len(targets)]
+    """Refuses norms that are too small, or another sum, of extreme rows or with other parameters.
+
+    Larger norms allow for rounding.
+    """
     try:
-        norms, total, true = _gradients(engine, model, loss, trained, rows, asked)
-    except (ModelError, RuntimeError, ValueError, TypeError, IndexError, AssertionError):
-        return  # rows that the model cannot meet
+        norms, total, true = _gradients(engine, model, loss, trained, inputs, targets)
+    except ModelError:
+        return  # rows or parameters that the model cannot meet
     if not len(norms):
         return
     size = true.norm(dim=1).max()
@@ -98,8 +104,8 @@ def _gradients(
             torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True)
             for x, y in zip(inputs, targets, strict=True)
         ]
-    except RuntimeError as error:
-        raise ModelError(f"no gradient can be taken of the model's loss: {error}") from error
+    except Exception as error:
+        raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
     true = torch.stack([flat(gradients, trained) for gradients in single])
     finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
     true, inputs, targets = true[finite], inputs[finite], targets[finite]
@@ -139,7 +145,7 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tens
 def _explained(engine: MeasuringEngine) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:
         raise ModelError(
             f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
         ) from error
@@ -149,7 +155,7 @@ def _engines_gradients(
     engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
-    with suppress(RuntimeError, ValueError, TypeError, IndexError):
+    with suppress(Exception):
         # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
         engine(inputs[1:], targets[1:])
         engine(inputs, targets)

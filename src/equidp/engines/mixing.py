@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from equidp.engines.attributes import Attributes
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.made_up import MadeUpRows
+from equidp.engines.moved import moved
 from equidp.engines.preserved import same
+from equidp.engines.trying import losses_of
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 
@@ -22,6 +24,8 @@ _SEEDS = 10
 """How often a model that draws random numbers is run: it may mix examples in some passes only."""
 _OTHER_SIZE, _OTHER_SIZE_AUTOCAST = 0.01, 0.2
 """How far outputs may be apart in batches of other sizes, relative to the largest: rounding differs."""
+_LARGER = 1e3
+"""What outputs are multiplied by, for losses that are enormous beside others."""
 _ORDINARY, _PADDED = [0, -1], [1, -2]
 """Where the examples that are compared stand in every batch."""
 
@@ -32,11 +36,13 @@ Forward = Callable[[Tensor, int], Tensor]
 def check_mixing(
     model: nn.Module, loss: LossFunction, forward: Forward, inputs: Tensor, targets: Tensor
 ) -> None:
-    """Refuses a model whose outputs for an example change with others, or that keeps what it read.
+    """Refuses a model or loss whose results for an example change with others, or that keeps data.
 
     Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
     rows), then alone; two padded ones among others as short, then among extremes. All are made up, of the
-    shape and type of the inputs. Rows that the model cannot run on are left out.
+    shape and type of the inputs. Rows that the model cannot run on are left out. All of it is done once more
+    with parameters that were moved (`moved.moved`): a gate that starts at 0 hides what training will open.
+    The loss is compared on the same rows, and where one example's outputs are a thousand times as large.
 
     Args:
         model: in training mode.
@@ -61,29 +67,66 @@ def check_mixing(
         ordinary = trial.attempt(rows.full(size, seed=4), seed)
         if ordinary is None:
             ordinary = trial.run(inputs[torch.arange(size) % len(inputs)], seed)
-        short = rows.short(_SMALL_BATCH, seed=5)
-        padded = trial.attempt(short, seed) if rows.shape else None
-        others = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
-        among = trial.run(others, seed)
+        padded = trial.attempt(rows.short(_SMALL_BATCH, seed=5), seed) if rows.shape else None
+        among = trial.run(_between(ordinary.inputs, (padded or ordinary).inputs, extremes), seed)
         name = ordinary.attributes.differing(among.attributes)
         if name is not None and trial.carries(ordinary, among, seed):
             raise ModelError(
                 f"attribute {name} changes with the data in training and carries it from step to step, past "
                 "the noise. Compute it from each example itself, or keep it in evaluation mode only."
             )
-        _compare(ordinary.outputs[_ORDINARY], among.outputs[_ORDINARY])
+        _compare(ordinary, among, _ORDINARY)
         if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
-            _compare(padded.outputs[_PADDED], among.outputs[_PADDED], other_size=size != _SMALL_BATCH)
+            _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
         if seeds == 1:
-            alone = trial.run(ordinary.inputs[_ORDINARY], seed)
-            _compare(ordinary.outputs[_ORDINARY], alone.outputs, other_size=True)
+            _compare(ordinary, trial.run(ordinary.inputs[_ORDINARY], seed), _ORDINARY, other_size=True)
+        if not seed:
+            with moved(model):
+                others = _check_moved(trial, ordinary.inputs[:_SMALL_BATCH], extremes)
+            _check_losses(trial, ordinary.outputs if others is None else others)
+
+
+def _check_moved(trial: _Trial, rows: Tensor, extremes: list[Tensor]) -> Tensor | None:
+    """Compares a few once more, and returns their outputs.
+
+    None where the model fails with other parameters: it may never have such.
+    """
+    ordinary = trial.attempt(rows, 0)
+    among = trial.attempt(_between(rows, rows, extremes), 0)
+    if among is None:
+        among = trial.attempt(_between(rows, rows, trial.runnable(extremes)), 0)
+    if ordinary is None or among is None:
+        return None
+    _compare(ordinary, among, _ORDINARY)
+    return ordinary.outputs
+
+
+def _check_losses(trial: _Trial, outputs: Tensor) -> None:
+    """Compares losses where one example's outputs are a thousand times as large, beside others and alike."""
+    if not outputs.is_floating_point() or not ((outputs < 0) | (outputs > 1)).any():
+        return  # these may be probabilities, and larger ones would end the process on a GPU
+    outputs = outputs[torch.arange(_BATCH) % len(outputs)]  # outliers stand out in large batches only
+    places = torch.arange(len(outputs))
+    expected = trial.losses(outputs, places)
+    for place in range(_SMALL_BATCH):
+        one_large = outputs.clone()
+        one_large[place] *= _LARGER
+        losses = trial.losses(one_large, places)
+        same = torch.full_like(places, place)
+        all_large = trial.losses(one_large[same], same)
+        if expected is None or losses is None or all_large is None:
+            return
+        others = places != place
+        if not _equal(all_large[place], losses[place]) or not _equal(expected[others], losses[others]):
+            raise _mixing_loss()
 
 
 class _Ran(NamedTuple):
-    """A batch, its outputs [batch, ...], and the attributes of model and loss after it."""
+    """A batch, outputs [batch, ...] and losses [batch], and the attributes of model and loss after it."""
 
     inputs: Tensor
     outputs: Tensor
+    losses: Tensor
     attributes: Attributes
 
 
@@ -95,14 +138,32 @@ class _Trial:
         self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
         self._before = Attributes(model, loss)
 
-    def _pass(self, inputs: Tensor, seed: int) -> Tensor:
+    def _asked(self, count: int) -> Tensor:
+        """Targets, the same from either end in batches of all sizes, for examples that are compared."""
+        places = torch.arange(count)
+        places[count // 2 :] -= count
+        return self._targets[places % len(self._targets)]
+
+    def _pass(self, inputs: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         outputs = self._forward(inputs, seed)
-        self._loss(outputs, self._targets[torch.arange(len(inputs)) % len(self._targets)])
-        return outputs
+        return outputs, losses_of(self._loss, outputs, self._asked(len(inputs)))
 
     def run(self, inputs: Tensor, seed: int) -> _Ran:
         try:
-            return _Ran(inputs, self._pass(inputs, seed), Attributes(self._model, self._loss))
+            return _Ran(inputs, *self._pass(inputs, seed), Attributes(self._model, self._loss))
+        finally:
+            self._before.restore()
+
+    def losses(self, outputs: Tensor, places: Tensor) -> Tensor | None:
+        """Losses [batch] of outputs, asked for what stands at these places; None where the loss fails.
+
+        Random numbers are the same each time.
+        """
+        torch.manual_seed(0)
+        try:
+            return losses_of(self._loss, outputs, self._asked(len(outputs))[places])
+        except ModelError:
+            return None
         finally:
             self._before.restore()
 
@@ -119,7 +180,8 @@ class _Trial:
         """Outputs and attributes of the second of two passes."""
         try:
             self._pass(first, seed)
-            return self._pass(second, seed), Attributes(self._model, self._loss)
+            outputs, _ = self._pass(second, seed)
+            return outputs, Attributes(self._model, self._loss)
         finally:
             self._before.restore()
 
@@ -147,15 +209,33 @@ def _between(ordinary: Tensor, padded: Tensor, kinds: list[Tensor]) -> Tensor:
     return batch
 
 
-def _compare(outputs: Tensor, again: Tensor, *, other_size: bool = False) -> None:
-    absolute = 1e-5
-    if other_size:
-        share = _OTHER_SIZE_AUTOCAST if torch.is_autocast_enabled(outputs.device.type) else _OTHER_SIZE
-        absolute += share * float(outputs.abs().nan_to_num(nan=0.0, posinf=0.0).max())
-    same = outputs.shape == again.shape
-    if not same or not torch.allclose(outputs, again, rtol=1e-3, atol=absolute, equal_nan=True):
+def _compare(ran: _Ran, again: _Ran, places: list[int], *, other_size: bool = False) -> None:
+    """Refuses outputs or losses at these places that differ; a batch of two consists of nothing else."""
+    others = slice(None) if len(again.inputs) == len(places) else places
+    if not _equal(ran.outputs[places], again.outputs[others], other_size=other_size):
         raise ModelError(
             "the model's output for one example changes with the other examples in the batch, so no "
             "example's influence is bounded. Look for statistics over the batch, trimming to its longest "
-            "sequence, or attention over the batch axis (batch_first=True?)."
+            "sequence, or attention over the batch axis (batch_first=True?), also behind a gate or scale "
+            "that starts at 0."
         )
+    if not _equal(ran.losses[places], again.losses[others], other_size=other_size):
+        raise _mixing_loss()
+
+
+def _equal(first: Tensor, again: Tensor, *, other_size: bool = False) -> bool:
+    absolute = 1e-5
+    if other_size:
+        share = _OTHER_SIZE_AUTOCAST if torch.is_autocast_enabled(first.device.type) else _OTHER_SIZE
+        absolute += share * float(first.abs().nan_to_num(nan=0.0, posinf=0.0).max())
+    return first.shape == again.shape and torch.allclose(
+        first, again, rtol=1e-3, atol=absolute, equal_nan=True
+    )
+
+
+def _mixing_loss() -> ModelError:
+    return ModelError(
+        "the loss of one example changes with the other examples in the batch, so no example's influence is "
+        "bounded. Look for division by the size of the batch, or for outliers that are left out or cut by a "
+        "mean, a quantile or a rank over the batch."
+    )

@@ -48,14 +48,48 @@ def outputs_of(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
     torch.manual_seed(seed)
     try:
         outputs = model(inputs)
-    except (RuntimeError, IndexError, TypeError, AssertionError) as error:
-        raise ModelError(f"the model cannot read inputs of shape {list(inputs.shape)}: {error}") from error
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model cannot read inputs of shape {list(inputs.shape)}: {in_words(error)}. A model is "
+            "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
+            "before training, not in the model."
+        ) from error
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
         shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ModelError(
             f"the model gives {shape} for {len(inputs)} examples; expected a tensor [batch, ...]."
         )
     return outputs
+
+
+def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
+    try:
+        losses = loss(outputs, targets)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)} "
+            f"({in_words(error)}). A loss is tried on targets that are made up, classes from 0 on or "
+            "numbers: let it take such, and turn them into others (-1 and 1) itself."
+        ) from error
+    if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
+        given = (
+            f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else f"type {type(losses).__name__}"
+        )
+        raise ModelError(
+            f"the loss has {given} for {len(outputs)} examples; expected one number per example, "
+            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+        )
+    return losses
+
+
+def in_words(error: Exception) -> str:
+    """Returns an error's message, and its kind; an assertion may have no message."""
+    return f"{type(error).__name__}: {error}".strip().rstrip(".:")
 
 
 @contextmanager
