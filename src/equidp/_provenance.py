@@ -6,6 +6,7 @@ import hashlib
 import platform
 from importlib.metadata import version
 
+import torch
 from torch import Tensor, nn
 
 
@@ -21,5 +22,6 @@ def weights_digest(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+            values = value.detach().cpu().flatten()
+            digest.update(values.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
     return digest.hexdigest()

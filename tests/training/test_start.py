@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.errors import PrivacyWarning
+from equidp.errors import ModelError, PrivacyWarning
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
 from equidp.models import MODELS
@@ -113,6 +113,62 @@ def test_weights_are_fresh_until_something_changes_them():
         next(iter(model.parameters())).add_(1.0)
     assert start_of(make_trainer(model=model)).weights == "given"
     assert start_of(make_trainer()).weights == "given"
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda model, values: [
+            ours.data.copy_(value) for ours, value in zip(model.parameters(), values, strict=True)
+        ],
+        lambda model, values: nn.utils.vector_to_parameters(
+            nn.utils.parameters_to_vector(values), model.parameters()
+        ),
+        lambda model, values: next(iter(model.parameters())).data.numpy().fill(1.0),
+    ],
+)
+def test_weights_that_were_put_in_past_the_counter_of_changes_are_not_fresh(put):
+    """`.data` and numpy write values without a new version of the tensor."""
+    model = build_model(MODELS["logistic"], (5,), 2, 0)
+    before = [each._version for each in model.parameters()]
+    put(model, [torch.randn_like(each) for each in model.parameters()])
+    assert [each._version for each in model.parameters()] == before
+    assert start_of(make_trainer(model=model)).weights == "given"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_of_any_kind_of_number_can_be_fresh(kind):
+    model = build_model(lambda shape, outputs: nn.Linear(shape[0], outputs).to(kind), (5,), 2, 0)
+    assert start_of(make_trainer(model=model.float())).weights == (
+        "fresh" if kind is torch.float32 else "given"
+    )
+
+
+def test_a_model_whose_layers_have_no_shape_yet_is_built_and_refused_by_the_trainer():
+    model = build_model(lambda _, outputs: nn.LazyLinear(outputs), (5,), 2, None)
+    with pytest.raises(ModelError, match="no shape yet"):
+        make_trainer(model=model)
+
+
+def loaded(model):
+    other = nn.Linear(5, 2)
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, loaded])
+def test_a_copy_of_a_trained_model_is_noticed_while_that_model_is_there(copied):
+    data = toy()
+    before = make_trainer(data).fit()
+    twin = copied(before.model)
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on the same data"):
+        again = make_trainer(data, model=twin)
+    assert start_of(again).earlier == before.entries
+    again.fit()
+    with torch.no_grad():
+        model = copied(before.model)
+        model.bias.zero_()  # no copy of all
+    assert start_of(make_trainer(data, model=model)).earlier == ()
 
 
 def test_a_run_without_privacy_is_not_warned_about():

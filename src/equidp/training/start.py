@@ -3,6 +3,7 @@
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees the runs of its own Trainers, weights that
 `build_model` made, and the state of optimizers; it does not see what happened in files or other processes.
+A copy of a model that such a run trained is known by its values, as long as the model itself is there.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from equidp._provenance import weights_digest
 from equidp.errors import PrivacyWarning
 from equidp.kernel.ledger import Ledger, StepEvent
 
 FRESH, GIVEN = "fresh", "given"
 
-_fresh: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+_fresh: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # model -> digest of its weights
 _trained: Any = WeakTensorKeyDictionary()  # parameter -> tuple of traces
 _lock = threading.Lock()
 
@@ -76,7 +79,8 @@ class Trace:
 
 def mark_fresh(model: nn.Module) -> None:
     """Remembers that the weights of a model, as they are now, come from no data."""
-    _fresh[model] = _versions(model)
+    if not any(is_lazy(each) for each in model.parameters()):
+        _fresh[model] = weights_digest(model)
 
 
 def carry_over(model: nn.Module, copied: nn.Module) -> None:
@@ -98,10 +102,10 @@ def start_of(
         private: whether the run is; a run without privacy is not warned about.
     """
     with _lock:
-        traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
+        traces = _traces(model)
     others = [trace for trace in traces if trace.run_id != ledger.run_id]
     start = Start(
-        FRESH if _fresh.get(model) == _versions(model) else GIVEN,
+        FRESH if model in _fresh and _fresh[model] == weights_digest(model) else GIVEN,
         tuple(entry for trace in others for entry in trace.entries),
         any(trace.is_on(train) for trace in others),
         not others and not ledger.steps and _has_state(optimizer),
@@ -126,9 +130,22 @@ def start_of(
     return start
 
 
-def _versions(model: nn.Module) -> tuple[int, ...]:
-    """How often each parameter was changed."""
-    return tuple(parameter._version for parameter in model.parameters())
+def _traces(model: nn.Module) -> set[Trace]:
+    """What runs left on any of the parameters, or on others whose values all of them have, as copies do."""
+    traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
+    alike = [
+        [trace for other, left in _trained.items() if _equal(each, other) for trace in left]
+        for each in model.parameters()
+        if each.requires_grad
+    ]
+    return traces.union(*alike) if all(alike) else traces
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one device have the same values."""
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(
+        one, other
+    )
 
 
 def _has_state(optimizer: torch.optim.Optimizer) -> bool:
