@@ -331,6 +331,53 @@ def test_state_in_a_loss_is_refused(loss):
         tried(Layers(), FLOATS, loss)
 
 
+class Centre(nn.Module):
+    """Subtracts a running mean of the outputs, which is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(2))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = LOSS(outputs - self.centre, targets)
+        with torch.no_grad():
+            self.centre.mul_(0.9).add_(0.1 * outputs.mean(dim=0))
+        return losses
+
+
+class LossOfModules:
+    def __init__(self, inner: nn.Module) -> None:
+        self.inner = [inner]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.inner[0](outputs, targets)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda inner: inner,
+        lambda inner: lambda outputs, targets: inner(outputs, targets),
+        LossOfModules,
+        lambda inner: nn.ModuleList([inner])[0].forward,
+    ],
+    ids=["module", "closure", "object", "method"],
+)
+def test_state_in_the_buffers_of_a_loss_is_refused_and_put_back(wrapped):
+    inner = Centre()
+    with pytest.raises(ModelError, match=r"attribute \w+ of the loss .* carries it from step to step"):
+        tried(Layers(), FLOATS, wrapped(inner))
+    assert inner.centre.tolist() == [0.0, 0.0]
+
+
+def test_a_loss_that_holds_modules_which_stay_as_they_are_is_taken():
+    teacher, model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval(), Layers()
+    tried(model, FLOATS, lambda outputs, targets: LOSS(outputs, targets) + teacher(outputs).square().sum(1))
+    tried(
+        model, FLOATS, lambda outputs, targets: LOSS(outputs, targets) + 0 * model.last.weight.detach().sum()
+    )
+
+
 class Counts(Layers):
     """Counts its passes, and keeps the last activations to look at: neither carries data to the next step."""
 

@@ -18,6 +18,7 @@ from equidp.engines.preserved import same
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that torch gives every module: parameters, buffers and children are looked at elsewhere."""
+_HOLDING = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OTHERS = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__", "types"}
 _LARGEST = 2**20
@@ -35,8 +36,9 @@ class _Node(NamedTuple):
 class Attributes:
     """The attributes of a model's modules and of a loss, with copies of what they hold.
 
-    Lists, dictionaries, objects and what a function closes over are followed. Modules' parameters and
-    buffers, class attributes and globals are not looked at.
+    Lists, dictionaries, objects and what a function closes over are followed, and modules that are none of
+    the model's, with parameters and buffers. The model's own of these, class attributes and globals are not
+    looked at.
 
     Args:
         model: all its modules.
@@ -44,10 +46,14 @@ class Attributes:
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Any] | None = None) -> None:
-        self._seen: set[int] = set()
+        # Elsewhere the model's parameters and buffers are compared and put back.
+        self._seen: set[int] = {
+            id(each) for each in [*model.modules(), *model.parameters(), *model.buffers()]
+        }
         self._owners: dict[str, tuple[Any, dict[str, _Node]]] = {}
         for label, owner in _owners(model, loss):
-            self._owners[label] = owner, {name: self._node(value) for name, value in _read(owner).items()}
+            held = _read(owner) if id(owner) in self._seen else _read_all(owner)
+            self._owners[label] = owner, {name: self._node(value) for name, value in held.items()}
 
     def restore(self) -> None:
         """Puts everything back as it was."""
@@ -62,13 +68,13 @@ class Attributes:
             others = other._owners[label][1] if label in other._owners else {}
             for name in [*nodes, *(name for name in others if name not in nodes)]:
                 if name not in nodes or name not in others or not _same(nodes[name], others[name]):
-                    return f"{name} of {label}"
+                    return f"{name.lstrip('_')} of {label}" if name in _HOLDING else f"{name} of {label}"
         return None
 
     def _node(self, value: Any) -> _Node:
         if isinstance(value, _PLAIN):
             return _Node(value, value)
-        if id(value) in self._seen or isinstance(value, nn.Parameter | nn.Module | type | ModuleType):
+        if id(value) in self._seen or isinstance(value, type | ModuleType):
             return _Node(value, None)
         self._seen.add(id(value))
         if isinstance(value, Tensor):
@@ -82,8 +88,8 @@ class Attributes:
             return _Node(value, [self._node(each) for each in value])
         if isinstance(value, set | frozenset):
             return _Node(value, set(value))
-        if isinstance(value, FunctionType) or _followed(value):
-            return _Node(value, {name: self._node(each) for name, each in _read(value).items()})
+        if isinstance(value, FunctionType | nn.Module) or _followed(value):
+            return _Node(value, {name: self._node(each) for name, each in _read_all(value).items()})
         return _Node(value, None)
 
 
@@ -113,6 +119,13 @@ def _read(owner: Any) -> dict[str, Any]:
     if isinstance(owner, FunctionType):
         return vars(owner) | {name: cell.cell_contents for name, cell in _cells(owner)}
     return dict(vars(owner))
+
+
+def _read_all(owner: Any) -> dict[str, Any]:
+    """The same, and what a module holds in the dictionaries that torch gives it."""
+    if isinstance(owner, nn.Module):
+        return _read(owner) | {name: vars(owner)[name] for name in _HOLDING}
+    return _read(owner)
 
 
 def _write(owner: Any, values: dict[str, Any]) -> None:
