@@ -4,12 +4,13 @@ alone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -180,8 +181,8 @@ def test_what_a_dataset_draws_while_it_loads_is_the_systems_or_the_callers(secur
     assert torch.equal(*drawn) is not secure
 
 
-def test_an_interrupt_while_loading_is_not_charged():
-    """It comes from outside and says nothing of the sample."""
+def test_an_interrupt_while_loading_is_charged():
+    """Uncharged, samples could be drawn until one is liked."""
 
     def interrupted(samples: Iterable[Tensor]) -> Iterator[Batch]:
         raise KeyboardInterrupt
@@ -190,7 +191,47 @@ def test_an_interrupt_while_loading_is_not_charged():
     loop = make_loop(load=interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(loop.batches())
-    assert loop.steps_done == 0
+    assert loop.steps_done == 1
+
+
+def test_an_interrupt_on_the_way_to_the_step_is_charged(monkeypatch):
+    loop = make_loop()
+
+    def interrupted(_: Batch) -> Batch:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "on_device", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            loop.take(next(loop.batches()))
+    assert loop.steps_done == 3
+
+
+def test_samples_that_other_loops_draw_on_one_ledger_are_charged():
+    """A new loop for each try could choose among samples otherwise."""
+    ledger = MemoryLedger()
+    for _ in range(4):
+        next(make_loop(ledger=ledger).batches())
+    assert ledger.entries == ((EVENT, 4),)
+
+
+def test_the_last_sample_before_a_break_is_charged():
+    loop = make_loop()
+    for taken, batch in enumerate(loop.batches()):
+        if taken == 3:
+            break
+        loop.take(batch)
+    assert loop.steps_done == 4
+
+
+def test_a_ledger_that_cannot_record_stops_before_a_sample_is_drawn(monkeypatch):
+    loop = make_loop()
+    drawn = []
+    monkeypatch.setattr(loop, "_load", lambda samples: map(drawn.append, samples))
+    monkeypatch.setattr(loop.private_step.ledger, "spend", Mock(side_effect=BudgetError("full")))
+    with pytest.raises(BudgetError):
+        next(loop.batches())
+    assert drawn == []
 
 
 def test_a_sample_that_finds_no_room_on_the_device_is_charged(monkeypatch):
@@ -220,7 +261,7 @@ def test_a_step_takes_the_last_sample_once():
     for batch in (own, first, subset, second._replace(indices=second.indices.flip(0))):
         with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
             loop.take(batch)
-    assert loop.steps_done == 1  # the first sample's
+    assert loop.steps_done == 2
     loop.take(second)
     with pytest.raises(SettingError, match="was used already"):
         loop.take(second)
@@ -234,7 +275,8 @@ def test_parts_of_another_length_are_refused(part, change):
     batch = next(loop.batches())
     with pytest.raises(SettingError, match="of another number of examples than was drawn"):
         loop.take(batch._replace(**{part: change(getattr(batch, part))}))
-    assert loop.steps_done == 0
+    loop.take(batch)
+    assert loop.steps_done == 1
 
 
 def test_inputs_may_be_changed_example_by_example():
@@ -275,13 +317,16 @@ def test_a_step_that_fails_uses_its_sample_up():
     ],
     ids=["frozen", "added", "removed", "replaced"],
 )  # fmt: skip
-def test_a_model_that_the_noise_does_not_cover_is_refused_before_it_costs(change, message):
+def test_a_model_that_the_noise_does_not_cover_is_refused(change, message):
     loop = make_loop()
-    batch = next(loop.batches())
+    batches = loop.batches()
+    batch = next(batches)
     change(loop.model)
     with pytest.raises(SettingError, match=message):
         loop.take(batch)
-    assert loop.steps_done == 0
+    with pytest.warns(PrivacyWarning), pytest.raises(SettingError, match=message):
+        next(batches)
+    assert loop.steps_done == 1
 
 
 def test_gradients_that_the_noise_does_not_cover_are_dropped():

@@ -43,18 +43,19 @@ class PrivateLoop:
     """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
 
     Formal guarantee: the parameters that the optimizer holds follow from their start and from at most
-    `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`,
-    all of them in the ledger. Every sample that was drawn is in the ledger once the next one is drawn.
+    `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`.
+    Each sample is in the ledger before it is drawn, whatever happens to it.
 
     | case | what happens |
     | --- | --- |
     | empty sample | a step like any other |
-    | a sample fails to load or to reach the device | the step is charged, then the error goes on |
-    | a sample is drawn and not taken | charged when another is asked for, with a PrivacyWarning |
+    | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
+    | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
+    | the ledger cannot record | BudgetError before the sample is drawn |
     | `batches` is called again | the iterator from before gives no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs, targets or groups of another length | SettingError |
-    | parameters frozen, added or replaced since the start | SettingError |
+    | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
 
     Args:
@@ -97,50 +98,44 @@ class PrivateLoop:
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `take` before the next is drawn.
 
-        An iterator from before gives no more samples.
+        Each is paid for before it is drawn. An iterator from before gives no more samples.
 
         Raises:
             BudgetError: they do not fit into the budget any more.
         """
-        self._charge_unused()
+        self._forget_unused()
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
         step.ledger.expect(step.event, left)
         self._drawing = drawing = object()
-        if not left:
-            return iter(())
         sampler = PoissonSampler(self.num_examples, step.event.sample_rate, left, step.randomness)
-        return self._charged(self._load(sampler), drawing)
+        return self._drawn(self._load(sampler), left, drawing) if left else iter(())
 
-    def _charged(self, loaded: Iterator[Batch], drawing: object) -> Iterator[Batch]:
-        """The batches; charges a step for each that is not taken, or fails to load, since the failure reveals
-        that an example was drawn."""
-        while True:
+    def _drawn(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
+        for _ in range(left):
             if drawing is not self._drawing:
                 raise SettingError(
                     "batches() was called again since, and one iterator at a time draws samples: use the "
                     "newest."
                 )
-            self._charge_unused()
-            try:
-                with self.private_step.randomness.for_model(torch.device("cpu")):
-                    batch = next(loaded)
-            except StopIteration:
-                return
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                self._spend()
-                raise
+            self._forget_unused()
+            self._check_parameters()
+            self.private_step.pay()
+            with self.private_step.randomness.for_model(torch.device("cpu")):
+                batch = next(loaded)
             self._sample = batch.indices
             yield batch
 
-    def _charge_unused(self) -> None:
-        """Charges a sample that was drawn and not taken: uncharged, samples could be chosen."""
-        if self._sample is None:
+    @property
+    def waiting(self) -> bool:
+        """Whether a sample was drawn, and paid for, that `take` was not given yet."""
+        return self._sample is not None
+
+    def _forget_unused(self) -> None:
+        """Warns of a sample that was drawn and not taken; it stays paid for."""
+        if not self.waiting:
             return
         self._sample = None
-        self._spend()
         warnings.warn(
             "a sample was drawn from batches() and not given to step(); its step is charged. Give every "
             "sample to step(), also an empty one: choosing among samples by what is in them shows in the "
@@ -150,7 +145,7 @@ class PrivateLoop:
         )
 
     def take(self, batch: Batch) -> None:
-        """One private step: spends budget, puts the private gradient into `p.grad` and steps the optimizer.
+        """One private step: puts the private gradient into `p.grad` and steps the optimizer.
 
         Raises:
             SettingError: see the table above.
@@ -158,12 +153,7 @@ class PrivateLoop:
         self._check_parameters()
         self._check_sample(batch)
         self._sample, self.begun = None, True
-        try:
-            batch = self.on_device(batch)
-        except Exception:  # running out of memory reveals how large the sample is
-            self._spend()
-            raise
-        self.private_step(*batch)
+        self.private_step(*self.on_device(batch))
         self._drop_other_gradients()
         self.optimizer.step()
 
@@ -173,9 +163,6 @@ class PrivateLoop:
         if all(tensor.device == device for tensor in batch):
             return batch
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
-
-    def _spend(self) -> None:
-        self.private_step.ledger.spend(self.private_step.event)
 
     def _check_parameters(self) -> None:
         """Refuses a model that is not the one that the noise covers."""

@@ -14,8 +14,7 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 
 The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the
 sampler, the ledger and the source of randomness, and, with individual clipping, on limits that do not mix
-examples. Policies are trusted not to be malicious: code that smuggles values past the kernel on purpose, such
-as through a global variable, is not held off.
+examples. Policies are trusted not to be malicious: smuggling values past the kernel is not held off.
 """
 
 from __future__ import annotations
@@ -46,16 +45,14 @@ from equidp.kernel.policy import (
 )
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
-"""(indices, norms) of a batch, [batch] -> the share of the sensitivity that each example may use at most,
-[batch]; None: all of it."""
+"""(indices, norms), [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
 
 Part = tuple[Tensor, Tensor, Tensor, Tensor]
 """Inputs, targets, groups and indices of examples that the engine takes at once."""
 
 
 class PrivateStep:
-    """Turns a batch into a private gradient in `p.grad` (spec 1: sample, norms, statistics, weights, noisy
-    sum over b).
+    """Turns a batch into a private gradient in `p.grad`: norms, statistics, weights, noisy sum over b.
 
     Formal guarantee: for two datasets that differ in one example, added or removed, one call with a Poisson
     sample at `event.sample_rate` is a Poisson-subsampled Gaussian mechanism with effective noise multiplier
@@ -74,7 +71,7 @@ class PrivateStep:
 
     Args:
         engine, policy: what measures gradients, and what turns norms and groups into weights and sensitivity.
-        parameters: those whose gradients the engine sums; frozen ones are left out.
+        parameters: all whose gradients the engine sums (others would keep raw ones), and frozen ones.
         event: what one step costs; its noise multipliers are the ones used.
         expected_batch_size: b = q n. The realised size is private and never divides anything.
         num_groups: K.
@@ -85,9 +82,8 @@ class PrivateStep:
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
-        share_limits: sees each part's indices and norms before it is weighted; what it returns can only lower
-            weights and must follow from the example itself and from releases. Individual accounting watches
-            and limits through it.
+        share_limits: sees each part's indices and norms before it is weighted. What it returns can only lower
+            weights, and must follow from the example itself and from releases (individual accounting).
 
     Example:
         >>> import torch, equidp
@@ -135,7 +131,7 @@ class PrivateStep:
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier)
         self.state: Any = copied(checked_state(policy, policy.init(setting)))
-        self._held = attributes(policy)
+        self._held, self._paid = attributes(policy), False
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
@@ -145,14 +141,15 @@ class PrivateStep:
         Args:
             inputs, targets: [batch, ...]; the batch may be empty.
             groups: [batch], int64.
-            indices: [batch], where the examples stand in the dataset, for `share_limits`; default: 0 to batch
-                - 1.
+            indices: [batch], places in the dataset, for `share_limits`; default: 0 to batch - 1.
         """
         self._clear()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             parts = self._parts(inputs, targets, groups, indices)
-            self.ledger.spend(self.event)
+            if not self._paid:
+                self.pay()
+            self._paid = False
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
                 measured = self._release_statistics(parts, groups)
@@ -165,6 +162,11 @@ class PrivateStep:
         except BaseException:
             self._clear()  # never leave un-noised sums in p.grad
             raise
+
+    def pay(self) -> None:
+        """Spends the budget of the next call, whose sample may then be drawn; at most one call ahead."""
+        self.ledger.spend(self.event)
+        self._paid = True
 
     def rehearse(self, groups: Tensor) -> None:
         """Refuses a policy whose rules cannot be applied to examples of these groups; nothing is spent.
@@ -207,8 +209,7 @@ class PrivateStep:
         return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
 
     def _measured(self, part: Part) -> tuple[Part, Measured | None]:
-        """The part's examples whose gradients are finite, and what the engine measured of them; None: there
-        are none."""
+        """The part's examples with finite gradients, and what was measured of them; None: there are none."""
         inputs, targets, groups, indices = part
         while len(inputs):
             with self.randomness.for_model(inputs.device):
@@ -239,8 +240,7 @@ class PrivateStep:
 
     def _update(self, norms: Tensor, groups: Tensor) -> None:
         assert self.event.statistics_noise is not None
-        # An empty batch has no row to show how many cells there are, so one made-up example does, and is
-        # dropped.
+        # One made-up example shows how many cells an empty batch has, and is dropped.
         made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
         asked = (norms, groups) if len(norms) else made_up
         rows = example_rows(self.policy, self.state, *asked)[: len(norms)]

@@ -204,7 +204,7 @@ class Trainer:
         return self._loop.batches()
 
     def step(self, batch: Batch) -> None:
-        """One private step: spends budget, puts the private gradient into p.grad and steps the optimizer.
+        """One private step: puts the private gradient into p.grad and steps the optimizer.
 
         Args:
             batch: what `batches` gave last, once. Its inputs may be changed example by example, as by
@@ -213,7 +213,7 @@ class Trainer:
         Raises:
             SettingError: another batch, no steps left, or other parameters; nothing is spent.
         """
-        if self.steps_done >= self.steps:
+        if self.steps_done >= self.steps and not self._loop.waiting:
             raise SettingError(
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
@@ -280,7 +280,8 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
-        model = self.model if self.steps_done >= self.steps else copied(self.model)
+        done = self.steps_done >= self.steps and not self._loop.waiting
+        model = self.model if done else copied(self.model)
         facts = RunFacts(
             method=type(self.policy).__name__,
             method_settings=asdict(self.policy),  # type: ignore[call-overload]
