@@ -81,3 +81,17 @@ def test_known_codes_are_those_of_the_training_data():
     np.testing.assert_array_equal(known_codes(table.iloc[::-1], ["job", "age"], names), codes[::-1])
     with pytest.raises(DataError, match="job, age holds 'job=king, age=0'"):
         known_codes(table.assign(job="king").iloc[[1]], ["job", "age"], names)
+
+
+def test_the_notes_say_that_the_shape_of_an_input_counts_what_was_found_in_the_data():
+    """One row with a city of its own gives every input, and the weights, one more column."""
+    table = pd.DataFrame({"city": ["A", "B"] * 10, "age": [1.5, 2.5] * 10})
+    train = np.arange(15)
+    one = TableEncoder.fitted(table, train, {}, "category")
+    table.loc[0, "city"] = "Zanzibar"
+    other = TableEncoder.fitted(table, train, {}, "category")
+    shapes = [encoder.encode(table).shape[1] for encoder in (one, other)]
+    assert shapes == [3, 4]
+    listed = [note for note in other.notes() if "city" in note]
+    assert len(listed) == 1
+    assert listed[0].endswith("and the shape of an input and of the weights counts them.")

@@ -117,14 +117,26 @@ def test_the_folder_says_of_every_file_whether_it_may_leave_the_house(finished):
         assert len(list(finished.folder.glob(pattern))) in (1, 2), pattern
         assert f"\n{pattern}: " in notice
     constants = {value for name, value in vars(layout).items() if name.isupper() and type(value) is str}
+    constants = {value for value in constants if value[0] != " "}  # part of a sentence
     assert constants - {layout.MAY_LEAVE, layout.IF_KNOWN, layout.STAYS, layout.COPIES} == set(layout.FILES)
     assert "two models" in " ".join(notice.split())
 
 
 def test_the_page_on_training_says_the_same_as_the_folder():
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    rows = dict(re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", page, re.MULTILINE))
-    assert rows == {name: kind.lower() for name, (kind, _) in layout.FILES.items()}
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
+    assert [(name, kind, what[0].lower() + what[1:]) for name, kind, what in rows] == [
+        (name, kind.lower(), what) for name, (kind, what) in layout.FILES.items()
+    ]
+
+
+@pytest.mark.parametrize("name", [layout.MODEL, layout.PAGE, layout.CARD])
+def test_what_tells_the_shape_of_an_input_says_that_it_counts_the_categories_of_the_data(finished, name):
+    notice = " ".join((finished.folder / layout.NOTICE).read_text().split())
+    assert "shape that it tells counts the categories found in the training rows" in layout.FILES[name][1]
+    assert f"{name}: {layout.FILES[name][1]}" in notice
+    card = " ".join((finished.folder / layout.CARD).read_text().split())
+    assert "and the shape of an input and of the weights counts them" in card
 
 
 def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finished, tmp_path):

@@ -163,12 +163,15 @@ class TableEncoder:
         listed = [column.name for column in self.columns if isinstance(column, Categories)]
         flagged = [column.name for column in numbers if column.flagged]
         means = "Means and deviations of {} come from the training split; epsilon does not cover them. "
-        lists = "The lists of categories of {} come from the training split; epsilon does not cover them."
+        lists = (
+            "The lists of categories of {} come from the training split; epsilon does not cover them, and "
+            "the shape of an input and of the weights counts them."
+        )
         marks = "That values are missing in {} was read off the data, to add a column that marks them; "
         sentences = (
             (scaled, means + "Public bounds would avoid that."),
             (listed, lists),
-            (flagged, marks + "epsilon does not cover it."),
+            (flagged, marks + "epsilon does not cover it, and the shape counts that column."),
         )
         return tuple(sentence.format(", ".join(names)) for names, sentence in sentences if names)
 

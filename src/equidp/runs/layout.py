@@ -21,10 +21,15 @@ LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", 
 MAY_LEAVE, IF_KNOWN, STAYS = "May leave the house", "May leave if what it tells may be known", "Stays"
 """Whether a file of a run's folder may be given to others."""
 
+_SHAPE = (
+    " The input shape that it tells counts the categories found in the training rows, and columns with "
+    "missing values, which the guarantee does not cover, where they came from the data."
+)
+
 FILES = {
-    PAGE: (MAY_LEAVE, "the model card."),
-    CARD: (MAY_LEAVE, "the same card as text."),
-    MODEL: (MAY_LEAVE, "the trained weights."),
+    PAGE: (MAY_LEAVE, "the model card." + _SHAPE),
+    CARD: (MAY_LEAVE, "the same card as text." + _SHAPE),
+    MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
     RELEASED: (MAY_LEAVE, "individual privacy of each group, released with noise and paid for."),
     MANIFEST: (
         MAY_LEAVE,
