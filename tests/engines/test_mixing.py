@@ -582,3 +582,58 @@ def test_attributes_are_put_back_wherever_they_are():
 def test_what_cannot_be_trained_is_said_clearly(model, like, loss, message):
     with pytest.raises(ModelError, match=message):
         tried(model, like, loss)
+
+
+class Positions(nn.Module):
+    """Adds a table of positions, read once for all examples or once for each."""
+
+    def __init__(self, *, each: bool) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(50, 8), nn.Embedding(64, 8)
+        self.out, self.each = nn.Linear(8, 2), each
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1])
+        if self.each:
+            positions = positions.expand(len(tokens), -1)
+        return self.out((self.words(tokens) + self.positions(positions)).tanh().mean(dim=1))
+
+
+def test_a_table_of_positions_is_told_how_to_be_read():
+    tried(Positions(each=True), TOKENS)
+    with pytest.raises(ModelError, match=r"positions\.expand\(len\(x\), -1\).*engine='functional'"):
+        tried(Positions(each=False), TOKENS)
+    model = Positions(each=False)
+    few = made_up_examples(model, LOSS, TOKENS, CLASS, 2)
+    check_engine(make_engine("functional", model, LOSS), model, LOSS, *few)
+
+
+class Years(Layers):
+    """Refuses what are no years, which made-up numbers are not."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if (values < 1900).any():
+            raise ValueError("no years")
+        return super().forward(values)
+
+
+def signs(outputs: Tensor, targets: Tensor) -> Tensor:
+    if (targets.abs() != 1).any():
+        raise AssertionError
+    return (1 - outputs[:, 0] * targets).relu()
+
+
+@pytest.mark.parametrize("names", [(), ("no", "yes")])
+@pytest.mark.parametrize(
+    ("model", "loss", "message"),
+    [
+        (Years(), LOSS, r"the model cannot read inputs .* ValueError: no years\..*made up"),
+        (Layers(), signs, r"the loss cannot be taken .*AssertionError\)?.*made up"),
+        (Layers(), lambda outputs, targets: {}["loss"], "the loss cannot be taken .*KeyError"),
+    ],
+    ids=["model", "assertion without a message", "another error"],
+)
+def test_any_error_of_a_model_or_loss_is_put_in_words(model, loss, message, names):
+    few = made_up_examples(model, loss, FLOATS, CLASS, 2)
+    with pytest.raises(ModelError, match=message):
+        check_model(model, loss, *few, names)

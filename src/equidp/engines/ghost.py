@@ -168,6 +168,12 @@ def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterato
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
+    if len(rows) != batch and isinstance(module, nn.Embedding):
+        raise ModelError(
+            f"an Embedding of {module.num_embeddings} rows reads numbers whose first dimension is not the "
+            "batch, as a table of positions does in self.p(positions). Read it once per example, with "
+            "self.p(positions.expand(len(x), -1)), which adds the same. Or use engine='functional'."
+        )
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
