@@ -176,7 +176,7 @@ def test_an_unknown_option_is_exit_code_2(people, command):
 def test_a_mistake_in_a_process_of_its_own_ends_with_exit_code_2(people):
     done = equidp("account", "--examples", "60000", "--batch-size", "256", "--epochs", "60", cwd=people)
     assert done.returncode == 2
-    assert "expected exactly one of the two" in " ".join(done.stderr.split())
+    assert "expected exactly one of the three" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 

@@ -128,23 +128,6 @@ def test_mixing_behind_a_gate_that_training_will_open(model, like):
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
 
 
-class GatedUse(Layers):
-    """Uses a weight outside of the layer that owns it, behind a gate of 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(1, 1, bias=False)
-        nn.init.zeros_(self.gate.weight)
-
-    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
-        return hidden + self.gate(nn.functional.linear(values, self.first.weight).unsqueeze(2)).squeeze(2)
-
-
-def test_wrong_gradients_behind_a_gate_that_training_will_open():
-    with pytest.raises(ModelError, match="differ from those of one backward pass"):
-        tried(GatedUse(), FLOATS)
-
-
 class Positive(Layers):
     """Fails where its scale is not 1."""
 
