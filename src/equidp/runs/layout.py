@@ -51,8 +51,8 @@ FILES = {
     SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
     ENCODER: (
         IF_KNOWN,
-        "categories, means and deviations of the training rows, which the guarantee does not cover. Whoever "
-        "predicts for new rows needs it.",
+        "categories, means and deviations of the training rows, which the guarantee does not cover. "
+        "Predictions for new rows need it.",
     ),
     RECORD: (IF_KNOWN, "exact figures of the test examples by epoch and group."),
     CONFIG: (

@@ -63,7 +63,7 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
 
     Squares of numbers below 1e-19 vanish in float32. That alone is harmless: bounds treat a norm below 1e-10
     as that large (`kernel.bounding`). It matters where such a sum is multiplied by a large one, as |g|^2 by
-    |x|^2: whoever multiplies adds this first. It changes no digit of ordinary sums.
+    |x|^2: add this before multiplying. It changes no digit of ordinary sums.
 
     Args:
         values: of the type that the products are computed in.
