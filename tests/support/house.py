@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-GROUND = ("errors", "_validate", "_files", "_provenance", "models")
+GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "models")
 FOLDERS = (
     *("kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs", "cli"),
