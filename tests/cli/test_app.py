@@ -136,6 +136,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--epsilon", "0"), "target_epsilon=0"),
         (("--epsilon", "two"), 'Invalid value for --epsilon: unable to convert "two" into float'),
         (("--epsilon", ""), 'Invalid value for --epsilon: unable to convert "" into float'),
+        (("--epsilon",), "--epsilon has no value; give one after it."),
         (("--tau", "5"), "tau=5.0; expected a number in (0, 1]"),
         (("--epsilon", "1", "--noise-multiplier", "1"), "give one of the two"),
         (("--delta", "1"), "delta=1"),
@@ -165,6 +166,12 @@ def test_what_goes_wrong_is_one_message_and_exit_code_2(people, command, argumen
     assert message in error
     assert "Traceback" not in error
     assert output == ""
+
+
+def test_a_command_says_which_argument_it_lacks(people, command):
+    code, _, error = command("predict", cwd=people)
+    assert code == 2
+    assert "equidp predict needs RUN: a folder that equidp train made." in " ".join(error.split())
 
 
 def test_an_unknown_option_is_exit_code_2(people, command):

@@ -230,18 +230,22 @@ def test_options_from_a_file_and_the_command_line_goes_first(run, people):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("epsilom = 3", "Unknown option: \"[epsilom]\" from 'train.toml'. Did you mean --epsilon?"),
+        ("epsilom = 3", "Unknown option: \"epsilom\" from 'train.toml'. Did you mean --epsilon?"),
         ("epsilon = ", "cannot be read as TOML"),
         (
             "[plan]\nepochs = 3",
-            "Unknown option: \"[plan][epochs]\" from 'train.toml'. equidp train --help lists",
+            "Unknown option: \"plan.epochs\" from 'train.toml'. equidp train --help lists",
         ),
-        ("epochs = {}", "epochs in 'train.toml' is a table; expected a text, a number"),
-        ("epsilon = true", "epsilon in 'train.toml' is true; expected a text, a number or a list"),
+        ("epochs = {}", "epochs in 'train.toml' is a table; expected a number"),
+        ("epsilon = true", "epsilon in 'train.toml' is true; expected a number"),
+        ("epsilon = [1, 2]", "epsilon in 'train.toml' is [1, 2]; expected a number"),
+        ("seed = 2020-01-01", "seed in 'train.toml' is 2020-01-01; expected a whole number"),
+        ("group = 2020-01-01", "group in 'train.toml' is 2020-01-01; expected a list, or a text with commas"),
+        ("method = ['sgd']", "method in 'train.toml' is ['sgd']; expected a text"),
         ("dry-run = 1", "dry-run in 'train.toml' is 1; expected true or false"),
         (
             'epochs = "many"',
-            "Invalid value for [epochs] from 'train.toml': unable to convert \"many\" into float",
+            "Invalid value for epochs from 'train.toml': unable to convert \"many\" into float",
         ),
         (None, "No such file"),
     ],

@@ -7,6 +7,7 @@ when it is called.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from importlib.metadata import version
@@ -106,12 +107,22 @@ def _checked(path: str, name: str, value: Any, option: Argument | None) -> Any:
     """A value of a TOML file, as its option takes it."""
     if option is None:
         return value  # refused later, with the closest name
-    flag = bool in (option.hint, *get_args(option.hint))
-    if isinstance(value, dict) or isinstance(value, bool) != flag:
-        given = "a table" if isinstance(value, dict) else str(value).lower()
-        expected = "true or false" if flag else "a text, a number or a list"
+    kinds, several = {option.hint, *get_args(option.hint)}, _is_list(option)
+    if bool in kinds:
+        expected, fits = "true or false", isinstance(value, bool)
+    elif kinds & {int, float} and not several:
+        expected = "a number" if float in kinds else "a whole number"
+        fits = isinstance(value, int | float | str) and not isinstance(value, bool)
+    else:
+        expected = "a list, or a text with commas" if several else "a text"
+        plain = value if several and isinstance(value, list) else [value]
+        fits = all(isinstance(each, int | float | str) and not isinstance(each, bool) for each in plain)
+    if not fits:
+        given = (
+            "a table" if isinstance(value, dict) else str(value).lower() if value in (True, False) else value
+        )
         raise SettingError(f"{name} in {path!r} is {given}; expected {expected}.")
-    return names(value) if isinstance(value, str) and _is_list(option) else value
+    return names(value) if isinstance(value, str) and several else value
 
 
 app = App(
@@ -134,6 +145,21 @@ def show_completion(shell: Shell | None = None) -> None:
     sys.stdout.write(app.generate_completion(shell=shell))
 
 
+def _in_words(error: CycloptsError) -> str:
+    """A parser's message with names of a TOML file as they stand there: a.b in place of [a][b]."""
+    return re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
+
+
+def _missing(error: cyclopts.MissingArgumentError, tokens: list[str]) -> str:
+    """Says which argument a command lacks, and what it is."""
+    argument = error.argument
+    assert argument is not None, "cyclopts names the argument that it misses"
+    if argument.name in tokens:
+        return f"{argument.name} has no value; give one after it."
+    what = argument.parameter.help
+    return f"equidp {tokens[0]} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
+
+
 def main() -> None:
     """Entry point of the `equidp` command."""
     keep_freed_memory()
@@ -151,9 +177,13 @@ def main() -> None:
     except cyclopts.UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))
         fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
+    except cyclopts.MissingArgumentError as error:
+        fail(_missing(error, tokens))
     except cyclopts.UnknownOptionError as error:
-        fail(f"{error} equidp {' '.join(error.command_chain or ())} --help lists the options.")
-    except (CycloptsError, EquidpError) as error:
+        fail(f"{_in_words(error)} equidp {' '.join(error.command_chain or ())} --help lists the options.")
+    except CycloptsError as error:
+        fail(_in_words(error))
+    except EquidpError as error:
         fail(str(error))
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it
         say("stopped.")
