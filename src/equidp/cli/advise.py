@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from cyclopts import Parameter
 
+from equidp._files import check_writable, write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.advice.advise import Advice, advise
@@ -28,7 +31,7 @@ _PROFILE_SHARE = 0.1
 
 app = command(
     "advise",
-    "equidp advise people.csv --target income --group sex --epsilon 3",
+    "equidp advise people.csv --target income --group sex --epsilon 3 --out advice.toml",
     "equidp advise people.csv --target income --group sex --epsilon 3 \\\n      --public census.csv",
     "equidp advise adult --epsilon 3 --profile-epsilon 0",
 )
@@ -56,6 +59,9 @@ def advise_command(
     data: options.Data,
     *,
     wanted: AdviceOptions = AdviceOptions(),
+    out: Annotated[
+        Path | None, Parameter(help="Write the options to this TOML file, for equidp train --config.")
+    ] = None,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     budget: options.BudgetOptions = options.BudgetOptions(),
@@ -65,6 +71,8 @@ def advise_command(
     Reads the private data once, through noise, and says what that cost.
     The recommended noise makes up for it.
     """
+    if out is not None:
+        check_writable(out, data, wanted.public, config)
     if wanted.public is not None and wanted.profile_epsilon:
         given = f"--public {wanted.public} and --profile-epsilon {wanted.profile_epsilon:g}"
         raise SettingError(f"{given}: each is a source of gradient norms; give one of the two.")
@@ -89,7 +97,11 @@ def advise_command(
     for line in advice.in_words():
         print(line)
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
-    print("\nTo train so:\n" + _train_command(advice, data, model, same))
+    typed = [*same, *_options(advice, model)]
+    print("\nTo train so:\n" + shlex.join(["equidp", "train", data, *typed, "--out=run"]))
+    if out is not None:
+        write_whole(out, _toml([f"--data={data}", *typed], advice).encode())
+        print(f"or: equidp train --config {shlex.quote(str(out))} --out run")
 
 
 @contextmanager
@@ -121,10 +133,16 @@ def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> G
     return public
 
 
-def _train_command(advice: Advice, data: str, model: str, options: list[str]) -> str:
-    """The command that trains as advised. Without a budget, its epsilon leaves out what the advice cost."""
-    parts = ["equidp", "train", data, *options, f"--method={advice.method}", f"--model={model}"]
-    parts += [f"--{name.replace('_', '-')}={value:.6g}" for name, value in advice.settings.items()]
+def _options(advice: Advice, model: str) -> list[str]:
+    """Options that train as advised. Without a budget, that run's epsilon leaves out what the advice cost."""
+    settings = [f"--{name.replace('_', '-')}={value:.6g}" for name, value in advice.settings.items()]
     noise = float(f"{advice.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
-    parts += ["--weight-decay=0", f"--noise-multiplier={noise:g}", f"--delta={advice.delta:g}", "--out=run"]
-    return shlex.join(parts)
+    own = ["--weight-decay=0", f"--noise-multiplier={noise:g}", f"--delta={advice.delta:g}"]
+    return [f"--method={advice.method}", f"--model={model}", *settings, *own]
+
+
+def _toml(typed: list[str], advice: Advice) -> str:
+    """The same options as a TOML file, with the reasons above them."""
+    options = [option.removeprefix("--").split("=", 1) for option in typed]
+    lines = [*(f"# {line}" for line in advice.in_words() if line)]
+    return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in options)]) + "\n"
