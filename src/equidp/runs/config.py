@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.releases import release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, TableSource, open_source
@@ -120,21 +120,19 @@ class TrainConfig:
                 "train with."
             )
         delta = self.plan.for_method(self.method).delta
-        release = self.release_event(default_delta(num_examples) if delta is None else delta)
+        releases = self.releases(default_delta(num_examples) if delta is None else delta)
         return self.plan.resolve(
             self.method,
             num_examples,
             epsilon=self.epsilon,
             risk=self.risk_target(),
             accountant=self.accountant,
-            also_spent=() if release is None else ((release, 1),),
+            also_spent=tuple((event, 1) for event in releases),
         )
 
-    def release_event(self, delta: float) -> StepEvent | None:
-        """What the release of individual privacy costs at the run's delta; None where there is none."""
-        if self.release_epsilon is None:
-            return None
-        return StepEvent(1.0, calibrate_noise(self.release_epsilon, delta, 1.0, 1))
+    def releases(self, delta: float) -> tuple[StepEvent, ...]:
+        """What is released beside the steps, each paid for before the first of them, at the run's delta."""
+        return () if self.release_epsilon is None else (release_event(self.release_epsilon, delta),)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

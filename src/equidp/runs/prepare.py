@@ -14,9 +14,10 @@ import torch
 from equidp._files import check_writable
 from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.releases import charge_releases
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
 from equidp.training.plan import ResolvedPlan
@@ -72,7 +73,7 @@ def prepare(config: TrainConfig) -> Prepared:
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
         ledger = MemoryLedger()
-        charge_release(config.release_event(plan.delta), ledger, budget)
+        charge_releases(config.releases(plan.delta), ledger, budget)
         return Prepared(config, plan, split, encoder, make_trainer(config, plan, split, ledger, budget))
 
 
@@ -82,12 +83,6 @@ def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
     return PrivacyBudget(
         path, epsilon=config.budget_epsilon, delta=config.budget_delta, data=config.budget_data, run=run
     )
-
-
-def charge_release(release: StepEvent | None, ledger: Ledger, budget: PrivacyBudget | None) -> None:
-    """Pays for the release of individual privacy before the first step; the plan must fit beside it."""
-    if release is not None and all(event != release for event, _ in ledger.entries):
-        (ledger if budget is None else budget.ledger(ledger)).spend(release)
 
 
 def make_trainer(

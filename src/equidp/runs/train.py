@@ -16,6 +16,7 @@ import torch
 
 from equidp._files import check_writable, sync_folder, write_whole
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.releases import charge_releases
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
@@ -28,7 +29,7 @@ from equidp.policies.methods import METHODS
 from equidp.report.card import write_card
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, charge_release, make_trainer, open_budget
+from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
@@ -135,15 +136,16 @@ def train(
             how_to_resume=f"equidp train --resume {place}",
             after_saving=lambda _: record.save(place / layout.RECORD),
         )
-        release = config.release_event(plan.delta)
-        resumed = any(event != release for event, _ in ledger.entries)
+        releases = config.releases(plan.delta)
+        resumed = any(event not in releases for event, _ in ledger.entries)
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
         # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
-        accountants = [] if release is None else [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
+        individual = config.release_epsilon is not None
+        accountants = [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
-        charge_release(release, ledger, budget)
+        charge_releases(releases, ledger, budget)
         trainer = make_trainer(config, plan, split, ledger, budget, watchers)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)

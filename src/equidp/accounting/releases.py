@@ -1,0 +1,53 @@
+"""Releases beside the steps of a run, each a Gaussian mechanism on all rows: planned, and paid for before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.calibration import calibrate_noise
+from equidp.kernel.ledger import Ledger, StepEvent
+
+
+def release_event(epsilon: float, delta: float) -> StepEvent:
+    """Returns what a release is charged as that alone costs (epsilon, delta).
+
+    Its noise multiplier is that of `equidp.data.release`. Together with a run it costs less than the sum of
+    both epsilons: give it to `Plan.resolve(also_spent=((event, 1),))`.
+
+    Raises:
+        SettingError: an epsilon or a delta outside its range.
+
+    >>> round(release_event(0.3, delta=1e-6).noise_multiplier, 1)
+    13.0
+    """
+    return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
+
+
+def charge_releases(
+    releases: Iterable[StepEvent], ledger: Ledger, budget: PrivacyBudget | None = None
+) -> None:
+    """Pays for those of a run's releases that its ledger does not hold yet; equal ones are counted.
+
+    Give all releases of the run so far, also those that were paid for before. A release whose result was not
+    kept must be paid for again: `ledger.spend(event)`.
+
+    Raises:
+        BudgetError: one does not fit into the budget, or cannot be written; it must not be drawn then.
+
+    >>> from equidp.kernel.ledger import MemoryLedger
+    >>> ledger, event = MemoryLedger(), StepEvent(1.0, 20.0)
+    >>> charge_releases([event, event], ledger)
+    >>> charge_releases([event, event], ledger)
+    >>> ledger.steps
+    2
+    """
+    paid: Counter[StepEvent] = Counter()
+    for event, times in ledger.entries:
+        paid[event] += times
+    owed = Counter(releases) - paid
+    if owed:
+        account = ledger if budget is None else budget.ledger(ledger)
+        for event in owed.elements():
+            account.spend(event)

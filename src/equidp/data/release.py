@@ -1,0 +1,194 @@
+"""Noisy counts, sums and quantiles of all rows at once: one Gaussian mechanism, spent in parts.
+
+To use one beside a training run: plan it, pay for it, draw it once, and keep what came out.
+
+1. `event = equidp.accounting.releases.release_event(epsilon, delta)`, from public numbers.
+2. `plan.resolve(..., also_spent=((event, 1),))`, so that the noise of training leaves room for it.
+3. `charge_releases([event], ledger, budget)` before the rows are read for it.
+4. `private_counts(..., noise_multiplier=event.noise_multiplier)`, or another function of this module.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from equidp._validate import check_number, check_whole
+from equidp.errors import SettingError
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.noise import Randomness
+from equidp.kernel.noisy_sum import noisy, private_sum
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+_HALVINGS = 16
+
+
+class Noisy(NamedTuple):
+    """Released numbers, and the standard deviation of the noise in each of them."""
+
+    values: Floats
+    deviation: float
+
+
+@final
+class Release:
+    """One Gaussian mechanism on all rows, in parts; each part takes a share of it.
+
+    Formal guarantee: for two tables that differ in one row, added or removed, all parts together, also where
+    results of earlier parts choose later ones, are dominated by one Gaussian mechanism of noise multiplier
+    sigma, without sampling: `event`. A part of share w whose result one row moves by at most S (L2) has noise
+    of standard deviation S sigma / sqrt(w), so it is a Gaussian mechanism of mu = sqrt(w) / sigma; mu adds up
+    in squares (Dong, Roth and Su 2022, corollary 3.3), and the shares add up to at most 1.
+
+    | case | outcome |
+    | --- | --- |
+    | no rows | noise alone, of the same size |
+    | a code outside the cells, such as -1 | counts nowhere |
+    | a row of a sum longer than the bound | scaled to it; one that is not finite counts as zero |
+    | shares of more than 1 together | SettingError before anything is read |
+    | no columns | an empty result |
+
+    Args:
+        noise_multiplier: sigma, > 0 and finite.
+        randomness: where noise comes from.
+
+    >>> from equidp.kernel.noise import SeededRandomness
+    >>> release = Release(0.1, SeededRandomness(0))
+    >>> release.counts(np.array([[0], [1], [1]]), cells=2, share=0.5).values.round()
+    array([[1., 2.]])
+    >>> round(release.sums(np.ones((3, 1)), bound=1.0, share=0.5).deviation, 4)
+    0.1414
+    """
+
+    def __init__(self, noise_multiplier: float, randomness: Randomness) -> None:
+        check_number("(0, inf)", noise_multiplier=noise_multiplier)
+        self.event = StepEvent(1.0, noise_multiplier)
+        self._randomness = randomness
+        self._left = 1.0
+
+    def counts(self, codes: Codes, *, cells: int, share: float) -> Noisy:
+        """Counts rows by cell, for several columns at once.
+
+        One row counts in at most one cell of each column: S is the root of the number of columns.
+
+        Args:
+            codes: [n, columns], each row's cell in each column.
+            cells: of each column; public.
+            share: of the mechanism, in (0, 1].
+
+        Returns:
+            [columns, cells], and the deviation of the noise.
+        """
+        columns = codes.shape[1]
+        deviation = self._multiplier(share) * math.sqrt(columns)
+        if not columns:
+            return Noisy(np.zeros((0, cells)), deviation)
+        inside = (codes >= 0) & (codes < cells)
+        places = (codes + cells * np.arange(columns))[inside]
+        exact = np.bincount(places, minlength=columns * cells).astype(np.float64)
+        released = noisy([torch.from_numpy(exact)], deviation, self._randomness)
+        return Noisy(released.numpy().reshape(columns, cells), deviation)
+
+    def sums(self, rows: Floats, *, bound: float, share: float) -> Noisy:
+        """Sums rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
+        multiplier = self._multiplier(share)
+        if not rows.shape[1]:
+            return Noisy(np.zeros(0), multiplier * bound)
+        released = private_sum(
+            torch.from_numpy(rows), bound=bound, noise_multiplier=multiplier, randomness=self._randomness
+        )
+        return Noisy(released.numpy(), multiplier * bound)
+
+    def _multiplier(self, share: float) -> float:
+        """Takes a share, and returns the noise multiplier of a part that has it."""
+        check_number("(0, 1]", share=share)
+        if share > self._left + 1e-9:
+            raise SettingError(f"share={share:g}, but only {self._left:g} of this release is left.")
+        self._left -= share
+        return self.event.noise_multiplier / math.sqrt(share)
+
+
+def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomness: Randomness) -> Floats:
+    """Counts of each class or group with noise, at least 0.
+
+    Formal guarantee: one row, added or removed, changes one count by 1, so this is a Gaussian mechanism of
+    this noise multiplier, without sampling. Charge `StepEvent(1.0, noise_multiplier)` before; n is public,
+    and so is the number of cells.
+
+    Args:
+        codes: [n], in [0, cells); others count nowhere.
+        cells: number of classes or groups, also those that no row is in.
+        noise_multiplier: standard deviation of the noise, > 0.
+        randomness: where noise comes from.
+
+    Returns:
+        [cells].
+
+    >>> from equidp.kernel.noise import SeededRandomness
+    >>> codes = np.repeat([0, 1], [900, 100])
+    >>> private_counts(codes, 2, noise_multiplier=5.0, randomness=SeededRandomness(0)).round()
+    array([895., 104.])
+    """
+    check_whole(1, cells=cells)
+    release = Release(noise_multiplier, randomness)
+    released = release.counts(codes.reshape(-1, 1), cells=cells, share=1.0)
+    counts: Floats = released.values[0].clip(min=0.0)
+    return counts
+
+
+def private_quantile(
+    values: Floats,
+    quantile: float,
+    *,
+    low: float,
+    high: float,
+    noise_multiplier: float,
+    randomness: Randomness,
+) -> float:
+    """A number that about this share of the values lies below, such as a threshold on a model's scores.
+
+    Halves the range 16 times, by noisy counts of values up to the middle; each count is off by noise of
+    standard deviation 4 sigma, which is how many rows the share is off by.
+
+    Formal guarantee: one row, added or removed, changes each count by at most 1, so all of them together are
+    a Gaussian mechanism of this noise multiplier, without sampling. Charge `StepEvent(1.0, noise_multiplier)`
+    before; a model that made the values must be charged for too.
+
+    | case | outcome |
+    | --- | --- |
+    | values outside [low, high], infinite | count as below or above everything |
+    | NaN | counts as above everything |
+    | no values | a number that noise alone decides |
+
+    Args:
+        values: [n]; n is public.
+        quantile: in (0, 1).
+        low, high: public range.
+        noise_multiplier: sigma of all counts together, > 0.
+        randomness: where noise comes from.
+
+    Raises:
+        SettingError: a number outside its range.
+
+    >>> from equidp.kernel.noise import SeededRandomness
+    >>> scores = np.linspace(0.0, 1.0, 10_001)
+    >>> given = {"low": 0.0, "high": 1.0, "noise_multiplier": 5.0, "randomness": SeededRandomness(0)}
+    >>> round(private_quantile(scores, 0.9, **given), 2)
+    0.9
+    """
+    check_number("(0, 1)", quantile=quantile)
+    if not (low < high and math.isfinite(high - low)):
+        raise SettingError(f"low={low:g} and high={high:g}; expected finite numbers, low < high.")
+    release = Release(noise_multiplier, randomness)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = np.where(values <= middle, 0, -1).reshape(-1, 1)
+        count = release.counts(below, cells=1, share=1 / _HALVINGS).values[0, 0]
+        low, high = (low, middle) if count >= quantile * len(values) else (middle, high)
+    return (low + high) / 2
