@@ -76,7 +76,7 @@ def test_it_costs_what_it_says_and_is_charged_before_noise_is_drawn():
 
 
 def test_with_much_data_it_is_close_to_the_truth():
-    data = toy(20_000)
+    data = toy(8_000)
     private = private_profile(data, model(), epsilon=0.3, delta=1e-6, randomness=SeededRandomness(0))
     public = public_profile(data, model())
     for level in (0.25, 0.5, 0.9):

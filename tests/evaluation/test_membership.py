@@ -137,6 +137,7 @@ def forgets(data, seed):
     return nn.Linear(5, 2)
 
 
+@pytest.mark.soak
 def test_a_model_that_remembers_gives_its_members_away_and_one_that_learns_nothing_does_not():
     table = sensitive_membership_inference(toy(400), remembers, shadow_models=8, jobs=1)
     assert list(table["attack"].unique()) == ["loss-threshold", "lira-online", "lira-offline"]
