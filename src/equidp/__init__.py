@@ -19,6 +19,9 @@ _HOMES = {
     "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
     "PolicyError PrivacyWarning SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
+    "evaluation.metric": "Metric",
+    "evaluation.metrics": "METRICS",
+    "evaluation.predictions": "Cut Predictions",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
     "kernel.ledger_file": "LedgerFile",
     "kernel.noisy_sum": "private_sum",

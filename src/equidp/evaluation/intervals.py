@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 
 from equidp._validate import check_number
 
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float, float]
+FEWEST_OF_A_CLASS = 5
+"""Examples of the rarer class that an interval of a ranking or a loss needs."""
 
 
 def check_level(level: float) -> None:
@@ -23,8 +25,11 @@ def mean_interval(
     values: Sequence[float] | Floats | pd.Series,
     level: float = 0.95,
     within: tuple[float, float] = (-np.inf, np.inf),
+    freedom: int | None = None,
 ) -> Interval:
     """Returns a mean and Student's t interval, cut to the range `within`; no interval for a single value.
+
+    `freedom` are the degrees of freedom; None: one less than there are values.
 
     >>> mean_interval([1.0, 2.0, 3.0], within=(0.0, np.inf))
     (2.0, 0.0, 4.484...)
@@ -36,7 +41,8 @@ def mean_interval(
     mean = float(sample.mean())
     if len(sample) < 2:
         return mean, np.nan, np.nan
-    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
+    quantile = stats.t.ppf((1 + level) / 2, len(sample) - 1 if freedom is None else freedom)
+    half = float(quantile * sample.std(ddof=1) / np.sqrt(len(sample)))
     return mean, max(mean - half, within[0]), min(mean + half, within[1])
 
 
@@ -62,3 +68,69 @@ def paired_interval(differences: Floats, level: float) -> Interval:
     deviation = np.sqrt((better + worse) / (count + 2) - centre**2) / np.sqrt(count + 2)
     half = float(stats.norm.ppf((1 + level) / 2) * deviation)
     return float(differences.mean()), max(centre - half, -1.0), min(centre + half, 1.0)
+
+
+def mean_of_shares(shares: Sequence[Interval]) -> tuple[float, float]:
+    """Returns the ends of an interval of the mean of independent shares, from the interval of each.
+
+    Zou and Donner (2008): distances to the ends add up as their squares.
+
+    >>> mean_of_shares([(0.5, 0.3, 0.7), (0.5, 0.3, 0.7)])
+    (0.35..., 0.64...)
+    """
+    value, low, high = np.asarray(shares).T
+    below, above = (np.sqrt(((value - end) ** 2).sum()) / len(value) for end in (low, high))
+    return max(float(value.mean() - below), 0.0), min(float(value.mean() + above), 1.0)
+
+
+def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
+    """Returns the area under the ROC curve and its interval.
+
+    DeLong et al.'s variance (1988), on the scale of log odds, with Student's quantile of the rarer class.
+
+    Args:
+        hits: 1 for positive examples and 0 for others, [n], with at least two of each.
+        scores: of the examples, [n]; ties count half.
+    """
+    ranks = stats.rankdata(scores)
+    parts = []
+    for members in (hits == 1, hits == 0):
+        below = ranks[members] - stats.rankdata(scores[members])  # how many of the other class are lower
+        parts.append(below / (len(hits) - members.sum()))
+    area = float(parts[0].mean())
+    variance = sum(part.var(ddof=1) / len(part) for part in parts)
+    return _on_log_odds(area, np.sqrt(variance), min(map(len, parts)), level)
+
+
+def average_precision(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
+    """Returns average precision and its interval, on the scale of log odds with Student's quantile.
+
+    The standard error is the larger of that by the influence of each example, and of Boyd, Eng and Page's
+    (2013) binomial one, which is the larger with few positives. Arguments are those of `auc`.
+    """
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.diff(scores[order], append=np.nan) != 0)  # of examples with equal scores
+    place = np.searchsorted(last, np.arange(len(hits)))
+    found, share = hits[order], hits.mean()
+    above = (last[place] + 1) / len(hits)
+    precision = np.cumsum(found)[last[place]] / (last[place] + 1)
+    value = float(precision[found == 1].mean())
+    # Someone at or above a positive moves the precision there: by 1 - precision, or by -precision.
+    weights = found / found.sum() / above
+    first = np.concatenate([[0], last[:-1] + 1])[place]
+    at_least, expected = (np.cumsum(part[::-1])[::-1][first] for part in (weights, weights * precision))
+    influence = found * (precision - value) / share + found * at_least - expected
+    error = influence.std(ddof=1) / np.sqrt(len(hits))
+    positives = int(found.sum())
+    error = max(error, np.sqrt(value * (1 - value) / positives))
+    return _on_log_odds(value, error, min(positives, len(hits) - positives), level)
+
+
+def _on_log_odds(value: float, error: float, rarer: int, level: float) -> Interval:
+    """Without a spread, as of a perfect ranking, Wilson's of the rarer class: it knows that few are few."""
+    if not 0 < value < 1 or not error:
+        _, low, high = wilson(round(value * rarer), rarer, level)
+        return value, min(low, value), max(high, value)
+    half = stats.t.ppf((1 + level) / 2, rarer - 1) * error / (value * (1 - value))
+    low, high = special.expit(special.logit(value) + np.array([-half, half]))
+    return value, float(low), float(high)

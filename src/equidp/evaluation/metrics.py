@@ -1,0 +1,295 @@
+"""The metrics of a classifier: a table of what there is, computed by scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    log_loss,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+)
+
+from equidp._validate import unknown_name
+from equidp.errors import SettingError
+from equidp.evaluation import intervals
+from equidp.evaluation.intervals import Floats, Interval
+from equidp.evaluation.metric import Metric, figure, measured
+from equidp.evaluation.predictions import Predictions
+
+
+def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
+    """Returns whether predictions are better than one constant answer, by more than the examples' chance.
+
+    A metric of single examples is compared example by example, others by their interval. A metric that a
+    constant answer can have at its best, such as recall, is judged by AUC or balanced accuracy.
+    """
+    if not metric.tells_constant:
+        metric = METRICS["auc" if found.task == "binary" else "balanced_accuracy"]
+    constant = found.constant()
+    if metric.per_example is not None:
+        better = metric.sign * (metric.per_example(found) - metric.per_example(constant))
+        between = intervals.paired_interval if metric.name == "accuracy" else intervals.mean_interval
+        return bool(between(better, level)[1] > 0)
+    reached, known = figure(metric, found, level), measured(metric, constant)[0]
+    return bool(min(metric.sign * (end - known) for end in (reached.low, reached.high)) > 0)
+
+
+def metric_named(metric: str | Metric | Any) -> Metric:
+    """Returns a metric of the table by its name, or one's own.
+
+    Args:
+        metric: a name from `METRICS`, a `Metric`, or an object with its name, function, higher_is_better and
+            range.
+
+    Raises:
+        SettingError: no such name, or an object that lacks one of these.
+    """
+    if isinstance(metric, Metric):
+        return metric
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            raise unknown_name("metric", metric, METRICS)
+        return METRICS[metric]
+    needed = ("name", "function", "higher_is_better", "range")
+    if missing := [name for name in needed if not hasattr(metric, name)]:
+        raise SettingError(f"metric {metric!r} has no {', '.join(missing)}; make it an equidp.Metric.")
+    return Metric(*(getattr(metric, name) for name in needed))
+
+
+def check_task(metric: Metric, class_names: Sequence[str]) -> None:
+    """Raises a SettingError unless the metric is for so many classes; says which are."""
+    task = "binary" if len(class_names) == 2 else "multiclass"
+    if task not in metric.tasks:
+        others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
+        raise SettingError(
+            f"metric {metric.name!r} is for two classes, and there are {len(class_names)}; choose one of "
+            f"{others}."
+        )
+
+
+def _accuracy(found: Predictions) -> float:
+    return float(accuracy_score(found.targets, found.predicted))
+
+
+def _correct(found: Predictions) -> Floats:
+    correct: Floats = (found.predicted == found.targets).astype(np.float64)
+    return correct
+
+
+def _balanced_accuracy(found: Predictions) -> float:
+    _need_both(found)
+    return float(balanced_accuracy_score(found.targets, found.predicted))
+
+
+def _balanced_interval(found: Predictions, level: float) -> tuple[float, float]:
+    correct = _correct(found)
+    recalls = [
+        intervals.wilson(int(correct[found.targets == each].sum()), int(count), level)
+        for each, count in enumerate(found.counts)
+        if count
+    ]
+    return intervals.mean_of_shares(recalls)
+
+
+def _auc(found: Predictions) -> float:
+    _need_both(found)
+    return float(roc_auc_score(found.hits, found.risks))
+
+
+def _average_precision(found: Predictions) -> float:
+    _need_both(found)
+    return float(average_precision_score(found.hits, found.risks))
+
+
+def _log_loss(found: Predictions) -> float:
+    return float(log_loss(found.targets, found.probabilities, labels=range(len(found.class_names))))
+
+
+def _log_losses(found: Predictions) -> Floats:
+    chosen = found.probabilities[np.arange(len(found)), found.targets]
+    losses: Floats = -np.log(np.maximum(chosen, np.finfo(np.float64).eps))  # scikit-learn's smallest
+    return losses
+
+
+def _brier(found: Predictions) -> float:
+    labels = range(len(found.class_names))
+    if found.task == "binary":
+        return float(brier_score_loss(found.targets, found.probabilities[:, 1], labels=labels))
+    return float(brier_score_loss(found.targets, found.probabilities, labels=labels, scale_by_half=True))
+
+
+def _squares(found: Predictions) -> Floats:
+    true = np.eye(len(found.class_names))[found.targets]
+    squares: Floats = ((found.probabilities - true) ** 2).sum(axis=1) / 2
+    return squares
+
+
+def _recall(found: Predictions) -> float:
+    if not found.hits.any():
+        raise ValueError(f"no example is of class {found.positive_name!r}")
+    return float(recall_score(found.hits, found.answers))
+
+
+def _precision(found: Predictions) -> float:
+    if not found.answers.any():
+        raise ValueError(f"the model answers {found.positive_name!r} for none of {len(found):,} examples")
+    return float(precision_score(found.hits, found.answers))
+
+
+def _calibration(found: Predictions) -> float:
+    return abs(float(found.risks.mean() - found.hits.mean()))
+
+
+def _calibration_interval(found: Predictions, level: float) -> tuple[float, float]:
+    """From Wilson's of the observed share, which knows that none in a few examples is not none at all."""
+    _, low, high = intervals.wilson(int(found.hits.sum()), len(found), level)
+    ends = low - found.risks.mean(), high - found.risks.mean()
+    return 0.0 if ends[0] <= 0 <= ends[1] else min(map(abs, ends)), max(map(abs, ends))
+
+
+def _share_interval(
+    of: Callable[[Predictions], Floats | Any], among: Callable[[Predictions], Any]
+) -> Callable[[Predictions, float], tuple[float, float]]:
+    def ends(found: Predictions, level: float) -> tuple[float, float]:
+        counted = among(found) > 0
+        _, low, high = intervals.wilson(int(of(found)[counted].sum()), int(counted.sum()), level)
+        return low, high
+
+    return ends
+
+
+def _mean_interval(
+    of: Callable[[Predictions], Floats],
+) -> Callable[[Predictions, float], tuple[float, float]]:
+    """Student's, with the degrees of freedom of the rarer of two classes, on which a mean of losses hangs."""
+
+    def ends(found: Predictions, level: float) -> tuple[float, float]:
+        rarer = _enough(found) if found.task == "binary" else len(found)
+        _, low, high = intervals.mean_interval(of(found), level, freedom=rarer - 1)
+        return low, high
+
+    return ends
+
+
+def _score_interval(
+    of: Callable[[Any, Any, float], Interval],
+) -> Callable[[Predictions, float], tuple[float, float]]:
+    def ends(found: Predictions, level: float) -> tuple[float, float]:
+        _enough(found)
+        _, low, high = of(found.hits, found.risks, level)
+        return low, high
+
+    return ends
+
+
+def _need_both(found: Predictions) -> None:
+    if (found.counts > 0).sum() < 2:
+        only = found.class_names[int(found.counts.argmax())]
+        raise ValueError(f"all {len(found):,} examples are of class {only!r}")
+
+
+def _enough(found: Predictions) -> int:
+    """The number of examples of the rarer of two classes."""
+    rarer = int(found.counts.min())
+    if rarer < intervals.FEWEST_OF_A_CLASS:
+        name = found.class_names[int(found.counts.argmin())]
+        raise ValueError(
+            f"{rarer} examples of class {name!r} are too few; expected {intervals.FEWEST_OF_A_CLASS}"
+        )
+    return rarer
+
+
+def _everyone(found: Predictions) -> Floats:
+    return np.ones(len(found))
+
+
+_SHARE, _TWO = (0.0, 1.0), ("binary",)
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "accuracy",
+            _accuracy,
+            True,
+            _SHARE,
+            interval=_share_interval(_correct, _everyone),
+            per_example=_correct,
+            tells_constant=True,
+            percent=True,
+        ),
+        Metric(
+            "balanced_accuracy",
+            _balanced_accuracy,
+            True,
+            _SHARE,
+            interval=_balanced_interval,
+            tells_constant=True,
+            percent=True,
+        ),
+        Metric("auc", _auc, True, _SHARE, _TWO, interval=_score_interval(intervals.auc), tells_constant=True),
+        Metric(
+            "average_precision",
+            _average_precision,
+            True,
+            _SHARE,
+            _TWO,
+            interval=_score_interval(intervals.average_precision),
+            tells_constant=True,
+        ),
+        Metric(
+            "log_loss",
+            _log_loss,
+            False,
+            (0.0, np.inf),
+            interval=_mean_interval(_log_losses),
+            per_example=_log_losses,
+            tells_constant=True,
+        ),
+        Metric(
+            "brier",
+            _brier,
+            False,
+            _SHARE,
+            interval=_mean_interval(_squares),
+            per_example=_squares,
+            tells_constant=True,
+        ),
+        Metric(
+            "recall",
+            _recall,
+            True,
+            _SHARE,
+            _TWO,
+            interval=_share_interval(lambda found: found.answers, lambda found: found.hits),
+            percent=True,
+        ),
+        Metric(
+            "precision",
+            _precision,
+            True,
+            _SHARE,
+            _TWO,
+            interval=_share_interval(lambda found: found.hits, lambda found: found.answers),
+            percent=True,
+        ),
+        Metric(
+            "calibration",
+            _calibration,
+            False,
+            _SHARE,
+            _TWO,
+            interval=_calibration_interval,
+            percent=True,
+        ),
+    )
+}
+"""Name -> metric. Accuracies, recall and precision are of the answers, and so of the threshold. Calibration
+is how far the mean predicted risk lies from the share of positives."""

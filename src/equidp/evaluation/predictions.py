@@ -1,0 +1,174 @@
+"""What a classifier answers on a test set, as metrics read it, and where the cut between its answers is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from equidp._validate import check_number, unknown_name
+from equidp.errors import SettingError
+from equidp.evaluation.intervals import Floats
+
+Codes = npt.NDArray[np.int64]
+_YES = ("yes", "y", "true", "positive", "pos", "ja", "oui", "si", "sí", "high")
+_NO = ("no", "n", "false", "negative", "neg", "nein", "non", "none", "low", "0", "-1")
+
+
+def positive_by_name(class_names: Sequence[str]) -> str:
+    """Returns which of two classes is called positive unless someone says: by their names, never by data.
+
+    A name that says yes, or stands beside one that says no, or begins with ">"; else the second name.
+
+    >>> [positive_by_name(names) for names in (("no", "yes"), ("<=50K", ">50K"), ("0", "1"), ("ill", "well"))]
+    ['yes', '>50K', '1', 'well']
+    """
+    words = [name.strip().lower() for name in class_names]
+    for says_yes in (
+        [word in _YES for word in words],
+        [word in _NO for word in reversed(words)],
+        [word.startswith(">") for word in words],
+    ):
+        if sum(says_yes) == 1:
+            return class_names[says_yes.index(True)]
+    return class_names[1]
+
+
+@final
+@dataclass(frozen=True)
+class Cut:
+    """Which of two classes is the positive one, and from which predicted risk on a model answers it.
+
+    Attributes:
+        positive: its name; None: `positive_by_name`.
+        threshold: predicted probability of the positive class, in [0, 1]; None: the most probable class.
+
+    Raises:
+        SettingError: a threshold outside [0, 1].
+
+    >>> Cut("ill", 0.08).index(("ill", "well"))
+    0
+    """
+
+    positive: str | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None:
+            check_number("[0, 1]", ", a predicted probability such as 0.5", threshold=self.threshold)
+
+    def index(self, class_names: Sequence[str]) -> int | None:
+        """Returns which class is positive; None unless there are two classes.
+
+        Raises:
+            SettingError: no such class, or a choice among more than two.
+        """
+        if len(class_names) != 2:
+            if self != Cut():
+                given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
+                raise SettingError(
+                    f"{given} is for two classes, and there are {len(class_names)}: "
+                    f"{', '.join(class_names)}. Leave it out."
+                )
+            return None
+        if self.positive is not None and self.positive not in class_names:
+            raise unknown_name("positive class", self.positive, class_names)
+        return list(class_names).index(self.positive or positive_by_name(class_names))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model answers on n examples: all that a metric may read.
+
+    Attributes:
+        targets: true classes, [n] int64.
+        probabilities: of each class, [n, classes] float64.
+        class_names: one per class.
+        positive: index of the positive class; None unless there are two classes.
+        threshold: see `Cut`.
+
+    >>> found = Predictions(np.array([0, 1]), np.array([[0.9, 0.1], [0.7, 0.3]]), ("no", "yes"), 1, 0.2)
+    >>> found.predicted.tolist(), found.risks.tolist(), found.hits.tolist()
+    ([0, 1], [0.1, 0.3], [0, 1])
+    """
+
+    targets: Codes
+    probabilities: Floats
+    class_names: tuple[str, ...]
+    positive: int | None = None
+    threshold: float | None = None
+
+    @classmethod
+    def of(
+        cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], cut: Cut = Cut()
+    ) -> Predictions:
+        """Returns what logits, [n, classes], predict of examples with these targets, [n]."""
+        probabilities = torch.softmax(outputs.double(), dim=1).numpy()
+        return cls(targets.numpy(), probabilities, tuple(class_names), cut.index(class_names), cut.threshold)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def task(self) -> str:
+        """Returns "binary" or "multiclass"."""
+        return "binary" if len(self.class_names) == 2 else "multiclass"
+
+    @property
+    def positive_name(self) -> str:
+        """Returns the name of the positive class; "" unless there are two classes."""
+        return "" if self.positive is None else self.class_names[self.positive]
+
+    @cached_property
+    def predicted(self) -> Codes:
+        """Returns the answered classes, [n]: the most probable one, or by the threshold."""
+        if self.positive is None or self.threshold is None:
+            likeliest: Codes = self.probabilities.argmax(axis=1)
+            return likeliest
+        return np.where(self.risks >= self.threshold, self.positive, 1 - self.positive)
+
+    @property
+    def risks(self) -> Floats:
+        """Returns the predicted probability of the positive class, [n]; of two classes only."""
+        risks: Floats = self.probabilities[:, self._of_two()]
+        return risks
+
+    @property
+    def hits(self) -> Codes:
+        """Returns 1 for each example of the positive class and 0 for others, [n]; of two classes only."""
+        hits: Codes = (self.targets == self._of_two()).astype(np.int64)
+        return hits
+
+    @property
+    def answers(self) -> Codes:
+        """Returns 1 for each example that is answered with the positive class, [n]; of two classes only."""
+        answers: Codes = (self.predicted == self._of_two()).astype(np.int64)
+        return answers
+
+    @property
+    def counts(self) -> Codes:
+        """Returns the number of examples of each class, [classes]."""
+        return np.bincount(self.targets, minlength=len(self.class_names))
+
+    def take(self, rows: npt.NDArray[np.generic]) -> Predictions:
+        """Returns the predictions of some examples: their indices, or a mask [n]."""
+        return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
+
+    def constant(self) -> Predictions:
+        """Returns what the best constant answer predicts here: each class with its share of the examples."""
+        shares = self.counts / max(len(self), 1)
+        return replace(self, probabilities=np.tile(shares, (len(self), 1)), threshold=None)
+
+    def _of_two(self) -> int:
+        if self.positive is None:
+            raise SettingError(
+                f"there are {len(self.class_names)} classes, and none is the positive one; that is for two."
+            )
+        return self.positive

@@ -1,0 +1,229 @@
+"""Metrics are scikit-learn's and, by group, fairlearn's; what is not defined is NaN with a reason."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fairlearn.metrics import MetricFrame
+from hypothesis import given, settings, strategies as st
+from sklearn import metrics as theirs
+
+from equidp.errors import SettingError
+from equidp.evaluation.metric import Metric, figure, measured
+from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
+from equidp.evaluation.predictions import Cut, Predictions, positive_by_name
+
+NAMES = ("no", "yes", "maybe")
+SCORED = {
+    "auc": theirs.roc_auc_score,
+    "average_precision": theirs.average_precision_score,
+    "log_loss": lambda hits, risks: theirs.log_loss(hits, risks, labels=[0, 1]),
+    "brier": lambda hits, risks: theirs.brier_score_loss(hits, risks, labels=[0, 1]),
+    "calibration": lambda hits, risks: abs(np.mean(risks) - np.mean(hits)),
+}
+ANSWERED = {
+    "accuracy": theirs.accuracy_score,
+    "balanced_accuracy": theirs.balanced_accuracy_score,
+    "recall": lambda hits, answers: theirs.recall_score(hits, answers, zero_division=np.nan),
+    "precision": lambda hits, answers: theirs.precision_score(hits, answers, zero_division=np.nan),
+}
+
+
+def binary(hits, risks, *, positive: int = 1, threshold: float | None = None) -> Predictions:
+    hits, risks = np.asarray(hits), np.asarray(risks, dtype=float)
+    both = np.stack([1 - risks, risks], axis=1)
+    targets, both = (hits, both) if positive else (1 - hits, both[:, ::-1])
+    return Predictions(targets, both, NAMES[:2], positive, threshold)
+
+
+def made(n: int = 400, seed: int = 0, share: float = 0.3, **settings) -> Predictions:
+    generator = np.random.default_rng(seed)
+    hits = (generator.random(n) < share).astype(np.int64)
+    return binary(hits, 1 / (1 + np.exp(1.5 - hits - generator.standard_normal(n))), **settings)
+
+
+def same(value: float, expected: float) -> bool:
+    return (math.isnan(value) and math.isnan(expected)) or abs(value - expected) < 1e-12
+
+
+examples = st.lists(
+    st.tuples(st.integers(0, 1), st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(examples, st.integers(0, 1), st.one_of(st.none(), st.floats(0, 1)))
+def test_each_metric_is_scikit_learns_on_whatever_predictions(rows, positive, threshold):
+    hits, risks = (np.array(each) for each in zip(*rows, strict=True))
+    found = binary(hits, risks, positive=positive, threshold=threshold)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in SCORED.items():
+            defined = len(set(hits)) == 2 or name in ("log_loss", "brier", "calibration")
+            assert same(measured(METRICS[name], found)[0], function(hits, risks) if defined else math.nan)
+        for name, function in ANSWERED.items():
+            defined = len(set(hits)) == 2 or name != "balanced_accuracy"
+            expected = function(hits, found.answers) if defined else math.nan
+            assert same(measured(METRICS[name], found)[0], expected)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "log_loss", "brier"])
+def test_metrics_of_more_classes_are_scikit_learns(name):
+    generator = np.random.default_rng(0)
+    targets, shares = generator.integers(3, size=200), generator.dirichlet([1, 1, 1], 200)
+    found = Predictions(targets, shares, NAMES)
+    expected = {
+        "accuracy": lambda: theirs.accuracy_score(targets, shares.argmax(1)),
+        "balanced_accuracy": lambda: theirs.balanced_accuracy_score(targets, shares.argmax(1)),
+        "log_loss": lambda: theirs.log_loss(targets, shares),
+        "brier": lambda: theirs.brier_score_loss(targets, shares, scale_by_half=True),
+    }[name]()
+    value, low, high, reason = figure(METRICS[name], found, 0.95)
+    assert same(value, expected)
+    assert low < value < high
+    assert not reason
+
+
+@pytest.mark.parametrize("name", [*SCORED, *ANSWERED])
+def test_by_group_they_are_fairlearns(name):
+    found, groups = made(threshold=0.4), np.arange(400) % 3
+    of_scores = name in SCORED
+    frame = MetricFrame(
+        metrics={**SCORED, **ANSWERED}[name],
+        y_true=found.hits,
+        y_pred=found.risks if of_scores else found.answers,
+        sensitive_features=groups,
+    )
+    for group, expected in frame.by_group.items():
+        assert same(measured(METRICS[name], found.take(groups == group))[0], expected)
+    assert same(measured(METRICS[name], found)[0], frame.overall)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "log_loss", "brier"])
+def test_a_metric_of_single_examples_is_their_mean(name):
+    found = made()
+    assert same(float(METRICS[name].per_example(found).mean()), measured(METRICS[name], found)[0])
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_value_lies_in_its_interval_and_both_in_the_range(name):
+    for found in (made(), made(40), made(positive=0, threshold=0.3)):
+        value, low, high, reason = figure(METRICS[name], found, 0.9)
+        assert reason == ""
+        assert METRICS[name].range[0] <= low <= value <= high <= METRICS[name].range[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "reason"),
+    [
+        ("auc", binary([0, 0], [0.1, 0.2]), "all 2 examples are of class 'no'"),
+        ("average_precision", binary([1, 1], [0.1, 0.2]), "all 2 examples are of class 'yes'"),
+        ("balanced_accuracy", binary([0], [0.1]), "all 1 examples are of class 'no'"),
+        ("recall", binary([0, 0], [0.1, 0.2]), "no example is of class 'yes'"),
+        ("precision", binary([0, 1], [0.1, 0.2]), "the model answers 'yes' for none of 2 examples"),
+        ("accuracy", binary([], []).take(np.arange(0)), "no test example"),
+        ("log_loss", binary([0, 1], [0.1, math.nan]), "its training diverged"),
+    ],
+)
+def test_what_is_not_defined_is_nan_with_a_reason(name, found, reason):
+    found = Predictions(found.targets.astype(np.int64), found.probabilities, NAMES[:2], 1)
+    value, low, high, said = figure(METRICS[name], found, 0.95)
+    assert all(map(math.isnan, (value, low, high)))
+    assert reason in said
+
+
+def test_a_few_examples_of_a_class_have_a_value_and_no_interval():
+    found = binary([1] * 4 + [0] * 50, np.linspace(0.9, 0.1, 54))
+    for name in ("auc", "average_precision", "log_loss", "brier"):
+        value, low, high, reason = figure(METRICS[name], found, 0.95)
+        assert not math.isnan(value)
+        assert math.isnan(low)
+        assert math.isnan(high)
+        assert "4 examples of class 'yes' are too few" in reason
+
+
+def test_no_event_in_a_small_group_does_not_look_certain():
+    _, low, high, _ = figure(METRICS["calibration"], binary([0] * 20, [0.02] * 20), 0.95)
+    assert low == 0
+    assert high > 0.1
+
+
+F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.answers), True, (0, 1))
+
+
+def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
+    found = made()
+    first = figure(F1, found, 0.95)
+    assert first.value == theirs.f1_score(found.hits, found.answers)
+    assert first.low < first.value < first.high
+    assert figure(F1, found, 0.95) == first
+
+
+def test_an_object_with_the_four_attributes_is_a_metric():
+    alike = SimpleNamespace(name="f1", function=F1.function, higher_is_better=True, range=(0, 1))
+    assert metric_named(alike) == Metric("f1", F1.function, True, (0, 1))
+    assert metric_named("auc") is METRICS["auc"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metric_named("aucc"), "Did you mean 'auc'"),
+        (lambda: metric_named(7), "no name, function"),
+        (lambda: Metric("my f1", F1.function, True, (0, 1)), "letters, digits"),
+        (lambda: Metric("f1", F1.function, True, (1, 0)), "low < high"),
+        (lambda: measured(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()), "fails on 400"),
+        (lambda: check_task(METRICS["auc"], NAMES), "choose one of accuracy, balanced_accuracy, log_loss"),
+        (lambda: figure(F1, made(), 1.0), r"level=1\.0"),
+        (lambda: Cut(threshold=1.5), r"threshold=1\.5"),
+        (lambda: Cut(threshold=math.nan), "threshold=nan"),
+        (lambda: Cut("yess").index(NAMES[:2]), "Did you mean 'yes'"),
+        (lambda: Cut("yes").index(NAMES), "is for two classes, and there are 3"),
+        (lambda: Cut(threshold=0.3).index(NAMES), r"threshold=0\.3 is for two classes"),
+        (lambda: Predictions(np.array([0]), np.eye(3)[:1], NAMES).risks, "that is for two"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(SettingError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("names", "positive"),
+    [
+        (("no", "yes"), "yes"),
+        (("Yes", "no"), "Yes"),
+        (("1", "0"), "1"),
+        (("-1", "1"), "1"),
+        (("1", "2"), "2"),
+        (("False", "True"), "True"),
+        (("<=50K", ">50K"), ">50K"),
+        ((">50K", "<=50K"), ">50K"),
+        (("high", "low"), "high"),
+        (("died", "survived"), "survived"),
+    ],
+)
+def test_the_positive_class_follows_from_the_names_alone(names, positive):
+    assert positive_by_name(names) == positive
+
+
+def test_a_threshold_counts_the_risk_at_the_cut_as_positive():
+    risks = [0.1, 0.3, 0.30001, 0.7]
+    assert binary([0] * 4, risks, threshold=0.3).answers.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks, positive=0, threshold=0.3).answers.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks).answers.tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_constant_answer_tells_nothing_and_a_good_model_something(name):
+    good = made(threshold=0.5 if name in ("recall", "precision") else None, share=0.5)
+    hits = made(share=0.08).hits
+    for risk in (0.0, 0.02, float(hits.mean()), 0.5, 1.0):
+        assert not tells_something(METRICS[name], binary(hits, np.full(400, risk)), 0.95)
+    assert tells_something(METRICS[name], good, 0.95)
