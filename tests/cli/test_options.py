@@ -66,7 +66,7 @@ def test_options_of_a_run_that_continues_parse():
 def test_values_arrive_as_they_were_typed():
     given = parsed(f"train {ONCE['train']}")
     assert given["table"].group == ("sex", "job")
-    assert given["table"].settings()["bounds"] == {"age": (0.0, 100.0)}
+    assert given["table"].whole().bounds == (("age", 0.0, 100.0),)
     assert given["plan"].learning_rate == 0.1
     assert given["settings"].smoothing == 0.9
     assert given["run"].epsilon == 3.0

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
@@ -341,11 +342,11 @@ def test_values_that_are_neither_numbers_nor_texts(save, value, message):
         ("", "it is empty"),
         ("age,age,income\n1,2,3\n" * 20, "several columns named 'age'"),
         ("age,,income\n1,2,3\n", r"column 2 has no name \(pandas' index\? Write the file with index=False\)"),
-        (people().to_csv(index=False, sep=";"), "separate columns by commas"),
+        (people().to_csv(index=False, sep=";"), "is one column; if ';' separates, give --sep ';'"),
         (people().head(0).to_csv(index=False), "holds 0 rows"),
         ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
         (b"\x1f\x8b\x08\x00", r"byte 2 is not UTF-8"),
-        (b"\xff\xfe\x00age,sex,income\n", r"cannot be read as a table: byte 1 is not UTF-8\. Expected"),
+        (b"\xff\xfe\x00age,sex,income\n", r"byte 1 is not UTF-8; give its --encoding, such as latin-1"),
         ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
     ],
 )
@@ -434,6 +435,17 @@ def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
     assert torch.isfinite(split.test.inputs).all()
 
 
-def test_a_compressed_file_is_named_as_compressed(save):
-    with pytest.raises(DataError, match="it is compressed; unpack it first"):
-        open_source(save(b"\x1f\x8b\x08\x00", "people.csv.gz"), target="income", group="sex").split(seed=0)
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zip", "zst"])
+def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
+    plain = split_of(save(people()))
+    packed = tmp_path / f"people.csv.{ending}"
+    if ending == "zst":
+        with pa.CompressedOutputStream(pa.OSFile(str(packed), "wb"), "zstd") as file:
+            file.write(people().to_csv(index=False).encode())
+    else:
+        people().to_csv(packed, index=False)
+    assert split_of(str(packed)).digest() == plain.digest()
+    assert open_source(str(packed), target="income", group="sex").name == "people"
+    packed.write_bytes(packed.read_bytes()[:40])
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        split_of(str(packed))

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import equidp
+from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
@@ -17,7 +18,7 @@ from equidp.runs.train import begin, train
 from equidp.training.run import Run
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
-BOUNDS = {"age": (0.1, 1234567.891)}
+BOUNDS = (("age", 0.1, 1234567.891),)
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Finished:
 
 def start(table: Path, folder: Path) -> None:
     """Begins a run on the table; takes no step."""
-    given = {"target": "income", "group": ("sex",), "bounds": BOUNDS, "accountant": "rdp"}
-    begin(prepare(TrainConfig(str(table), "dpsgd", PLAN, **given)), folder)
+    recipe = Recipe(target="income", group=("sex",), bounds=BOUNDS)
+    begin(prepare(TrainConfig(str(table), "dpsgd", PLAN, recipe, accountant="rdp")), folder)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 
 import equidp
 from equidp.accounting.budget import PrivacyBudget
+from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
@@ -20,6 +21,8 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import begin, train
 from equidp.training.record import RunRecord
+
+RECIPE = Recipe(target="income", group=("sex",))
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
 
@@ -142,7 +145,7 @@ def test_what_tells_the_shape_of_an_input_says_that_it_counts_the_categories_of_
 def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finished, tmp_path):
     """The copy is charged what the run spent since, although another run with the same settings is in it."""
     budget = tmp_path / "b.ledger"
-    given = {"target": "income", "group": ("sex",), "accountant": "rdp", "budget": str(budget)}
+    given = {"recipe": RECIPE, "accountant": "rdp", "budget": str(budget)}
     new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
     for name, more in (("one", new), ("two", {})):
         begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **more)), tmp_path / name)
@@ -168,7 +171,7 @@ def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finis
 
 
 def test_a_budget_of_another_dataset_is_refused_unless_it_is_said_to_be_the_same_people(finished, tmp_path):
-    given = {"target": "income", "group": ("sex",), "accountant": "rdp", "budget": str(tmp_path / "b.ledger")}
+    given = {"recipe": RECIPE, "accountant": "rdp", "budget": str(tmp_path / "b.ledger")}
     new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
     begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **new)), tmp_path / "one")
     train(tmp_path / "one")

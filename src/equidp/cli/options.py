@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,8 +14,8 @@ from cyclopts import Group, Parameter
 from equidp._validate import names
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
-from equidp.data import SOURCES, DataSource, open_source
-from equidp.data.table import MISSING_RULES, TEST_SHARE
+from equidp.data import SOURCES, DataSource, Recipe, open_source
+from equidp.data.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
@@ -76,26 +76,59 @@ class MethodOptions:
 class TableOptions:
     """How to read a file."""
 
+    recipe: Path | None = None
+    """TOML file with what follows, as equidp inspect --out writes it; options override it."""
     target: str | None = None
     """Column to predict."""
     group: tuple[str, ...] = ()
     """Column of the groups; several, with commas, are crossed. May be the target."""
     drop: tuple[str, ...] = ()
     """Columns to leave out, with commas."""
-    missing: Annotated[str, Parameter(choices=MISSING_RULES)] = "refuse"
-    """Whether to refuse missing values or make them a category."""
+    categorical: tuple[str, ...] = ()
+    """Columns of texts, also where they look like numbers, such as a ZIP code."""
+    numeric: tuple[str, ...] = ()
+    """Columns of numbers; any text in them counts as missing."""
+    date: tuple[str, ...] = ()
+    """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y."""
+    na: tuple[str, ...] = ()
+    """What stands for a missing value in all columns, or in one: -999, age=-999."""
+    missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
+    """Whether to refuse missing values (default) or make them a category."""
     bounds: str = ""
     """Public ranges of numbers, such as age=0:100,hours=0:99, used instead of statistics of the data."""
-    test_share: float = TEST_SHARE
-    """Share of the rows to test on, between 0 and 1."""
+    test_share: float | None = None
+    """Share of the rows to test on, between 0 and 1; default: 0.2."""
+    sep: str | None = None
+    """Character between columns of a CSV file: a comma (default), ";", tab."""
+    encoding: str | None = None
+    """Of a CSV file: utf-8 (default), latin-1, cp1252."""
+    thousands: str | None = None
+    """Mark between thousands, in all columns or in some: comma, income=comma."""
+    decimal: str | None = None
+    """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
 
-    def settings(self) -> dict[str, Any]:
-        """Arguments of `open_source`."""
-        return {**vars(self), "bounds": parse_bounds(self.bounds)}
+    def whole(self) -> Recipe:
+        """The recipe of the file, changed by the other options."""
+        recipe = Recipe() if self.recipe is None else Recipe.read(self.recipe)
+        given = {
+            name: value
+            for name, value in vars(self).items()
+            if name != "recipe" and value not in (None, (), "")
+        }
+        parsers: dict[str, Callable[[Any], Any]] = {
+            "bounds": parse_bounds,
+            "date": lambda texts: {name: form or "iso" for name, form in map(_by_column, texts)},
+            "na": parse_na,
+            "thousands": parse_marks,
+            "decimal": parse_marks,
+        }
+        return recipe.with_changes(
+            {name: parsers.get(name, lambda same: same)(given[name]) for name in given}
+        )
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
-        return open_source(data, **self.settings())
+        return open_source(data, recipe=self.whole())
 
 
 @Parameter(name="*", group=Group("Budget", sort_key=4))
@@ -161,6 +194,40 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
             )
         bounds[name.strip()] = (low, high)
     return bounds
+
+
+def _by_column(text: str) -> tuple[str, str]:
+    """A column and its value from `column=value`; the value is "" where there is none."""
+    name, _, value = text.partition("=")
+    return name.strip(), value.strip()
+
+
+def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the texts that stand for a missing value, by column.
+
+    >>> parse_na(["-999", "age=-1", "age=0"])
+    {'*': ['-999'], 'age': ['-1', '0']}
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, value = _by_column(text) if "=" in text else (ALL_COLUMNS, text)
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def parse_marks(text: str) -> dict[str, str]:
+    """Returns the mark within numbers of each column: a word or the mark itself.
+
+    >>> parse_marks(","), parse_marks("comma, price=point"), parse_marks("price=,")
+    ({'*': ','}, {'*': ',', 'price': '.'}, {'price': ','})
+    """
+    if text in MARKS.values():
+        return {ALL_COLUMNS: text}
+    found = {}
+    for part in names(text):
+        name, mark = _by_column(part) if "=" in part else (ALL_COLUMNS, part)
+        found[name] = MARKS.get(mark, mark or ",")  # a comma alone was taken as the end of the part
+    return found
 
 
 def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:

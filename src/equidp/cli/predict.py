@@ -14,7 +14,8 @@ from equidp._files import check_writable, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
-from equidp.data.read import check_columns, read_as_written
+from equidp.data.checks import check_names
+from equidp.data.read import read_as_written
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.runs.saved import open_run
@@ -61,8 +62,8 @@ def predict_command(
                 f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the "
                 "table, or leave it out."
             )
-        written = read_as_written(table)
-        check_columns(written, keep, "--keep")
+        written = read_as_written(table, kept.config.recipe)
+        check_names(written.columns, {"--keep": keep})
         rows = pd.concat([written[list(dict.fromkeys(keep))], rows], axis=1)
     text = rows.to_csv(index=False)
     if out is None:

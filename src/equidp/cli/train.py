@@ -126,7 +126,7 @@ def train_command(
         method,
         default_plan(data).with_changes(changed),
         release_epsilon=release.cost(),
-        **{**table.settings(), **vars(run), **vars(budget), "budget": path},
+        **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
     prepared = prepare(wanted)
     if dry_run or out is None:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+    from equidp.data.recipe import Recipe
     from equidp.data.sources import SOURCES, open_source
     from equidp.data.table import TableSource
 
-__all__ = ["SOURCES", "DataSource", "DataSplit", "GroupedDataset", "TableSource", "open_source"]
+__all__ = ["SOURCES", "DataSource", "DataSplit", "GroupedDataset", "Recipe", "TableSource", "open_source"]
 
-_MODULES = {"SOURCES": "sources", "open_source": "sources", "TableSource": "table"}
+_MODULES = {"SOURCES": "sources", "open_source": "sources", "TableSource": "table", "Recipe": "recipe"}
 
 
 def __getattr__(name: str) -> Any:

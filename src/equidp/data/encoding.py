@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from equidp.data.checks import LARGEST_NUMBER, check_read, first_text, refuse_missing
 from equidp.data.labels import as_text
-from equidp.data.read import LARGEST_NUMBER, check_read, first_text, refuse_missing
 from equidp.errors import DataError
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 import pandas as pd
 
-from equidp.data.read import MISSING
+from equidp.data.columns import MISSING
 from equidp.errors import DataError
 
 

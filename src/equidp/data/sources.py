@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from equidp._validate import unknown_name
 from equidp.data.adult import ADULT, ADULT_ESIPOVA
@@ -11,8 +13,9 @@ from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
 from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
 from equidp.data.mnist import MNIST
-from equidp.data.read import PARQUET
-from equidp.data.table import TEST_SHARE, TableSource
+from equidp.data.read import is_file_name
+from equidp.data.recipe import Recipe
+from equidp.data.table import TableSource
 from equidp.errors import DataError, SettingError
 
 SOURCES: dict[str, DataSource] = {
@@ -34,23 +37,21 @@ SOURCES: dict[str, DataSource] = {
 def open_source(
     name_or_path: str,
     *,
+    recipe: Recipe | str | PathLike[str] = Recipe(),
     target: str | None = None,
     group: str | Sequence[str] = (),
     drop: str | Sequence[str] = (),
-    missing: str = "refuse",
+    missing: str | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-    test_share: float = TEST_SHARE,
+    test_share: float | None = None,
 ) -> DataSource:
     """Returns a named dataset, or a CSV or Parquet file as one.
 
     Args:
         name_or_path: a name from SOURCES, or a file. All other arguments are for files.
-        target: column to predict.
-        group: column of the groups, or several, which are crossed.
-        drop: columns to leave out.
-        missing: "refuse" missing values, or make them a "category" of their own.
-        bounds: public range of numeric columns; others are scaled by statistics of the training split.
-        test_share: share of the rows to test on, in (0, 1).
+        recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
+        target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
+            column, or several, which are crossed.
 
     Raises:
         SettingError: an unknown name, or settings that do not go with it.
@@ -59,26 +60,25 @@ def open_source(
     >>> open_source("digits").split(seed=0).train.group_sizes().tolist()
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
+    whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    asked: dict[str, Any] = {"target": target, "group": group or None, "drop": drop or None, "missing": missing}
+    asked |= {"bounds": bounds or None, "test_share": test_share}
+    whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
     path = Path(name_or_path)
-    if path.suffix.lower() not in (".csv", *PARQUET) and not path.is_file():
+    if not is_file_name(name_or_path) and not path.is_file():
         if name_or_path not in SOURCES:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
-        if target or group or drop or bounds or missing != "refuse" or test_share != TEST_SHARE:
+        if given := whole.to_plain():
             raise SettingError(
-                f"target, group, drop, missing, bounds and test_share are for files; {name_or_path!r} comes "
+                f"{', '.join(given)} and other settings of a recipe are for files; {name_or_path!r} comes "
                 "with its own. Leave them out."
             )
         return SOURCES[name_or_path]
     if not path.is_file():
         raise DataError(f"there is no file {name_or_path!r}; check the path.")
-    if not target or not group:
+    if not whole.target or not whole.group:
         raise SettingError(
             f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group)."
         )
-    ranges = tuple((column, *span) for column, span in (bounds or {}).items())
     # Worker processes may run in another folder, so the path is absolute.
-    return TableSource(str(path.absolute()), target, _names(group), _names(drop), missing, ranges, test_share)
-
-
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+    return TableSource(str(path.absolute()), whole)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.releases import release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
-from equidp.data import DataSource, DataSplit, TableSource, open_source
+from equidp.data import DataSource, DataSplit, Recipe, TableSource, open_source
 from equidp.data.encoding import TableEncoder
-from equidp.data.table import TEST_SHARE
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import StepEvent
@@ -27,9 +26,10 @@ class TrainConfig:
     """One private run on a named dataset or a table.
 
     Attributes:
-        data: a name from `equidp.data.SOURCES`, or a file, with the settings of `equidp.data.open_source`.
+        data: a name from `equidp.data.SOURCES`, or a file.
         method: a name from `METHODS`.
         plan: how to train.
+        recipe: how a file is read.
         epsilon: target; None: the plan's noise multiplier.
         risk: target instead of epsilon, as `RiskTarget.parse` reads it; None: none.
         seed: of the split and the initial weights. Samples and noise come from the operating system.
@@ -45,12 +45,7 @@ class TrainConfig:
     data: str
     method: str
     plan: Plan
-    target: str | None = None
-    group: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    missing: str = "refuse"
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    test_share: float = TEST_SHARE
+    recipe: Recipe = Recipe()
     epsilon: float | None = None
     risk: str | None = None
     seed: int = 0
@@ -81,15 +76,7 @@ class TrainConfig:
 
     def source(self) -> DataSource:
         """Where the data comes from."""
-        return open_source(
-            self.data,
-            target=self.target,
-            group=self.group,
-            drop=self.drop,
-            missing=self.missing,
-            bounds=self.bounds,
-            test_share=self.test_share,
-        )
+        return open_source(self.data, recipe=self.recipe)
 
     def load(self) -> tuple[DataSplit, TableEncoder | None]:
         """The split, and for a table what made inputs of its columns."""
@@ -136,12 +123,11 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
-        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        content: dict[str, Any] = json.loads(json.dumps({**asdict(self), "recipe": self.recipe.to_plain()}))
         return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:
         """What `to_dict` gave."""
-        names = {name: tuple(content[name]) for name in ("group", "drop")}
-        bounds = {name: (low, high) for name, (low, high) in content["bounds"].items()}
-        return cls(**{**content, **names, "bounds": bounds, "plan": Plan(**content["plan"])})
+        recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
+        return cls(**{**content, "recipe": recipe, "plan": plan})

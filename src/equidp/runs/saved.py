@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from equidp._provenance import weights_digest
+from equidp.data.checks import check_read, refuse
 from equidp.data.dataset import GroupedDataset
-from equidp.data.encoding import TableEncoder
+from equidp.data.encoding import Categories, TableEncoder
 from equidp.data.labels import known_codes
-from equidp.data.read import check_read, read_table
+from equidp.data.read import read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
@@ -71,7 +72,15 @@ class KeptRun:
                 "table out to use its test examples."
             )
         names = [column.name for column in self.encoder.columns]
-        return read_table(path, only=[*names, *further], fewest=1)
+        # A column that held texts when the model was trained holds texts, also where all look like numbers.
+        texts = [each.name for each in self.encoder.columns if isinstance(each, Categories)]
+        plain = [name for name in texts if name not in self.config.recipe.categorical]
+        recipe = self.config.recipe.with_changes({"categorical": plain})
+        read = read_table(path, recipe, only=[*names, *further], fewest=1)
+        refuse(path, read.problems)
+        for note in read.notes:
+            warnings.warn(note, DataWarning, stacklevel=3)
+        return read.table
 
     def _encoded(self, table: pd.DataFrame) -> torch.Tensor:
         assert self.encoder is not None
@@ -103,7 +112,7 @@ class KeptRun:
                 DataWarning,
                 stacklevel=2,
             )
-        columns = [str(config.target), *config.group]
+        columns = [str(config.recipe.target), *config.recipe.group]
         table = self._read(path, *columns)
         check_read(table, columns)
         return GroupedDataset(

@@ -226,18 +226,18 @@ def _write_cards(
     }
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
-    if config.target is not None:
+    if (recipe := config.recipe).target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
-        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, span in config.bounds.items()}
+        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
         bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
         details |= {
-            "target": config.target,
-            "group columns": config.group,
+            "target": recipe.target,
+            "group columns": recipe.group,
             "input columns": tuple(column.name for column in columns),
             "public bounds": ", ".join(bounds) or "none",
-            "missing values": "a category of their own" if config.missing == "category" else "refused",
+            "missing values": "a category of their own" if recipe.missing == "category" else "refused",
             "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about "
-            f"{config.test_share:g}",
+            f"{recipe.test_share:g}",
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"

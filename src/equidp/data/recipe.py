@@ -1,0 +1,300 @@
+"""Recipe: how the file of a table is read and how each of its columns is understood, stated once."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from equidp._validate import check_number, unknown_name
+from equidp.errors import DataError, SettingError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MISSING_RULES = ("refuse", "category")
+TEST_SHARE = 0.2
+ALL_COLUMNS = "*"
+"""Stands for all columns where a value is given by column."""
+MARKS = {"comma": ",", "point": ".", "space": " ", "apostrophe": "'"}
+"""Words for the marks within numbers."""
+DATE_FORMATS = ("iso", "dayfirst", "monthfirst")
+"""Formats of dates beside those of strptime, such as %d.%m.%Y."""
+_DEFAULT_DECIMAL = "."
+_APART: dict[str, set[str]] = {
+    "drop": {"target", "group", "categorical", "numeric", "date", "bounds"},
+    "target": {"drop", "bounds", "date"},
+    "group": {"drop", "bounds", "date"},
+    "categorical": {"drop", "numeric", "date", "bounds"},
+    "numeric": {"drop", "categorical", "date"},
+    "date": {"drop", "target", "group", "categorical", "numeric"},
+    "bounds": {"drop", "target", "group", "categorical"},
+}
+"""What a column named under an option cannot be named under too."""
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a CSV or Parquet file is read: its format, the role of columns, and what their cells mean.
+
+    All of it counts as public: it is stated by you, not read off the data. A trained model keeps its recipe,
+    so that new files are read as the first one was.
+
+    Attributes:
+        target: column to predict; each of its values is a class.
+        group: columns whose combinations of values are the groups; the target may be among them.
+        drop: columns to leave out.
+        categorical: columns of texts, also where they look like numbers, such as ZIP codes.
+        numeric: columns of numbers; a text in them counts as missing. Other columns are numeric where
+            every known value is a number.
+        date: (column, format): dates, which become days since 1 January 2000. The format is "iso",
+            "dayfirst", "monthfirst" or as in strptime; what is no such date counts as missing.
+        na: (column, text): what stands for a missing value beside empty cells, "?" and "NA"; "*" for all
+            columns.
+        thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
+        bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
+        missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
+            missing target is always refused.
+        test_share: chance of each row to be in the test set, drawn from the seed and the row's content. Each
+            group has at least one row there.
+        positive: the class that "yes" stands for; None: the last.
+        sep: character between the columns of a CSV file.
+        encoding: of a CSV file.
+
+    Raises:
+        SettingError: a column with two roles, or a value that cannot be.
+
+    >>> recipe = Recipe(target="ill", group=("sex",), na=(("age", "-999"),))
+    >>> Recipe.from_plain(recipe.to_plain()) == recipe
+    True
+    """
+
+    target: str | None = None
+    group: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    date: Pairs = ()
+    na: Pairs = ()
+    thousands: Pairs = ()
+    decimal: Pairs = ()
+    bounds: tuple[tuple[str, float, float], ...] = ()
+    missing: str = "refuse"
+    test_share: float = TEST_SHARE
+    positive: str | None = None
+    sep: str = ","
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if self.missing not in MISSING_RULES:
+            raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
+        check_number("(0, 1)", test_share=self.test_share)
+        self._check_roles()
+        for name, low, high in self.bounds:
+            if not (low < high and math.isfinite(low) and math.isfinite(high)):
+                raise SettingError(
+                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
+                )
+        for name, form in self.date:
+            if form not in DATE_FORMATS and "%" not in form:
+                raise SettingError(
+                    f"date format {form!r} of {name!r}; expected {', '.join(DATE_FORMATS)} or one such as "
+                    "%d.%m.%Y."
+                )
+        for option in ("thousands", "decimal"):
+            for name, mark in getattr(self, option):
+                if mark not in MARKS.values() or (option, mark) == ("decimal", " "):
+                    raise SettingError(f"{option} {mark!r} of {name!r}; expected {', '.join(MARKS)}.")
+        for name, _ in (*self.thousands, *self.decimal):
+            if self.thousands_of(name) == (mark := self.decimal_of(name)):
+                raise SettingError(f"thousands and decimal of {name!r} are both {mark!r}; change one.")
+        if len(self.sep) != 1 or self.sep in '"\r\n':
+            raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; | or tab.")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError as error:
+            raise SettingError(
+                f"encoding {self.encoding!r} is not known; expected one such as utf-8, latin-1 or cp1252."
+            ) from error
+
+    def _check_roles(self) -> None:
+        for option, others in _APART.items():
+            names = self.columns(option)
+            for name in names:
+                where = [other for other in sorted(others) if name in self.columns(other)]
+                if where or names.count(name) > 1:
+                    under = f"{option} and {where[0]}" if where else option
+                    raise SettingError(f"column {name!r} is named twice: under {under}; name it once.")
+
+    def columns(self, option: str) -> list[str]:
+        """Returns the columns that are named under an option, such as "drop" or "bounds"."""
+        value = getattr(self, option)
+        if option == "target":
+            return [] if value is None else [value]
+        names = [_column(each) for each in value]
+        return [name for name in names if name != ALL_COLUMNS]
+
+    def named(self) -> dict[str, list[str]]:
+        """Returns option -> columns that it names."""
+        options = ("target", "group", "drop", "categorical", "numeric", "date")
+        by_value = ("na", "thousands", "decimal", "bounds")
+        return {option: list(dict.fromkeys(self.columns(option))) for option in (*options, *by_value)}
+
+    def missing_texts(self, column: str) -> list[str]:
+        """Returns what stands for a missing value in a column, beside what always does."""
+        return [text for name, text in self.na if name in (column, ALL_COLUMNS)]
+
+    def thousands_of(self, column: str) -> str | None:
+        """Returns the mark between thousands in a column, or None."""
+        marks = dict(self.thousands)
+        return marks.get(column, marks.get(ALL_COLUMNS))
+
+    def decimal_of(self, column: str) -> str:
+        """Returns the decimal mark in a column."""
+        marks = dict(self.decimal)
+        return marks.get(column, marks.get(ALL_COLUMNS, _DEFAULT_DECIMAL))
+
+    def with_changes(self, given: Mapping[str, Any]) -> Recipe:
+        """Returns this recipe with options as `from_plain` takes them, which win where the two differ.
+
+        A list or a value by column is added to; a column that is named anew leaves its other roles.
+
+        >>> Recipe(drop=("zip", "id")).with_changes({"categorical": ["zip"]}).drop
+        ('id',)
+        """
+        changes = Recipe.from_plain(given)
+        fields: dict[str, Any] = dict(vars(self))
+        for option in (each for each in given if each in _APART):
+            for other in _APART[option] - {"target"}:
+                fields[other] = _without(fields[other], changes.columns(option))
+        for option in given:
+            new = getattr(changes, option)
+            if isinstance(new, tuple) and option != "group":
+                new = (*_without(fields[option], [_column(each) for each in new]), *new)
+            fields[option] = new
+        return Recipe(**fields)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
+        plain: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == field.default:
+                continue
+            if field.name == "na":
+                value = {name: [text for other, text in self.na if other == name] for name, _ in self.na}
+            elif field.name == "bounds":
+                value = {name: [low, high] for name, low, high in self.bounds}
+            elif field.name in ("date", "thousands", "decimal"):
+                value = dict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            plain[field.name] = value
+        return plain
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
+        """Returns a recipe from plain values: lists of names; values by column as dictionaries.
+
+        A text stands for a list of one; "na", "thousands" and "decimal" may be given for all columns at once.
+
+        Raises:
+            SettingError: an unknown option, or a value of another kind.
+
+        >>> Recipe.from_plain({"na": "-999", "decimal": {"lab": "comma"}}).decimal_of("lab")
+        ','
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for option in content:
+            if option not in known:
+                raise unknown_name("option in a recipe", option, known)
+        return cls(**{option: _field(option, value) for option, value in content.items()})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Recipe:
+        """Reads a recipe from a TOML file, as `equidp inspect --out` writes it.
+
+        Raises:
+            DataError: the file cannot be read as TOML.
+            SettingError: it holds something else than a recipe.
+        """
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise DataError(f"recipe {os.fspath(path)!r} cannot be read as TOML: {reason}.") from error
+        try:
+            return cls.from_plain(content)
+        except SettingError as error:
+            raise SettingError(f"recipe {os.fspath(path)!r}: {error}") from error
+
+
+def _column(each: Any) -> str:
+    """The column of a name, or of a value by column."""
+    return cast(str, each if isinstance(each, str) else each[0])
+
+
+def _without(values: Iterable[Any], columns: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(each for each in values if _column(each) not in columns)
+
+
+def _field(option: str, value: Any) -> Any:
+    """A field of a recipe from a plain value."""
+    if option in ("group", "drop", "categorical", "numeric"):
+        return tuple(_texts(option, value))
+    if option == "date":
+        plain = not isinstance(value, Mapping)
+        return tuple(_by_column(option, dict.fromkeys(_texts(option, value), "iso") if plain else value))
+    if option == "na":
+        by_column = value if isinstance(value, Mapping) else {ALL_COLUMNS: value}
+        return tuple((name, text) for name, given in by_column.items() for text in _texts(option, given))
+    if option in ("thousands", "decimal"):
+        pairs = _by_column(option, value if isinstance(value, Mapping) else {ALL_COLUMNS: value})
+        return tuple((name, MARKS.get(mark, mark)) for name, mark in pairs)
+    if option == "bounds":
+        return tuple(_range(name, span) for name, span in _mapping(option, value).items())
+    if option == "test_share":
+        return value
+    if not isinstance(value, str):
+        raise SettingError(f"{option} = {value!r}; expected a text.")
+    return {"tab": "\t", "\\t": "\t"}.get(value, value) if option == "sep" else value
+
+
+def _texts(option: str, value: Any) -> list[str]:
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if option == "na":  # -999 needs no quotes
+        values = [f"{each:.12g}" if type(each) in (int, float) else each for each in values]
+    if not all(isinstance(each, str) for each in values):
+        raise SettingError(f"{option} = {value!r}; expected texts.")
+    return values
+
+
+def _mapping(option: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SettingError(f"{option} = {value!r}; expected a value for each column by name.")
+    return value
+
+
+def _by_column(option: str, value: Any) -> list[tuple[str, str]]:
+    pairs = list(_mapping(option, value).items())
+    if not all(isinstance(text, str) for _, text in pairs):
+        raise SettingError(f"{option} = {value!r}; expected texts.")
+    return pairs
+
+
+def _range(name: str, span: Any) -> tuple[str, float, float]:
+    try:
+        low, high = span
+        return name, float(low), float(high)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"bounds of {name!r} are {span!r}; expected [low, high].") from error
