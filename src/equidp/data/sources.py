@@ -61,7 +61,12 @@ def open_source(
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
     whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
-    asked: dict[str, Any] = {"target": target, "group": group or None, "drop": drop or None, "missing": missing}
+    asked: dict[str, Any] = {
+        "target": target,
+        "group": group or None,
+        "drop": drop or None,
+        "missing": missing,
+    }
     asked |= {"bounds": bounds or None, "test_share": test_share}
     whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
     path = Path(name_or_path)
