@@ -86,6 +86,15 @@ def test_with_much_data_it_is_close_to_the_truth():
     assert private.group_shares == pytest.approx((0.5, 0.5), abs=0.01)
 
 
+def test_noise_far_above_the_norms_does_not_set_the_bound():
+    """40 seeds; noise alone passes in one of them once in 100 times."""
+    data, highest = toy(1400), public_profile(toy(1400), model()).quantile(0.999)
+    given = {"epsilon": 0.3, "delta": 1e-5}
+    for seed in range(40):
+        found = private_profile(data, model(), **given, randomness=SeededRandomness(seed))
+        assert found.quantile(0.97) <= 1.21 * highest
+
+
 def test_a_public_one_is_exact_and_free():
     data = toy()
     found = public_profile(data, model())
