@@ -119,13 +119,13 @@ def private_profile(
 
 def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
     """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
-    loss = nn.CrossEntropyLoss(reduction="none")
+    loss = data.training_loss()
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     few = made_up_examples(model, loss, data.inputs[:1], data.targets[:1], data.num_classes)
     check_model(model, loss, *few)
     check_engine(engine, model, loss, *few)
-    norms = dataset_norms(engine, data.inputs, data.targets, chunk_size=_CHUNK).double().cpu()
+    norms = dataset_norms(engine, data.inputs, data.trained_targets, chunk_size=_CHUNK).double().cpu()
     cells = torch.bucketize(norms.nan_to_num(nan=math.inf, posinf=math.inf), torch.from_numpy(_EDGES))
     return one_hot(cells, len(_EDGES) + 1), one_hot(data.groups.cpu(), data.num_groups)
 

@@ -17,12 +17,12 @@ from equidp.kernel.loop import Batch
 
 def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
     """Yields the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
-    device = dataset.inputs.device
+    device, targets = dataset.inputs.device, dataset.trained_targets
     for sample in samples:
         indices = sample.to(device)
         yield Batch(
             dataset.inputs.index_select(0, indices),
-            dataset.targets.index_select(0, indices),
+            targets.index_select(0, indices),
             dataset.groups.index_select(0, indices),
             indices,
         )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from equidp.data.weights import RowWeighted, check_weights, with_weights
 from equidp.errors import DataError
+from equidp.kernel.engine import LossFunction
 
 ALL = "all"
 """What tables call all groups together."""
@@ -27,6 +29,8 @@ class GroupedDataset:
         class_names: one name per class. The number of classes is public.
         source: a name for the people that the examples are of, such as "adult", whatever was made of their
             rows; a `PrivacyBudget` holds to it. "": not known.
+        weights: public numbers >= 0 that multiply each example's loss in training, [n]; None: all are 1.
+            Tests and evaluations take no notice of them.
 
     Raises:
         DataError: shapes, types or values other than these, or names that are not distinct.
@@ -43,6 +47,7 @@ class GroupedDataset:
     group_names: tuple[str, ...]
     class_names: tuple[str, ...]
     source: str = ""
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.inputs)
@@ -73,6 +78,10 @@ class GroupedDataset:
                 f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
                 "first."
             )
+        if self.weights is not None:
+            if self.weights.shape != (n,):
+                raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected ({n},).")
+            check_weights(self.weights.double().cpu().numpy(), "the dataset")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -85,23 +94,35 @@ class GroupedDataset:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def trained_targets(self) -> Tensor:
+        """Targets as training reads them: [n], or with weights [n, 2] for a `RowWeighted` loss."""
+        return self.targets if self.weights is None else with_weights(self.targets, self.weights)
+
+    def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
+        """Returns a loss of `trained_targets`: this one, or cross-entropy, times each example's weight."""
+        loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+        return loss if self.weights is None else RowWeighted(loss)
+
     def group_sizes(self) -> Tensor:
         """Returns the number of examples of each group, [K]."""
         return torch.bincount(self.groups, minlength=self.num_groups)
 
     def subset(self, indices: Tensor) -> GroupedDataset:
         """Returns the examples at `indices` ([m], int64), in that order."""
-        return replace(
-            self, inputs=self.inputs[indices], targets=self.targets[indices], groups=self.groups[indices]
-        )
+        return self._replaced(*(each[indices] for each in self._columns()))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
-        return replace(
-            self,
-            inputs=self.inputs.to(device),
-            targets=self.targets.to(device),
-            groups=self.groups.to(device),
-        )
+        return self._replaced(*(each.to(device) for each in self._columns()))
+
+    def _columns(self) -> list[Tensor]:
+        every = (self.inputs, self.targets, self.groups, self.weights)
+        return [each for each in every if each is not None]
+
+    def _replaced(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None = None
+    ) -> GroupedDataset:
+        return replace(self, inputs=inputs, targets=targets, groups=groups, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ class DataSplit:
         """Returns a checksum of all examples of both parts and of their order."""
         digest = hashlib.sha256()
         for part in (self.train, self.test):
-            for tensor in (part.inputs, part.targets, part.groups):
+            for tensor in part._columns():
                 digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 

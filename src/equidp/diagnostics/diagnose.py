@@ -98,7 +98,7 @@ def diagnose(
         >>> found.sensitive_groups["group"].tolist()
         ['a', 'b']
     """
-    loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+    loss = data.training_loss(loss)
     subject = Subject(model, loss, make_engine(engine, model, loss))
     chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):

@@ -39,10 +39,10 @@ class Subject:
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yields inputs, targets, groups and indices of examples, in chunks, on the model's device."""
-        device = device_of(self.model)
+        device, targets = device_of(self.model), data.trained_targets
         for which in members.split(self.chunk_size):
             if len(which):
-                columns = (data.inputs[which], data.targets[which], data.groups[which], which)
+                columns = (data.inputs[which], targets[which], data.groups[which], which)
                 yield tuple(column.to(device) for column in columns)
 
     def zeros(self) -> Tensor:

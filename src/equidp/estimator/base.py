@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -21,13 +20,26 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
-from equidp.data.labels import crossed
-from equidp.data.table import MOST_GROUPS
-from equidp.errors import DataError, PrivacyWarning, SettingError
+from equidp.data.weights import RowWeighted, with_weights
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.estimator.fits import FITS, row_hashes
+from equidp.estimator.inputs import (
+    SparseRows,
+    check_finite,
+    check_order,
+    dense,
+    dense_parts,
+    groups_of,
+    weights_of_rows,
+)
+from equidp.estimator.linear import coefficients
+from equidp.estimator.progress import Progress
 from equidp.evaluation.predict import predict
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.events import Entries
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import method_named
 from equidp.training.build import build, build_model
@@ -69,70 +81,71 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         FITS.adopt(clone, self)
         return clone
 
-    def fit(self, X: Any, y: Any, sensitive_features: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Self:
         """Trains a fresh model, which spends `epsilon`: each fit does.
 
         Args:
-            X: [n, d], numbers without NaN; an array or a pandas table.
+            X: [n, d], numbers without NaN: an array, a pandas table, or a sparse matrix, whose rows are made
+                dense when they are sampled.
             y: [n].
             sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
                 that tell groups apart. Rows are matched by position, as in all of scikit-learn.
+            sample_weight: [n], numbers >= 0 that multiply each example's loss before its gradient is clipped.
+                They must be public: known for each row, or following from nothing but that row. Then they
+                cost no privacy, since every gradient is bounded as without them.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
-        _check_order(X=X, y=y, sensitive_features=sensitive_features)
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=self._y_numeric)
-        targets = self._targets(column_or_1d(y, warn=True))
-        inputs = torch.from_numpy(X.astype(np.float32))
-        if not torch.isfinite(inputs).all():
-            raise DataError("X holds numbers that float32 cannot; scale them first.")
-        groups, self.group_names_ = self._groups(sensitive_features, len(X))
-        trainer = self._trainer(self._dataset(inputs, targets, groups), X.shape[1])
+        return self._train(X, y, sensitive_features, sample_weight, Progress())
+
+    def _train(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any, progress: Progress) -> Self:
+        """Trains a fresh model on these rows, or the one of earlier calls further."""
+        check_order(X=X, y=y, sensitive_features=sensitive_features, sample_weight=sample_weight)
+        further = progress.model is not None
+        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
+        X, y = validate_data(self, X, y, reset=not further, **kinds)
+        check_finite(X)
+        y = column_or_1d(y, warn=True)
+        if not progress.learnt:
+            self._learn(y)
+        targets = self._targets(y)
+        weights = weights_of_rows(sample_weight, len(targets))
+        if weights is not None:
+            self._check_weighted(targets, weights)
+        self._check_groups(sensitive_features)
+        groups, names = groups_of(sensitive_features, len(targets), progress.group_names)
+        self.group_names_ = progress.group_names = names
+        trainer = self._trainer(X, targets, groups, weights, progress)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
+        before = progress.ledger.entries
         try:
             self.run_ = trainer.fit()
         finally:  # Whatever stops a fit, its steps are spent.
-            self._account(inputs, trainer)
+            progress.model, progress.rows = trainer.model, progress.rows + len(targets)
+            progress.calls, self._progress = progress.calls + 1, progress
+            self._account(X, trainer, progress.spent_since(before), progress.calls)
         return self
 
-    def _groups(self, sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
-        """Group of each example [n], and the groups' names."""
-        policy = method_named(self.method).policy
-        if sensitive_features is None:
-            if policy.needs_groups:
-                raise SettingError(
-                    f"method={self.method!r} tells groups apart and there are none: pass each example's "
-                    "group, fit(X, y, sensitive_features=...), or choose a method without groups, such as "
-                    "'dpsgd' or 'global-adapt'."
-                )
-            return torch.zeros(n, dtype=torch.int64), ("everyone",)
-        table = pd.DataFrame(sensitive_features).reset_index(drop=True)
-        if len(table) != n:
-            raise DataError(
-                f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each."
+    def _check_groups(self, sensitive_features: Any) -> None:
+        if sensitive_features is None and method_named(self.method).policy.needs_groups:
+            raise SettingError(
+                f"method={self.method!r} tells groups apart and there are none: pass each example's "
+                "group, fit(X, y, sensitive_features=...), or choose a method without groups, such as "
+                "'dpsgd' or 'global-adapt'."
             )
-        table.columns = [str(name) for name in table.columns]
-        texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
-        groups, names = crossed(texts.where(table.notna(), None), list(table.columns))
-        if len(names) > MOST_GROUPS:
-            raise DataError(
-                f"sensitive_features gives {len(names)} groups; bin or merge values, to at most "
-                f"{MOST_GROUPS}."
-            )
-        return torch.from_numpy(groups), names
 
     def _model(self) -> str | ModelFactory:
         return self.model
 
-    def _plan(self, n: int) -> ResolvedPlan:
-        """The settings, checked, for n examples."""
+    def _plan(self, n: int, earlier: int) -> ResolvedPlan:
+        """The settings, checked, for n examples, after so many of earlier calls."""
         plan = Plan(
             self._model(),
             learning_rate=self.learning_rate,
             batch_size=min(_LARGEST_BATCH, n) if self.batch_size is None else self.batch_size,
             epochs=self.epochs,
-            delta=self.delta,
+            delta=default_delta(n + earlier) if self.delta is None else self.delta,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             method_settings={"clipping_bound": self.clipping_bound, **(self.method_settings or {})},
@@ -140,22 +153,42 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._check_private(plan.policy(self.method))
         return plan.resolve(self.method, n, epsilon=self.epsilon, accountant=self.accountant)
 
-    def _trainer(self, train: GroupedDataset | Dataset[Any], num_features: int) -> Trainer:
+    def _trainer(
+        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, progress: Progress
+    ) -> Trainer:
         """Checked and ready; nothing is spent yet."""
-        plan, seed = self._plan(len(train)), None  # type: ignore[arg-type]
+        plan, seed = self._plan(len(targets), progress.rows), None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        fresh = progress.model is None
+        train, loss = self._weighted(X, targets, groups, weights)
         return build(
-            plan,
+            replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train,
             seed=seed,
             secure=seed is None,
-            model=build_model(plan.factory, (num_features,), self._num_outputs, seed),
-            loss=self._loss,
+            model=build_model(plan.factory, X.shape[1:], self._num_outputs, seed)
+            if fresh
+            else progress.model,
+            loss=loss,
             accountant=self.accountant,
+            ledger=progress.ledger,
             budget=self.budget,
             num_groups=len(self.group_names_),
         )
+
+    def _weighted(
+        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None
+    ) -> tuple[GroupedDataset | Dataset[Any], LossFunction]:
+        """What the Trainer trains on, and by which loss."""
+        loss = self._training_loss()
+        if not sparse.issparse(X):
+            train = self._dataset(dense(X), targets, groups, weights)
+            if isinstance(train, GroupedDataset):  # which brings its weights to the loss by itself
+                return train, loss
+        else:
+            train = SparseRows(X, targets if weights is None else with_weights(targets, weights), groups)
+        return train, loss if weights is None else RowWeighted(loss, targets.dtype)
 
     def _check_private(self, policy: Policy) -> None:
         private = policy.private
@@ -166,41 +199,66 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             message = (
                 "method='sgd' trains without privacy: the model is not private, whatever the class is called."
             )
-            _warn(message, 4)
+            _warn(message, 5)
         elif self.random_state is not None:
             _warn(
                 f"random_state={self.random_state}: samples and noise follow from a seed. Anyone who knows "
                 "or guesses it can undo the noise. That is for research; leave random_state out for a model "
                 "that is released.",
-                4,
+                5,
             )
 
-    def _account(self, inputs: Tensor, trainer: Trainer) -> None:
-        """Says what this fit spent, and what it comes to with earlier ones on the same people."""
-        entries, delta, accountant = trainer.ledger.entries, trainer.delta, trainer.accountant
+    def _account(self, X: Any, trainer: Trainer, entries: Entries, calls: int) -> None:
+        """Says what this fit spent, and what it comes to with earlier ones on the same people.
+
+        Args:
+            X: the rows.
+            trainer: of the fit.
+            entries: what it spent.
+            calls: of `partial_fit` that made this model, of which there is no need to warn.
+        """
+        delta, accountant = trainer.delta, trainer.accountant
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         if not entries:
             return
-        fits, spent = FITS.add(self, row_hashes(inputs.numpy()), entries)
+        fits, spent = FITS.add(self, row_hashes(X), entries)
         if self.budget is not None:
             self.epsilon_total_ = self.budget.spent()
             return
         self.epsilon_total_ = epsilon_of(spent, delta, accountant)
-        if fits > 1:
+        if fits > calls:
             _warn(
                 f"{fits} fits of this process are on the same people, as far as equidp can see, and together "
                 f"they spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
                 "(budget=...) would limit that.",
-                2,
+                3,
             )
         if multiprocessing.parent_process() is not None:
-            _warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 2)
+            _warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 3)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], float64."""
         check_is_fitted(self, "run_")
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return predict(self.run_.model, torch.from_numpy(X.astype(np.float32))).double()
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)]).double()
+
+    def _coefficients(self, asked: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Weights, [outputs, columns], and intercepts, [outputs]; AttributeError for other models."""
+        check_is_fitted(self, "run_")
+        return coefficients(self.run_.model, asked)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _training_loss(self) -> LossFunction:
+        """(outputs, targets) -> losses [batch]."""
+        loss: LossFunction = self._loss
+        return loss
+
+    def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
+        """Refuses weights that leave nothing to learn."""
 
     @property
     @abstractmethod
@@ -208,27 +266,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Of the model."""
 
     @abstractmethod
-    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
-        """Targets [n] as the loss reads them; learns what turns outputs back."""
+    def _learn(self, y: Any) -> None:
+        """Learns from all targets, [n], what turns outputs back."""
 
     @abstractmethod
-    def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset | Dataset[Any]:
-        """What the Trainer trains on."""
+    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
+        """Targets [n] as the loss reads them."""
 
-
-def _check_order(**given: Any) -> None:
-    """Refuses pandas objects that name the same rows in different orders: rows go together by position."""
-    labels = {
-        name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
-    }
-    for (first, ours), (name, theirs) in itertools.combinations(labels.items(), 2):
-        same = len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and theirs.isin(ours).all()
-        if same and not ours.equals(theirs):
-            raise DataError(
-                f"{name} names the same rows as {first} in another order, and rows belong together by "
-                f"position. If the names are right, pass {name}.loc[{first}.index]; if the positions are, "
-                f"{name}.to_numpy()."
-            )
+    @abstractmethod
+    def _dataset(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
+    ) -> GroupedDataset | Dataset[Any]:
+        """Rows in memory."""
 
 
 def _warn(message: str, frames: int) -> None:

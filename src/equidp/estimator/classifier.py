@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
+from equidp._validate import unknown_name
 from equidp.data.dataset import GroupedDataset
-from equidp.errors import DataError
+from equidp.data.weights import ClassWeighted, weights_of_classes
+from equidp.errors import DataError, SettingError
 from equidp.estimator.base import PrivateEstimator
+from equidp.estimator.progress import Progress
+from equidp.kernel.engine import LossFunction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
+@dataclass(eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A classifier trained with differential privacy.
 
@@ -34,6 +45,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
         accountant: a name from `equidp.accounting.ACCOUNTANTS`.
+        class_weight: class -> number that multiplies the losses of its examples before their gradients are
+            clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. The
+            numbers must be public. They shift predicted probabilities towards heavy classes. None: all are 1.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
         random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
 
@@ -43,27 +57,106 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         group_names_: one per group; which there are is public.
         run_: the `equidp.Run`: model and what it spent.
         epsilon_spent_, delta_, noise_multiplier_: of this fit.
+        coef_, intercept_: of a linear model; other models have none.
         epsilon_total_: of this fit and the earlier ones on the same people, as far as this process knows
             (`equidp.estimator.fits`); or all that was spent of the budget.
     """
 
+    class_weight: Mapping[Any, float] | None = field(default=None, kw_only=True)
+
     _loss = nn.CrossEntropyLoss(reduction="none")
 
-    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sensitive_features: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Trains the model further on more rows, by `epochs` passes over them; spends `epsilon` each time.
+
+        All calls share one ledger, `run_.entries`, and `epsilon_total_` is what they come to for someone who
+        is in the rows of each. A call after `fit` goes on from there.
+
+        Args:
+            classes: [classes], all that will come; needed in the first call.
+            X, y, sensitive_features, sample_weight: see `fit`. The groups are those of the first call.
+
+        Raises:
+            As `fit`; and DataError: the first call without classes, or later ones with others.
+        """
+        progress = getattr(self, "_progress", None)
+        if progress is None:
+            if classes is None:
+                raise DataError("classes must be passed on the first call to partial_fit.")
+            self._learn(column_or_1d(classes))
+            progress = Progress(learnt=True)
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise DataError(
+                f"classes={np.unique(classes).tolist()}, and earlier calls had {self.classes_.tolist()}; "
+                "give the same, or leave them out."
+            )
+        progress.learnt = True
+        return self._train(X, y, sensitive_features, sample_weight, progress)
+
+    def _learn(self, y: Any) -> None:
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise DataError(f"y has one class only, {only!r}; a classifier needs at least two.")
+
+    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
+        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        if (new := self.classes_[codes] != y).any():
+            raise DataError(
+                f"y holds {y[new].tolist()[0]!r}, which is not among the classes {self.classes_.tolist()}."
+            )
         return torch.from_numpy(codes.astype(np.int64))
 
-    def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> GroupedDataset:
+    def _training_loss(self) -> LossFunction:
+        if self.class_weight is None:
+            return self._loss
+        if not isinstance(self.class_weight, Mapping):
+            raise SettingError(
+                f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
+                "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are."
+            )
+        names = {label: str(label) for label in self.classes_.tolist()}
+        for label in self.class_weight:
+            if label not in names:
+                raise unknown_name("class in class_weight", label, names.values())
+        given = {names[label]: weight for label, weight in self.class_weight.items()}
+        return ClassWeighted(self._loss, weights_of_classes(given, tuple(names.values())))
+
+    def _dataset(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
+    ) -> GroupedDataset:
         names = tuple(str(name) for name in self.classes_)
-        return GroupedDataset(inputs, targets, groups, self.group_names_, names)
+        return GroupedDataset(inputs, targets, groups, self.group_names_, names, weights=weights)
+
+    def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
+        if len(targets[weights > 0].unique()) < 2:
+            raise DataError(
+                "sample_weight leaves one class with weights above zero; a classifier needs at least two."
+            )
 
     @property
     def _num_outputs(self) -> int:
         return len(self.classes_)
+
+    @property
+    def coef_(self) -> npt.NDArray[np.float64]:
+        """Coefficients of a linear model, [1, columns] for two classes, [classes, columns] for more."""
+        weights, _ = self._coefficients("coef_")
+        return weights[1:] - weights[:1] if len(weights) == 2 else weights
+
+    @property
+    def intercept_(self) -> npt.NDArray[np.float64]:
+        """Intercepts of a linear model, [1] for two classes, [classes] for more."""
+        _, intercepts = self._coefficients("intercept_")
+        return intercepts[1:] - intercepts[:1] if len(intercepts) == 2 else intercepts
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """Log odds of the second of two classes, [n]; of more classes, the logit of each, [n, classes]."""
+        logits: npt.NDArray[np.float64] = self._outputs(X).numpy()
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability of each class, [n, classes], in the order of `classes_`."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+from scipy import sparse
 
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import StepEvent
@@ -23,12 +24,33 @@ from equidp.kernel.ledger import StepEvent
 Hashes = npt.NDArray[np.uint64]
 
 
-def row_hashes(table: npt.NDArray[np.float32]) -> Hashes:
-    """The distinct rows of a table [n, d] as sorted 64-bit hashes; rows that print alike hash alike."""
-    if not table.size:
-        return np.empty(0, dtype=np.uint64)
-    codes = pd.util.hash_pandas_object(pd.DataFrame(table + np.float32(0)), index=False)  # -0 becomes 0
-    return np.unique(codes.to_numpy(dtype=np.uint64))
+_ROWS = 2**14
+"""Rows hashed at a time."""
+
+
+def row_hashes(table: Any) -> Hashes:
+    """The distinct rows of a table [n, d], dense or CSR, as sorted 64-bit hashes; equal rows hash alike."""
+    parts = [_hashed(table[start : start + _ROWS]) for start in range(0, table.shape[0], _ROWS)]
+    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+
+
+def _hashed(table: Any) -> Hashes:
+    """The sum over a row's cells of a hash of column and value; zeros, and -0, add nothing."""
+    rows = sparse.csr_array(table, dtype=np.float32, copy=True)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    columns = _mixed(rows.indices.astype(np.uint64) + np.uint64(1))
+    cells = _mixed(columns + rows.data.view(np.uint32))
+    before = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(cells, dtype=np.uint64)])
+    hashes: Hashes = before[rows.indptr[1:]] - before[rows.indptr[:-1]]  # modulo 2^64
+    return hashes
+
+
+def _mixed(codes: Hashes) -> Hashes:
+    """Spreads each bit over all others (the finaliser of SplitMix64)."""
+    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return codes ^ (codes >> np.uint64(31))
 
 
 class _Family:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,14 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from equidp.data.weights import with_weights
 from equidp.errors import SettingError
 from equidp.estimator.base import PrivateEstimator
+from equidp.estimator.progress import Progress
 from equidp.training.plan import ModelFactory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -56,6 +61,17 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             )
         return (low + high) / 2, (high - low) / 2
 
+    def partial_fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Self:
+        """Trains the model further on more rows, by `epochs` passes over them; spends `epsilon` each time.
+
+        Arguments are those of `fit`; see `PrivateClassifier.partial_fit`.
+        """
+        progress = getattr(self, "_progress", None) or Progress()
+        return self._train(X, y, sensitive_features, sample_weight, progress)
+
+    def _learn(self, y: Any) -> None:
+        """There is nothing to learn: bounds are public."""
+
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
         middle, width = self._scale()
         values = (y.astype(np.float64) - middle) / width
@@ -63,8 +79,24 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             values = values.clip(-1.0, 1.0)
         return torch.from_numpy(values.astype(np.float32))
 
-    def _dataset(self, inputs: Tensor, targets: Tensor, groups: Tensor) -> Dataset[Any]:
-        return TensorDataset(inputs, targets, groups)
+    def _dataset(
+        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
+    ) -> Dataset[Any]:
+        return TensorDataset(inputs, targets if weights is None else with_weights(targets, weights), groups)
+
+    @property
+    def coef_(self) -> npt.NDArray[np.float64]:
+        """Coefficients of a linear model in the units of y, [columns]."""
+        weights, _ = self._coefficients("coef_")
+        values: npt.NDArray[np.float64] = weights[0] * self._scale()[1]
+        return values
+
+    @property
+    def intercept_(self) -> float:
+        """Intercept of a linear model in the units of y."""
+        _, intercepts = self._coefficients("intercept_")
+        middle, width = self._scale()
+        return float(intercepts[0]) * width + middle
 
     @property
     def _num_outputs(self) -> int:

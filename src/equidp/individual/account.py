@@ -170,7 +170,7 @@ class ExampleAccount(Callback, ABC):
         data = in_memory(trainer, "individual accounting needs")
         self._check_data(data)
         device = device_of(trainer.model)
-        inputs, targets = data.inputs.to(device), data.targets.to(device)
+        inputs, targets = data.inputs.to(device), data.trained_targets.to(device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with torch.random.fork_rng(), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size)

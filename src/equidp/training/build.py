@@ -11,8 +11,11 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
+from equidp.data.weights import ClassWeighted, weights_of_classes
+from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Ledger
+from equidp.training.parts import class_names
 from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
@@ -87,7 +90,7 @@ def build(
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
         num_groups=num_groups,
-        loss=loss,
+        loss=_class_weighted(loss, plan, train),
         engine=engine,
         accountant=accountant,
         secure=secure,
@@ -97,3 +100,16 @@ def build(
         budget=budget,
         beyond_budget=beyond_budget,
     )
+
+
+def _class_weighted(
+    loss: LossFunction | None, plan: ResolvedPlan, train: GroupedDataset | Dataset[Any]
+) -> LossFunction | None:
+    """The loss, times the weight that the plan gives the class of an example."""
+    if plan.class_weight is None:
+        return loss
+    names = class_names(train)
+    if not names:
+        raise SettingError("class_weight is by class names, which this dataset lacks; give a GroupedDataset.")
+    plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+    return ClassWeighted(plain, weights_of_classes(plan.class_weight, names))

@@ -15,6 +15,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
+from equidp.data.weights import RowWeighted
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
@@ -87,13 +88,21 @@ def checked_engine(
     Reads shapes and types of `like`, no values: what is accepted tells nothing about data.
     """
     device = next((parameter.device for parameter in model.parameters()), like.inputs.device)
+    targets = loss.targets(like.targets) if isinstance(loss, RowWeighted) else like.targets
     inputs, targets = made_up_examples(
-        model, loss, like.inputs.to(device), like.targets.to(device), len(class_names) or None
+        model, loss, like.inputs.to(device), targets.to(device), len(class_names) or None
     )
     check_model(model, loss, inputs, targets, class_names)
     engine = make_engine(name, model, loss)
     check_engine(engine, model, loss, inputs, targets)
     return engine
+
+
+def chosen_loss(loss: LossFunction | None, train: object) -> LossFunction:
+    """The loss, as the dataset has it."""
+    if isinstance(train, GroupedDataset):
+        return train.training_loss(loss)
+    return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
 
 
 def loader(

@@ -51,6 +51,7 @@ class ResolvedPlan:
     delta: float
     momentum: float
     weight_decay: float
+    class_weight: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
@@ -76,6 +77,8 @@ class Plan:
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
+        class_weight: class -> public number that multiplies the losses of its examples before their gradients
+            are clipped; other classes have 1, and None is 1 for all.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -97,6 +100,7 @@ class Plan:
     delta: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
+    class_weight: Mapping[str, float] | None = None
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -204,6 +208,7 @@ class Plan:
             delta=delta,
             momentum=own.momentum,
             weight_decay=own.weight_decay,
+            class_weight=own.class_weight,
         )
 
     def _changed(self, changes: Mapping[str, Any]) -> Plan:

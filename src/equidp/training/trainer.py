@@ -146,7 +146,7 @@ class Trainer:
         also_spent = tuple(entry for entry in ledger.entries if entry[0] != self.event)
         self.epsilon_so_far = EpsilonMeter(self.event, steps, delta, accountant, also_spent)
         self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
-        self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+        self.loss = parts.chosen_loss(loss, train)
         load = parts.loader(train, num_groups, workers)
         like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
         self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))

@@ -1,0 +1,157 @@
+"""Weights of examples and of classes: numbers that multiply an example's loss before its gradient is clipped.
+
+A weight is a factor of one example's loss, so it scales that example's gradient and no other's. The private
+step measures the norm of the scaled gradient and bounds it as any other: the sensitivity stays what it was,
+and weights cost nothing, as long as they are public. A weight beyond clipping bound / norm has no further
+effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from equidp._validate import check_number, names, unknown_name
+from equidp.errors import DataError, SettingError
+from equidp.kernel.engine import LossFunction
+
+MOST_WEIGHT = 1e6
+"""Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassWeighted:
+    """A loss that counts examples of some classes more than others.
+
+    Attributes:
+        loss: (outputs, classes [batch]) -> losses [batch].
+        weights: of each class, [classes].
+
+    >>> weighted = ClassWeighted(torch.nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 8.0]))
+    >>> weighted(torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor([0.6931, 5.5452])
+    """
+
+    loss: LossFunction
+    weights: Tensor
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Losses, [batch]."""
+        return self.loss(outputs, targets) * self.weights.to(targets.device)[targets]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowWeighted:
+    """A loss of targets that carry a weight of their own, as `with_weights` makes them.
+
+    Targets without weights, such as those of a test set, count once.
+
+    Attributes:
+        loss: (outputs, targets [batch]) -> losses [batch].
+        dtype: of the targets that it reads.
+
+    >>> weighted = RowWeighted(torch.nn.CrossEntropyLoss(reduction="none"))
+    >>> weighted(torch.zeros(2, 2), with_weights(torch.tensor([0, 1]), torch.tensor([1.0, 0.5])))
+    tensor([0.6931, 0.3466])
+    """
+
+    loss: LossFunction
+    dtype: torch.dtype = torch.int64
+
+    def targets(self, pairs: Tensor) -> Tensor:
+        """The targets alone, [batch]."""
+        return pairs if pairs.dim() == 1 else pairs[:, 0].to(self.dtype)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Losses, [batch]."""
+        losses = self.loss(outputs, self.targets(targets))
+        return losses if targets.dim() == 1 else losses * targets[:, 1]
+
+
+def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
+    """Returns targets and weights side by side, [n, 2], float32, which holds classes up to 2^24 exactly."""
+    return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=1)
+
+
+def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
+    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`, not all of them 0.
+
+    Raises:
+        DataError: begins with `what` and says in which row, never which value.
+
+    >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
+    Traceback (most recent call last):
+    equidp.errors.DataError: column 'weight' has 1 of 2 weights that are negative, the first in row 2; ...
+    """
+    kinds = {
+        "missing or no numbers": np.isnan(weights),
+        "negative": weights < 0,
+        f"beyond {MOST_WEIGHT:g}": weights > MOST_WEIGHT,
+    }
+    for kind, wrong in kinds.items():
+        if wrong.any():
+            raise DataError(
+                f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
+                f"row {int(np.flatnonzero(wrong)[0]) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
+            )
+    if not weights.any():
+        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")
+
+
+def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:
+    """Returns the weight of each class, [classes], float32; classes that are not named have weight 1.
+
+    Raises:
+        SettingError: a name that is no class, a weight outside [0, `MOST_WEIGHT`], or no class above zero.
+
+    >>> weights_of_classes({"yes": 8}, ("no", "yes"))
+    tensor([1., 8.])
+    """
+    for name, weight in given.items():
+        if name not in class_names:
+            raise unknown_name("class in the class weights", name, class_names)
+        check_number(f"[0, {MOST_WEIGHT:g}]", f", the weight of class {name!r}", class_weight=weight)
+    weights = [float(given.get(name, 1.0)) for name in class_names]
+    if sum(weight > 0 for weight in weights) < 2:
+        raise SettingError(
+            f"class_weight={dict(given)} leaves fewer than two classes of {', '.join(class_names)} with a "
+            "weight above zero; a classifier needs two."
+        )
+    return torch.tensor(weights)
+
+
+def parse_class_weights(text: str) -> dict[str, float]:
+    """Returns the weight of each named class.
+
+    Raises:
+        SettingError: says which part is wrong.
+
+    >>> parse_class_weights("no=1, yes=8")
+    {'no': 1.0, 'yes': 8.0}
+    """
+    weights: dict[str, float] = {}
+    for part in names(text):
+        name, _, number = part.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = -1.0
+        if not (name.strip() and 0 <= weight <= MOST_WEIGHT):
+            raise SettingError(
+                f"class weight {part!r}; expected class=number with a number from 0 to {MOST_WEIGHT:g}, such "
+                "as no=1,yes=8."
+            )
+        if name.strip() in weights:
+            raise SettingError(f"class weights {text!r} name class {name.strip()!r} twice; name each once.")
+        weights[name.strip()] = weight
+    if not weights:
+        raise SettingError("class weights are empty; expected class=number, such as no=1,yes=8.")
+    return weights

@@ -1,0 +1,140 @@
+"""What goes into a fit: rows, dense or sparse, their groups and their weights."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from scipy import sparse
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from equidp.data.labels import crossed
+from equidp.data.table import MOST_GROUPS
+from equidp.data.weights import check_weights
+from equidp.errors import DataError
+
+_MOST_CELLS = 2**22
+"""Cells of a sparse matrix that are made dense at a time: 16 MiB."""
+
+
+@final
+class SparseRows(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """Rows of a sparse matrix, which are made dense when they are sampled, never all at once.
+
+    Args:
+        rows: CSR, [n, d].
+        targets: [n, ...].
+        groups: [n].
+
+    >>> rows = SparseRows(sparse.csr_array(np.eye(3)), torch.arange(3), torch.zeros(3))
+    >>> rows[1][0]
+    tensor([0., 1., 0.])
+    """
+
+    def __init__(self, rows: Any, targets: Tensor, groups: Tensor) -> None:
+        self._rows, self._targets, self._groups = rows.astype(np.float32), targets, groups
+
+    def __len__(self) -> int:
+        return int(self._rows.shape[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The examples of a whole batch, which a DataLoader asks for at once."""
+        at = list(indices)
+        return list(zip(dense(self._rows[at]), self._targets[at], self._groups[at], strict=True))
+
+
+def dense(rows: Any) -> Tensor:
+    """Returns an array or a sparse matrix as [n, d], float32."""
+    return torch.from_numpy((rows.toarray() if sparse.issparse(rows) else rows).astype(np.float32))
+
+
+def dense_parts(rows: Any) -> Iterator[Tensor]:
+    """Yields the rows in turn, [m, d] each: an array at once, a sparse matrix in parts that fit in memory."""
+    if not sparse.issparse(rows):
+        yield dense(rows)
+        return
+    size = max(1, _MOST_CELLS // rows.shape[1])
+    for start in range(0, rows.shape[0], size):
+        yield dense(rows[start : start + size])
+
+
+def check_finite(rows: Any) -> None:
+    """Raises where numbers are beyond what float32 holds."""
+    numbers = rows.data if sparse.issparse(rows) else rows
+    with np.errstate(over="ignore"):
+        if not np.isfinite(numbers.astype(np.float32)).all():
+            raise DataError("X holds numbers that float32 cannot; scale them first.")
+
+
+def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Returns the group of each example, [n], and the groups' names; `known` ones where there were fits.
+
+    Raises:
+        DataError: another number of rows, too many groups, or one that is not known.
+    """
+    if sensitive_features is None:
+        if known is not None and len(known) > 1:
+            raise DataError(
+                f"earlier calls had the groups {', '.join(known)}; pass sensitive_features again."
+            )
+        return torch.zeros(n, dtype=torch.int64), ("everyone",) if known is None else tuple(known)
+    table = pd.DataFrame(sensitive_features).reset_index(drop=True)
+    if len(table) != n:
+        raise DataError(f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.")
+    table.columns = [str(name) for name in table.columns]
+    texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
+    codes, names = crossed(texts.where(table.notna(), None), list(table.columns))
+    if len(names) > MOST_GROUPS:
+        raise DataError(
+            f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+        )
+    if known is None:
+        return torch.from_numpy(codes), names
+    if new := [name for name in names if name not in known]:
+        raise DataError(
+            f"sensitive_features holds group {new[0]!r}, which the first call did not; known: "
+            f"{', '.join(known)}. Groups are counted from the first call on."
+        )
+    places = torch.tensor([known.index(name) for name in names])
+    return places[torch.from_numpy(codes)], tuple(known)
+
+
+def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
+    """Returns the public weight of each row, [n]; None where none was given, or all are 1.
+
+    Raises:
+        DataError: another number of weights, or one that is no number from 0 on.
+    """
+    if sample_weight is None:
+        return None
+    weights: npt.NDArray[np.float64] = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n, weights)
+    if weights.shape != (n,):
+        raise DataError(f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).")
+    check_weights(weights, "sample_weight")
+    return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
+
+
+def check_order(**given: Any) -> None:
+    """Refuses pandas objects that name the same rows in different orders: rows go together by position."""
+    labels = {
+        name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
+    }
+    for (first, ours), (name, theirs) in itertools.combinations(labels.items(), 2):
+        same = len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and theirs.isin(ours).all()
+        if same and not ours.equals(theirs):
+            raise DataError(
+                f"{name} names the same rows as {first} in another order, and rows belong together by "
+                f"position. If the names are right, pass {name}.loc[{first}.index]; if the positions are, "
+                f"{name}.to_numpy()."
+            )

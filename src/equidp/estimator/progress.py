@@ -1,0 +1,51 @@
+"""What several calls of an estimator on one model share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import nn
+
+from equidp.kernel.events import Entries
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.policy import statistics_noise
+from equidp.training.plan import ResolvedPlan
+
+
+@final
+@dataclass
+class Progress:
+    """A model that calls of `partial_fit` train one after the other, and the one ledger of what they spent.
+
+    Attributes:
+        ledger: of all calls.
+        model: None before the first call.
+        rows: of all calls.
+        group_names: of the first call.
+        calls: how many there were.
+        learnt: whether the classes are known before the first rows are seen.
+    """
+
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    model: nn.Module | None = None
+    rows: int = 0
+    group_names: tuple[str, ...] | None = None
+    calls: int = 0
+    learnt: bool = False
+
+    def steps_like(self, plan: ResolvedPlan) -> int:
+        """Steps of earlier calls that a Trainer of this plan would take for its own."""
+        noise = statistics_noise(plan.policy, plan.noise_multiplier)
+        event = StepEvent(plan.sample_rate, plan.noise_multiplier, noise)
+        return sum(count for each, count in self.ledger.entries if each == event)
+
+    def spent_since(self, before: Entries) -> Entries:
+        """What was spent since the ledger held the entries `before`."""
+        counts: Counter[StepEvent] = Counter()
+        for event, count in self.ledger.entries:
+            counts[event] += count
+        for event, count in before:
+            counts[event] -= count
+        return tuple((event, count) for event, count in counts.items() if count)

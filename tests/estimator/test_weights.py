@@ -1,0 +1,239 @@
+"""Weights, coefficients, sparse rows and calls of partial_fit mean what they mean in scikit-learn."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.feature_selection import SelectFromModel
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from torch import nn
+
+import equidp
+from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
+from equidp.estimator.fits import row_hashes
+from equidp.kernel.epsilon import epsilon as epsilon_of
+
+N = 240
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+
+
+def table(seed: int, classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(N, 3))
+    scores = inputs[:, :1] * np.arange(classes) + rng.normal(size=(N, classes))
+    return inputs, np.array(["no", "yes", "maybe"])[scores.argmax(axis=1)]
+
+
+def quick(**settings) -> equidp.PrivateClassifier:
+    return equidp.PrivateClassifier(**{"epochs": 3, "accountant": "rdp", **settings})
+
+
+def exact(**settings) -> dict:
+    """Plain gradient descent on all rows until it has converged: no clipping, no noise."""
+    return {"method": "sgd", "epsilon": None, "batch_size": N, "learning_rate": 1.0, **settings}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("kind", ["rows", "classes", "both"])
+def test_without_privacy_weights_are_those_of_logistic_regression(kind, classes):
+    X, y = table(0, classes)
+    rows = np.random.default_rng(1).uniform(0, 2, N) if kind != "classes" else None
+    by_class = {"yes": 3.0, "no": 0.5} if kind != "rows" else None
+    ours = quick(epochs=400, class_weight=by_class, **exact()).fit(X, y, sample_weight=rows)
+    theirs = LogisticRegression(C=np.inf, tol=1e-8, class_weight=by_class).fit(X, y, sample_weight=rows)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-3)
+    if classes == 2:  # of more classes, coefficients are known up to a shift
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=0.02)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=0.02)
+    plain = LogisticRegression(C=np.inf).fit(X, y)
+    assert abs(plain.predict_proba(X) - theirs.predict_proba(X)).max() > 0.02  # weights matter here
+
+
+def test_without_privacy_weights_are_those_of_linear_regression():
+    X, _ = table(0)
+    rng = np.random.default_rng(2)
+    y = 50 + 10 * X[:, 0] + 10 * X[:, 1] ** 2 + rng.normal(size=N)
+    weights = rng.uniform(0, 2, N) * (X[:, 1] > 0)
+    ours = equidp.PrivateRegressor(target_bounds=(-100, 300), epochs=400, accountant="rdp", **exact())
+    for rows in (X, sparse.csr_array(X)):
+        ours.fit(rows, y, sample_weight=weights)
+        theirs = LinearRegression().fit(X, y, sample_weight=weights)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-3)
+        assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-3)
+        np.testing.assert_allclose(X @ ours.coef_ + ours.intercept_, ours.predict(rows), atol=1e-4)
+        assert ours.score(X, y, sample_weight=weights) == pytest.approx(
+            theirs.score(X, y, sample_weight=weights), abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_coefficients_give_the_decision_function_and_that_the_predictions(classes):
+    X, y = table(3, classes)
+    fitted = quick(random_state=0).fit(X, y)
+    scores = X @ fitted.coef_.T + fitted.intercept_
+    assert fitted.coef_.shape == ((1, 3) if classes == 2 else (3, 3))
+    np.testing.assert_allclose(
+        fitted.decision_function(X), scores[:, 0] if classes == 2 else scores, rtol=1e-4
+    )
+    codes = (scores[:, 0] > 0).astype(int) if classes == 2 else scores.argmax(axis=1)
+    assert (fitted.classes_[codes] == fitted.predict(X)).all()
+    assert SelectFromModel(fitted, prefit=True, max_features=1).transform(X).shape == (N, 1)
+
+
+def test_only_fitted_linear_models_have_coefficients():
+    X, y = table(4)
+    assert not hasattr(quick(), "coef_")
+    fitted = quick(model="mlp", random_state=0).fit(X, y)
+    assert not hasattr(fitted, "coef_")
+    assert not hasattr(fitted, "intercept_")
+    with pytest.raises(AttributeError, match="coef_ is of linear models, and this one has other layers"):
+        _ = fitted.coef_
+    own = quick(model=lambda shape, outputs: nn.Linear(shape[0], outputs, bias=False), random_state=0).fit(
+        X, y
+    )
+    assert own.intercept_.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix])
+def test_sparse_rows_give_what_dense_rows_give(kind, weighted):
+    X, y = table(5)
+    X[np.random.default_rng(0).uniform(size=X.shape) < 0.7] = 0.0
+    weights = np.arange(N) % 3 if weighted else None
+    dense = quick(random_state=0, class_weight={"yes": 2}).fit(X, y, sample_weight=weights)
+    packed = quick(random_state=0, class_weight={"yes": 2}).fit(kind(X), y, sample_weight=weights)
+    assert (packed.coef_ == dense.coef_).all()
+    assert (packed.predict_proba(kind(X)) == dense.predict_proba(X)).all()
+    assert (row_hashes(kind(X).tocsr()) == row_hashes(X)).all()
+
+
+def test_a_sparse_matrix_is_never_made_dense_as_a_whole(monkeypatch):
+    rows = sparse.random_array((400, 50_000), density=1e-3, rng=0, format="csr")
+    largest = []
+    made = sparse.csr_array.toarray
+
+    def watched(self, *arguments, **named):
+        largest.append(self.shape[0])
+        return made(self, *arguments, **named)
+
+    monkeypatch.setattr(sparse.csr_array, "toarray", watched)
+    fitted = quick(epochs=1, batch_size=20).fit(rows, np.arange(400) % 2)
+    fitted.predict(rows)
+    assert max(largest) < 100
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), r"sample_weight has shape \(3,\) beside 240 rows of X"),
+        (np.ones((N, 2)), r"expected \(240,\)"),
+        (np.full(N, np.nan), "missing or no numbers, the first in row 1"),
+        (np.full(N, -1.0), "negative"),
+        (np.full(N, 1e9), "beyond"),
+        (np.zeros(N), "zero in each row"),
+        (np.where(table(6)[1] == "yes", 1.0, 0.0), "leaves one class"),
+    ],
+)
+def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, message):
+    X, y = table(6)
+    budget = equidp.PrivacyBudget(epsilon=3, delta=1e-4, accountant="rdp")
+    with pytest.raises(DataError, match=message):
+        quick(budget=budget).fit(X, y, sample_weight=weights)
+    assert budget.entries == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"yse": 8}, "unknown class in class_weight 'yse'. Did you mean 'yes'"),
+        ({"yes": -1}, "class_weight=-1; expected a number in"),
+        ({"yes": 0}, "fewer than two classes"),
+        ([1, 8], "expected a dictionary"),
+    ],
+)
+def test_class_weights_that_are_none_are_refused(given, message):
+    X, y = table(6)
+    with pytest.raises(SettingError, match=message):
+        quick(class_weight=given).fit(X, y)
+
+
+def test_class_weights_are_by_label_of_any_type():
+    X, y = table(7)
+    codes = (y == "yes").astype(int)
+    by_name = quick(random_state=0, class_weight={"yes": 4}).fit(X, y).coef_
+    assert (quick(random_state=0, class_weight={1: 4}).fit(X, codes).coef_ == by_name).all()
+    assert (quick(random_state=0, class_weight={1.0: 4}).fit(X, codes == 1).coef_ == by_name).all()
+
+
+def test_calls_of_partial_fit_spend_together_what_their_composition_says():
+    X, y = table(8)
+    model = quick(random_state=0, epsilon=1.0)
+    model.partial_fit(X[:120], y[:120], classes=["no", "yes"])
+    first, entries = model.coef_.copy(), model.run_.entries
+    assert model.epsilon_total_ == model.epsilon_spent_ <= 1.0
+    model.partial_fit(X[120:], y[120:])
+    assert (model.coef_ != first).any()
+    assert model.run_.entries[0][1] == 2 * entries[0][1] or len(model.run_.entries) == 2
+    assert model.epsilon_spent_ <= 1.0 < model.epsilon_total_ < 2.0
+    assert model.epsilon_total_ == model.run_.epsilon() == epsilon_of(model.run_.entries, model.delta_, "rdp")
+    again = pickle.loads(pickle.dumps(model)).partial_fit(X[:60], y[:60])
+    assert again.run_.epsilon() > model.run_.epsilon()
+
+
+def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
+    X, y = table(9)
+    model = quick(random_state=0, epsilon=20.0, learning_rate=2.0)
+    halves = [np.flatnonzero(y == name) for name in ("no", "yes")]
+    for rows in (np.arange(0, N, 2), np.arange(1, N, 2)):
+        model.partial_fit(X[rows], y[rows], classes=["no", "yes"])
+    assert model.score(X, y) > 0.7
+    trained = model.fit(X, y)
+    steps = trained.run_.entries[0][1]
+    trained.partial_fit(X[halves[0]], y[halves[0]])  # one class alone is no error here
+    assert sum(count for _, count in trained.run_.entries) > steps
+    assert trained.predict(X).tolist().count("no") > N / 2
+
+
+def test_partial_fit_warns_of_other_fits_only():
+    X, y = table(10)
+    model = quick(epsilon=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        model.partial_fit(X, y, classes=["no", "yes"]).partial_fit(X, y)
+    quick(epsilon=1.0).fit(X, y)
+    with pytest.warns(PrivacyWarning, match="4 fits"):
+        model.partial_fit(X, y)
+
+
+def test_a_budget_refuses_the_call_of_partial_fit_that_does_not_fit():
+    X, y = table(11)
+    budget = equidp.PrivacyBudget(epsilon=1.6, delta=1e-4, accountant="rdp")
+    model = quick(epsilon=1.0, budget=budget).partial_fit(X, y, classes=["no", "yes"])
+    model.partial_fit(X, y)
+    spent, kept = budget.spent(), model.coef_.copy()
+    assert spent == pytest.approx(model.epsilon_total_)
+    assert 1.0 < spent <= 1.6
+    with pytest.raises(BudgetError, match="does not fit into the budget"):
+        model.partial_fit(X, y)
+    assert budget.spent() == spent
+    assert (model.coef_ == kept).all()
+
+
+def test_partial_fit_says_what_the_first_call_must_name():
+    X, y = table(12)
+    with pytest.raises(DataError, match="classes must be passed on the first call"):
+        quick().partial_fit(X, y)
+    model = quick().partial_fit(X, y, classes=["no", "yes"], sensitive_features=np.arange(N) % 2)
+    with pytest.raises(DataError, match=r"classes=\['maybe', 'no'\], and earlier calls had \['no', 'yes'\]"):
+        model.partial_fit(X, y, classes=["no", "maybe"])
+    with pytest.raises(DataError, match="'maybe', which is not among the classes"):
+        model.partial_fit(X[:3], ["no", "maybe", "yes"], sensitive_features=[0, 1, 0])
+    with pytest.raises(DataError, match="group '2', which the first call did not"):
+        model.partial_fit(X, y, sensitive_features=np.arange(N) % 3)
+    with pytest.raises(DataError, match="earlier calls had the groups 0, 1; pass sensitive_features again"):
+        model.partial_fit(X, y)
+    assert model.partial_fit(X, y, sensitive_features=np.ones(N, dtype=int)).group_names_ == ("0", "1")
