@@ -12,7 +12,6 @@ from torch import nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.evaluation.groups import (
-    blind_spots,
     group_intervals,
     group_metrics,
     paired_costs,
@@ -102,13 +101,3 @@ def test_costs_are_paired_differences():
         assert costs.loc[name, "privacy_cost"] == pytest.approx(float(hits[0] - hits[1]))
         assert costs.loc[name, "privacy_cost_low"] > 0
         assert 0 < costs.loc[name, "excessive_risk_low"] < costs.loc[name, "excessive_risk"]
-
-
-def test_what_accuracy_hides_is_said():
-    outputs = torch.tensor([[2.0, 1.0, 0.0]] * 4)
-    targets = torch.tensor([0, 0, 0, 2])
-    share, never = blind_spots(outputs, targets, ["well", "ill", "dead"])
-    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
-    assert never == "The model answers 'ill', 'dead' for none of them."
-    assert blind_spots(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), ["a", "b", "c"]) == ()
-    assert len(blind_spots(torch.eye(3), torch.tensor([0, 1, 2]), ["a", "b", "c"])) == 1

@@ -10,20 +10,22 @@ import pandas as pd
 from cyclopts import Parameter
 
 from equidp._files import check_writable, write_whole
-from equidp.cli import options
+from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
 from equidp.report.card import guarantee_in_words, risk_in_words
-from equidp.report.format import points
-from equidp.report.terminal import print_groups, print_recalls
+from equidp.report.format import shown, unit
+from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.run import Run
 
 app = command(
     "evaluate",
     "equidp evaluate run",
+    "equidp evaluate run --metric auc --positive yes --threshold 0.08",
     "equidp evaluate run others.csv --reference run-sgd --json figures.json",
 )
 
@@ -39,6 +41,11 @@ def evaluate_command(
         Parameter(help="Folder of a run by --method sgd on the same data, to show what privacy cost."),
     ] = None,
     level: Annotated[float, Parameter(help="Level of the intervals.")] = 0.95,
+    metric: metrics.Metric = "accuracy",
+    cut: metrics.CutOptions = metrics.CutOptions(),
+    reliability: Annotated[
+        bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
+    ] = False,
     json_file: options.JsonFile = None,
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
@@ -51,11 +58,15 @@ def evaluate_command(
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model
-    found = evaluate(kept.run.model, data, level=level, reference=other)
+    found = evaluate(kept.run.model, data, level=level, reference=other, metric=metric, cut=cut.cut())
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
         write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())
     print_evaluation(kept.run, found)
+    if reliability:
+        if found.reliability.empty:
+            raise SettingError(f"--reliability is for two classes; this run has {len(data.class_names)}.")
+        print_reliability(found)
     if kept.released:
         means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released]
         of = "each group's training examples, as released with noise"
@@ -63,8 +74,10 @@ def evaluate_command(
     for name, value in found.gaps.items():
         print(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
     if found.costs is not None:
-        print_groups(found.costs)
-        print(_gap(found.costs[found.costs["group"].isin(data.group_names) & (found.costs["count"] > 0)]))
+        print_groups(found.costs, found.metric)
+        there = found.costs["group"].isin(data.group_names) & found.costs["privacy_cost"].notna()
+        if there.any():
+            print(_gap(found.costs[there], found.metric))
 
 
 def print_evaluation(run: Run, found: Evaluation) -> None:
@@ -73,16 +86,17 @@ def print_evaluation(run: Run, found: Evaluation) -> None:
         print(sentence)
     print_groups(found.groups)
     print_recalls(found.recalls)
+    print_figures(found)
     for sentence in found.blind_spots:
         print(sentence)
 
 
-def _gap(costs: pd.DataFrame) -> str:
+def _gap(costs: pd.DataFrame, metric: Metric) -> str:
     by_group = costs.set_index("group")["privacy_cost"]
-    gap = points(by_group.max() - by_group.min())
-    most = "all groups the same" if gap == points(0.0) else f"group {by_group.idxmax()} most"
+    gap = shown(metric, by_group.max() - by_group.min())
+    most = "all groups the same" if gap == shown(metric, 0.0) else f"group {by_group.idxmax()} most"
     return (
-        f"Privacy costs {most}; the largest gap between groups is {gap} points of accuracy. One run of each "
+        f"Privacy costs {most}; the largest gap between groups is {gap} {unit(metric)}. One run of each "
         "method shows no tendency: equidp compare does."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,20 @@ import pandas as pd
 from torch import nn
 
 from equidp.data.dataset import GroupedDataset
+from equidp.evaluation.blind_spots import blind_spots, calibration_table, reliability_table
 from equidp.evaluation.groups import (
     answer_rates,
-    blind_spots,
     check_outputs,
+    group_figures,
     group_intervals,
     paired_costs,
     recalls,
 )
 from equidp.evaluation.intervals import check_level
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
 from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import Cut, Predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +37,15 @@ class Evaluation:
         rates: how often each group is answered with class 1 (`answer_rates`); empty unless there are two
             classes.
         costs: what privacy cost each group (`paired_costs`); None without a reference.
-        blind_spots: sentences on what accuracy hides.
+        blind_spots: sentences on what the metric hides.
         level: of the intervals.
+        figures: each metric by group: group, count, metric, value, low, high, and why it is not defined.
+        calibration: mean predicted risk beside what happened, by group (`calibration_table`).
+        reliability: the same by predicted risk (`reliability_table`).
+        metric: the one that costs and `useful` are about.
+        useful: whether the model is better than one constant answer by that metric (`tells_something`).
+        positive: the name of the positive class; "" unless there are two classes.
+        threshold: predicted risk from which on it is answered; None: the most probable class is.
     """
 
     groups: pd.DataFrame
@@ -43,6 +54,13 @@ class Evaluation:
     costs: pd.DataFrame | None
     blind_spots: tuple[str, ...]
     level: float
+    figures: pd.DataFrame = field(default_factory=pd.DataFrame)
+    calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
+    reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
+    metric: Metric = METRICS["accuracy"]
+    useful: bool = True
+    positive: str = ""
+    threshold: float | None = None
 
     @property
     def gaps(self) -> dict[str, float]:
@@ -65,28 +83,59 @@ class Evaluation:
     def withholding(self, fewest: int) -> Evaluation:
         """Returns the same evaluation without figures of fewer than `fewest` test examples, to be given away.
 
-        Groups keep their row and count with NaN for figures. Rows of `recalls` are left out, because a count
-        of a class would tell the class of a few people.
+        Groups keep their row and count with NaN for figures. Rows of other tables are left out, and so is
+        what counts a class with few examples: it would tell the class of a few people.
         """
+        few = self._with_few_of_a_class(fewest)
+        of_classes = ~self.figures["metric"].isin(("accuracy", "log_loss", "brier"))
+        hidden = (self.figures["count"] < fewest) | (self.figures["group"].isin(few) & of_classes)
         return replace(
             self,
             groups=_withheld(self.groups, fewest),
-            recalls=self.recalls if self.recalls.empty else self.recalls[self.recalls["count"] >= fewest],
-            rates=self.rates if self.rates.empty else self.rates[self.rates["count"] >= fewest],
+            recalls=_of_enough(self.recalls, fewest),
+            rates=_of_enough(self.rates, fewest),
             costs=None if self.costs is None else _withheld(self.costs, fewest),
+            figures=self.figures[~hidden],
+            calibration=self.calibration
+            if self.calibration.empty
+            else self.calibration.query("group not in @few"),
+            reliability=pd.DataFrame(),
         )
 
+    def _with_few_of_a_class(self, fewest: int) -> list[str]:
+        """Groups whose share of positives would tell the class of a few people."""
+        table = self.calibration
+        if table.empty:
+            return []
+        positives = (table["observed"] * table["count"]).round()
+        rarer = np.minimum(positives, table["count"] - positives)
+        return [str(name) for name in table.loc[rarer < fewest, "group"]]
+
     def plain(self) -> dict[str, Any]:
-        """Returns plain values for JSON: metrics, recalls, gaps, and costs where there is a reference."""
-        tables = {"metrics": self.groups, "recalls": self.recalls}
+        """Returns plain values for JSON: the tables by name, the gaps, and how they were measured."""
+        tables = {
+            "metrics": self.groups,
+            "figures": self.figures,
+            "recalls": self.recalls,
+            "calibration": self.calibration,
+            "reliability": self.reliability,
+        }
         if self.costs is not None:
             tables["costs"] = self.costs
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-        return records | {"gaps": self.gaps}
+        measured = {"metric": self.metric.name, "better_than_a_constant_answer": self.useful}
+        cut = {"positive": self.positive, "threshold": self.threshold}
+        return {**records, "gaps": self.gaps, **measured, **cut, "notes": list(self.blind_spots)}
 
 
 def evaluate(
-    model: nn.Module, test: GroupedDataset, *, level: float = 0.95, reference: nn.Module | None = None
+    model: nn.Module,
+    test: GroupedDataset,
+    *,
+    level: float = 0.95,
+    reference: nn.Module | None = None,
+    metric: str | Metric = "accuracy",
+    cut: Cut = Cut(),
 ) -> Evaluation:
     """Evaluates a trained classifier, which gives one logit per class.
 
@@ -95,10 +144,12 @@ def evaluate(
         test: examples that it was not trained on.
         level: of the intervals.
         reference: a model trained without privacy on the same data, to show what privacy cost.
+        metric: what cost and the comparison with a constant answer are about (`metric_named`).
+        cut: of two classes, which is the positive one, and from which risk on it is answered.
 
     Raises:
         DataError: outputs of another shape.
-        SettingError: a level outside (0, 1).
+        SettingError: a level outside (0, 1), or a metric or positive class that the task has not.
 
     >>> import torch
     >>> inputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]])
@@ -113,17 +164,35 @@ def evaluate(
     {'demographic_parity_difference': 0.0, 'equalized_odds_difference': 1.0}
     """
     check_level(level)
+    metric = metric_named(metric)
+    check_task(metric, test.class_names)
+    cut.index(test.class_names)
     outputs = predict(model, test.inputs)
     check_outputs(outputs, test.targets)
     other = None if reference is None else predict(reference, test.inputs)
+    found = Predictions.of(outputs, test.targets, test.class_names, cut)
+    shown = [each for each in METRICS.values() if found.task in each.tasks]
+    grouped = test.groups.numpy(), test.group_names
+    calibration = calibration_table(found, *grouped, level)
     return Evaluation(
-        groups=group_intervals(outputs, test, level),
-        recalls=recalls(outputs, test, level, other),
-        rates=answer_rates(outputs, test),
-        costs=None if other is None else paired_costs(outputs, other, test, level),
-        blind_spots=blind_spots(outputs, test.targets, test.class_names),
+        groups=group_intervals(outputs, test, level, cut),
+        recalls=recalls(outputs, test, level, other, cut),
+        rates=answer_rates(outputs, test, cut),
+        costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
+        blind_spots=blind_spots(found, metric, level, calibration),
         level=level,
+        figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
+        calibration=calibration,
+        reliability=reliability_table(found, *grouped, level),
+        metric=metric,
+        useful=len(found) > 0 and tells_something(metric, found, level),
+        positive=found.positive_name,
+        threshold=cut.threshold,
     )
+
+
+def _of_enough(table: pd.DataFrame, fewest: int) -> pd.DataFrame:
+    return table if table.empty else table[table["count"] >= fewest]
 
 
 def _withheld(table: pd.DataFrame, fewest: int) -> pd.DataFrame:

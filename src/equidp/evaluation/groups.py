@@ -20,6 +20,9 @@ from torch.nn.functional import cross_entropy
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_in_words
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
+from equidp.evaluation.metric import Metric, figure
+from equidp.evaluation.metrics import METRICS, lost
+from equidp.evaluation.predictions import Cut, Predictions
 
 Bools = npt.NDArray[np.bool_]
 
@@ -57,9 +60,9 @@ def check_outputs(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def group_intervals(outputs: Tensor, test: GroupedDataset, level: float) -> pd.DataFrame:
+def group_intervals(outputs: Tensor, test: GroupedDataset, level: float, cut: Cut = Cut()) -> pd.DataFrame:
     """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high."""
-    correct, losses = _correct(outputs, test), _losses(outputs, test)
+    correct, losses = _correct(outputs, test, cut), _losses(outputs, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         accuracy = wilson(int(correct[members].sum()), int(members.sum()), level)
@@ -68,25 +71,56 @@ def group_intervals(outputs: Tensor, test: GroupedDataset, level: float) -> pd.D
     return pd.DataFrame(rows)
 
 
-def paired_costs(outputs: Tensor, reference: Tensor, test: GroupedDataset, level: float) -> pd.DataFrame:
+def group_figures(
+    found: Predictions,
+    groups: npt.NDArray[np.int64],
+    group_names: Sequence[str],
+    metrics: Sequence[Metric],
+    level: float,
+) -> pd.DataFrame:
+    """Returns group, count, metric, value, low, high, and reason: why it is not defined."""
+    rows = []
+    for name, members in by_group(groups, group_names):
+        part = found.take(members)
+        for metric in metrics:
+            figures = figure(metric, part, level)._asdict()
+            rows.append({"group": name, "count": len(part), "metric": metric.name, **figures})
+    return pd.DataFrame(rows)
+
+
+def paired_costs(
+    outputs: Tensor,
+    reference: Tensor,
+    test: GroupedDataset,
+    level: float,
+    metric: Metric = METRICS["accuracy"],
+    cut: Cut = Cut(),
+) -> pd.DataFrame:
     """Returns what a model loses against `reference`, the outputs of one trained without privacy.
 
     Returns:
-        group, count, privacy_cost (accuracy lost, Xu et al.; Agresti and Min's interval) and excessive_risk
-        (loss gained, Tran et al.; Student's interval), each with _low and _high, of the differences example
-        by example.
+        group, count, privacy_cost (what the metric loses; of accuracy: Xu et al.) and excessive_risk (loss
+        gained, Tran et al.; Student's interval), each with _low and _high, of the differences example by
+        example. A metric that no single example has gets percentiles over resamples of the examples.
     """
-    lost = _correct(reference, test) - _correct(outputs, test)
+    ours, theirs = (
+        Predictions.of(each, test.targets, test.class_names, cut) for each in (outputs, reference)
+    )
     gained = _losses(outputs, test) - _losses(reference, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
-        cost, risk = paired_interval(lost[members], level), mean_interval(gained[members], level)
+        cost = lost(metric, ours.take(members), theirs.take(members), level)
+        risk = mean_interval(gained[members], level)
         rows.append(_row(members, {"privacy_cost": cost, "excessive_risk": risk}, group=name))
     return pd.DataFrame(rows)
 
 
 def recalls(
-    outputs: Tensor, test: GroupedDataset, level: float, reference: Tensor | None = None
+    outputs: Tensor,
+    test: GroupedDataset,
+    level: float,
+    reference: Tensor | None = None,
+    cut: Cut = Cut(),
 ) -> pd.DataFrame:
     """Returns the share of each class's examples that the model finds: accuracy can hide that it finds none.
 
@@ -98,8 +132,8 @@ def recalls(
     pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
     if pairs.shape[1] == len(pairs[0].unique()):
         return pd.DataFrame()
-    correct, classes = _correct(outputs, test), test.targets.numpy()
-    lost = None if reference is None else _correct(reference, test) - correct
+    correct, classes = _correct(outputs, test, cut), test.targets.numpy()
+    missed = None if reference is None else _correct(reference, test, cut) - correct
     rows = []
     for group, of_group in by_group(test.groups.numpy(), test.group_names):
         for index, name in enumerate(test.class_names):
@@ -107,13 +141,13 @@ def recalls(
             if not members.any():
                 continue
             figures = {"recall": wilson(int(correct[members].sum()), int(members.sum()), level)}
-            if lost is not None:
-                figures["recall_cost"] = paired_interval(lost[members], level)
+            if missed is not None:
+                figures["recall_cost"] = paired_interval(missed[members], level)
             rows.append(_row(members, figures, **{"group": group, "class": name}))
     return pd.DataFrame(rows)
 
 
-def answer_rates(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
+def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:
     """Returns how often a model of two classes answers class 1, by fairlearn's MetricFrame.
 
     Returns:
@@ -132,26 +166,11 @@ def answer_rates(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
             "false_positive_rate": false_positive_rate,
         },
         y_true=test.targets.numpy(),
-        y_pred=(outputs.argmax(dim=1) == 1).long().numpy(),
+        y_pred=Predictions.of(outputs, test.targets, test.class_names, cut).predicted,
         sensitive_features=pd.Series(test.groups.numpy(), name="group"),
     )
     rates = frame.by_group.reset_index()
     return rates.assign(group=[test.group_names[int(index)] for index in rates["group"]])
-
-
-def blind_spots(outputs: Tensor, targets: Tensor, class_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns sentences on what accuracy hides: the share of the largest class, and classes never answered.
-
-    >>> blind_spots(torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]), ["well", "ill"])[1]
-    "The model answers 'ill' for none of them."
-    """
-    if not len(targets):
-        return ()
-    name, share = most_frequent(targets, class_names)
-    largest = f"Always answering {name!r} would be right for {100 * share:.1f}% of the test examples."
-    given = set(outputs.argmax(dim=1).tolist())
-    never = [repr(name) for at, name in enumerate(class_names) if at not in given]
-    return (largest, f"The model answers {', '.join(never)} for none of them.") if never else (largest,)
 
 
 def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, float]:
@@ -174,8 +193,10 @@ def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[
     return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
 
 
-def _correct(outputs: Tensor, test: GroupedDataset) -> Floats:
-    return (outputs.argmax(dim=1) == test.targets).to(torch.float64).numpy()
+def _correct(outputs: Tensor, test: GroupedDataset, cut: Cut) -> Floats:
+    answers = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+    correct: Floats = (answers == test.targets.numpy()).astype(np.float64)
+    return correct
 
 
 def _losses(outputs: Tensor, test: GroupedDataset) -> Floats:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats, check_level
 from equidp.evaluation.predictions import Predictions
 
-_RESAMPLES = 500
+_RESAMPLES = 200
 
 
 @final
@@ -30,12 +31,9 @@ class Metric:
         higher_is_better: whether a larger value is a better model.
         range: the smallest and the largest value that it can have.
         tasks: what it is for: "binary" and "multiclass".
-        interval: (predictions, level) -> (low, high); None: percentiles of 500 resamples of the examples,
+        interval: (predictions, level) -> (low, high); None: percentiles of 200 resamples of the examples,
             drawn from a fixed seed.
         per_example: predictions -> its part of each example, [n], whose mean is the value; None: no such.
-        tells_constant: whether a constant answer has no better value than any other model that tells nothing.
-            False: AUC or, of more classes, balanced accuracy says whether a model is better than that.
-        percent: whether it is shown in percentage points.
 
     Raises:
         SettingError: a name with other signs, or a range that is none.
@@ -54,8 +52,6 @@ class Metric:
     tasks: tuple[str, ...] = ("binary", "multiclass")
     interval: Callable[[Predictions, float], tuple[float, float]] | None = None
     per_example: Callable[[Predictions], Floats] | None = None
-    tells_constant: bool = False
-    percent: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -76,11 +72,17 @@ class Metric:
         return self.range[1] - self.range[0]
 
     @property
+    def percent(self) -> bool:
+        """Returns whether it is shown in percentage points."""
+        return self.name in _PERCENT
+
+    @property
     def label(self) -> str:
         """Returns its name for readers."""
         return _LABELS.get(self.name, self.name.replace("_", " "))
 
 
+_PERCENT = ("accuracy", "balanced_accuracy", "recall", "precision", "calibration")
 _LABELS = {"auc": "AUC", "brier": "Brier score", "calibration": "calibration error"}
 
 
@@ -132,10 +134,16 @@ def figure(metric: Metric, found: Predictions, level: float) -> Figure:
 
 
 def _resampled(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
+    return percentiles(lambda rows: measured(metric, found.take(rows))[0], len(found), level)
+
+
+def percentiles(
+    statistic: Callable[[npt.NDArray[np.int64]], float], count: int, level: float
+) -> tuple[float, float]:
+    """Returns the ends of the middle `level` of a statistic of resampled rows; always the same draws."""
     generator = np.random.default_rng(0)
-    values = [
-        measured(metric, found.take(generator.integers(len(found), size=len(found))))[0]
-        for _ in range(_RESAMPLES)
-    ]
+    values = [statistic(generator.integers(count, size=count)) for _ in range(_RESAMPLES)]
+    if np.isnan(values).all():
+        return np.nan, np.nan
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

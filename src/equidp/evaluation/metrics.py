@@ -17,11 +17,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.evaluation import intervals
 from equidp.evaluation.intervals import Floats, Interval
-from equidp.evaluation.metric import Metric, figure, measured
+from equidp.evaluation.metric import Metric, figure, measured, percentiles
 from equidp.evaluation.predictions import Predictions
 
 
@@ -31,37 +32,64 @@ def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
     A metric of single examples is compared example by example, others by their interval. A metric that a
     constant answer can have at its best, such as recall, is judged by AUC or balanced accuracy.
     """
-    if not metric.tells_constant:
+    if metric not in map(METRICS.get, _BEST_IF_INFORMED):
         metric = METRICS["auc" if found.task == "binary" else "balanced_accuracy"]
     constant = found.constant()
     if metric.per_example is not None:
-        better = metric.sign * (metric.per_example(found) - metric.per_example(constant))
-        between = intervals.paired_interval if metric.name == "accuracy" else intervals.mean_interval
-        return bool(between(better, level)[1] > 0)
+        return bool(lost(metric, constant, found, level)[1] > 0)
     reached, known = figure(metric, found, level), measured(metric, constant)[0]
     return bool(min(metric.sign * (end - known) for end in (reached.low, reached.high)) > 0)
+
+
+def lost(metric: Metric, ours: Predictions, theirs: Predictions, level: float) -> Interval:
+    """Returns by how much `theirs` are better than `ours` on the same examples, with its interval.
+
+    The interval is that of the differences example by example: Agresti and Min's of accuracy, Student's of
+    other metrics of single examples, and of all others percentiles over resamples of the examples.
+    """
+    intervals.check_level(level)
+
+    def cost(rows: Any = slice(None)) -> float:
+        return metric.sign * (measured(metric, theirs.take(rows))[0] - measured(metric, ours.take(rows))[0])
+
+    if metric.per_example is None or not len(ours):
+        value = cost()
+        ends = (np.nan, np.nan) if np.isnan(value) else percentiles(cost, len(ours), level)
+        return value, *ends
+    better = metric.sign * (metric.per_example(theirs) - metric.per_example(ours))
+    between = intervals.paired_interval if metric.name == "accuracy" else intervals.mean_interval
+    return between(better, level)
 
 
 def metric_named(metric: str | Metric | Any) -> Metric:
     """Returns a metric of the table by its name, or one's own.
 
     Args:
-        metric: a name from `METRICS`, a `Metric`, or an object with its name, function, higher_is_better and
-            range.
+        metric: a name from `METRICS`, a `Metric`, an object with its name, function, higher_is_better and
+            range, or where such a one is, as module:name.
 
     Raises:
         SettingError: no such name, or an object that lacks one of these.
     """
+    if isinstance(metric, str) and is_import_path(metric):
+        metric = own_part(metric, "metric", _is_metric, f"an equidp.Metric, with {', '.join(_NEEDED)}")
     if isinstance(metric, Metric):
         return metric
     if isinstance(metric, str):
         if metric not in METRICS:
             raise unknown_name("metric", metric, METRICS)
         return METRICS[metric]
-    needed = ("name", "function", "higher_is_better", "range")
-    if missing := [name for name in needed if not hasattr(metric, name)]:
-        raise SettingError(f"metric {metric!r} has no {', '.join(missing)}; make it an equidp.Metric.")
-    return Metric(*(getattr(metric, name) for name in needed))
+    if not _is_metric(metric):
+        raise SettingError(f"metric={metric!r}; expected an equidp.Metric, with {', '.join(_NEEDED)}.")
+    return Metric(*(getattr(metric, name) for name in _NEEDED))
+
+
+_BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier")
+_NEEDED = ("name", "function", "higher_is_better", "range")
+
+
+def _is_metric(thing: object) -> bool:
+    return all(hasattr(thing, name) for name in _NEEDED)
 
 
 def check_task(metric: Metric, class_names: Sequence[str]) -> None:
@@ -140,7 +168,7 @@ def _recall(found: Predictions) -> float:
 
 def _precision(found: Predictions) -> float:
     if not found.answers.any():
-        raise ValueError(f"the model answers {found.positive_name!r} for none of {len(found):,} examples")
+        raise ValueError(f"the model answers {found.positive_name!r} for none")
     return float(precision_score(found.hits, found.answers))
 
 
@@ -156,14 +184,22 @@ def _calibration_interval(found: Predictions, level: float) -> tuple[float, floa
 
 
 def _share_interval(
-    of: Callable[[Predictions], Floats | Any], among: Callable[[Predictions], Any]
+    of: Callable[[Predictions], Any], among: Callable[[Predictions], Any] | None = None
 ) -> Callable[[Predictions, float], tuple[float, float]]:
     def ends(found: Predictions, level: float) -> tuple[float, float]:
-        counted = among(found) > 0
-        _, low, high = intervals.wilson(int(of(found)[counted].sum()), int(counted.sum()), level)
+        counted = of(found) if among is None else of(found)[among(found) == 1]
+        _, low, high = intervals.wilson(int(counted.sum()), len(counted), level)
         return low, high
 
     return ends
+
+
+def _hits(found: Predictions) -> Any:
+    return found.hits
+
+
+def _answers(found: Predictions) -> Any:
+    return found.answers
 
 
 def _mean_interval(
@@ -193,7 +229,7 @@ def _score_interval(
 def _need_both(found: Predictions) -> None:
     if (found.counts > 0).sum() < 2:
         only = found.class_names[int(found.counts.argmax())]
-        raise ValueError(f"all {len(found):,} examples are of class {only!r}")
+        raise ValueError(f"all examples are of class {only!r}")
 
 
 def _enough(found: Predictions) -> int:
@@ -202,94 +238,37 @@ def _enough(found: Predictions) -> int:
     if rarer < intervals.FEWEST_OF_A_CLASS:
         name = found.class_names[int(found.counts.argmin())]
         raise ValueError(
-            f"{rarer} examples of class {name!r} are too few; expected {intervals.FEWEST_OF_A_CLASS}"
+            f"there are {rarer} examples of class {name!r}, fewer than {intervals.FEWEST_OF_A_CLASS}"
         )
     return rarer
 
 
-def _everyone(found: Predictions) -> Floats:
-    return np.ones(len(found))
-
-
 _SHARE, _TWO = (0.0, 1.0), ("binary",)
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            "accuracy",
-            _accuracy,
-            True,
-            _SHARE,
-            interval=_share_interval(_correct, _everyone),
-            per_example=_correct,
-            tells_constant=True,
-            percent=True,
-        ),
-        Metric(
-            "balanced_accuracy",
-            _balanced_accuracy,
-            True,
-            _SHARE,
-            interval=_balanced_interval,
-            tells_constant=True,
-            percent=True,
-        ),
-        Metric("auc", _auc, True, _SHARE, _TWO, interval=_score_interval(intervals.auc), tells_constant=True),
-        Metric(
-            "average_precision",
-            _average_precision,
-            True,
-            _SHARE,
-            _TWO,
-            interval=_score_interval(intervals.average_precision),
-            tells_constant=True,
-        ),
-        Metric(
-            "log_loss",
-            _log_loss,
-            False,
-            (0.0, np.inf),
-            interval=_mean_interval(_log_losses),
-            per_example=_log_losses,
-            tells_constant=True,
-        ),
-        Metric(
-            "brier",
-            _brier,
-            False,
-            _SHARE,
-            interval=_mean_interval(_squares),
-            per_example=_squares,
-            tells_constant=True,
-        ),
-        Metric(
-            "recall",
-            _recall,
-            True,
-            _SHARE,
-            _TWO,
-            interval=_share_interval(lambda found: found.answers, lambda found: found.hits),
-            percent=True,
-        ),
-        Metric(
-            "precision",
-            _precision,
-            True,
-            _SHARE,
-            _TWO,
-            interval=_share_interval(lambda found: found.hits, lambda found: found.answers),
-            percent=True,
-        ),
-        Metric(
-            "calibration",
-            _calibration,
-            False,
-            _SHARE,
-            _TWO,
-            interval=_calibration_interval,
-            percent=True,
-        ),
-    )
-}
+_TABLE = (
+    Metric("accuracy", _accuracy, True, _SHARE, interval=_share_interval(_correct), per_example=_correct),
+    Metric("balanced_accuracy", _balanced_accuracy, True, _SHARE, interval=_balanced_interval),
+    Metric("auc", _auc, True, _SHARE, _TWO, _score_interval(intervals.auc)),
+    Metric(
+        "average_precision",
+        _average_precision,
+        True,
+        _SHARE,
+        _TWO,
+        _score_interval(intervals.average_precision),
+    ),
+    Metric(
+        "log_loss",
+        _log_loss,
+        False,
+        (0.0, np.inf),
+        interval=_mean_interval(_log_losses),
+        per_example=_log_losses,
+    ),
+    Metric("brier", _brier, False, _SHARE, interval=_mean_interval(_squares), per_example=_squares),
+    Metric("recall", _recall, True, _SHARE, _TWO, _share_interval(_answers, among=_hits)),
+    Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_answers)),
+    Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_interval),
+)
+METRICS = {metric.name: metric for metric in _TABLE}
 """Name -> metric. Accuracies, recall and precision are of the answers, and so of the threshold. Calibration
 is how far the mean predicted risk lies from the share of positives."""

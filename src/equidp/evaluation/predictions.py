@@ -70,7 +70,7 @@ class Cut:
             SettingError: no such class, or a choice among more than two.
         """
         if len(class_names) != 2:
-            if self != Cut():
+            if (self.positive, self.threshold) != (None, None):
                 given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
                 raise SettingError(
                     f"{given} is for two classes, and there are {len(class_names)}: "

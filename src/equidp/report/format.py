@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from equidp.evaluation.metric import Metric
+
 
 def points(value: float) -> str:
     """A share in percentage points, to a tenth; a dash for NaN."""
@@ -26,3 +28,13 @@ def upper(value: float) -> str:
 def counted_steps(count: int) -> str:
     """A number of steps, such as "1 step" or "1,200 steps"."""
     return "1 step" if count == 1 else f"{count:,} steps"
+
+
+def shown(metric: Metric, value: float) -> str:
+    """A metric's value: in percentage points to a tenth, or to three digits."""
+    return points(value) if metric.percent else number(value)
+
+
+def unit(metric: Metric) -> str:
+    """What a difference in a metric is counted in, such as "points of accuracy" or "of AUC"."""
+    return f"points of {metric.label}" if metric.percent else f"of {metric.label}"

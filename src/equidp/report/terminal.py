@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -16,18 +17,21 @@ from rich.table import Table
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import COSTS
-from equidp.report.format import number, points
+from equidp.evaluation.evaluation import Evaluation
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS
+from equidp.report.figures import columns as figure_columns, how_measured, reliability_rows
+from equidp.report.format import number, points, shown, unit
 from equidp.report.summary import Summary, summarise
 from equidp.report.words import finding, test_sentences
 
 _MARGIN, _NARROWEST = 3, 6  # characters
 _MOST_RECALLS = 40
-_METRICS = {
+_COLUMNS = {
     "accuracy": ("accuracy, %", points),
     "loss": ("loss", number),
     "recall": ("recall, %", points),
     "recall_cost": ("recall lost, points", points),
-    "privacy_cost": ("privacy cost, points", points),
     "excessive_risk": ("excessive risk, loss", number),
 }
 _DETAILS = (
@@ -80,18 +84,27 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
             console.print(table)
 
 
-def print_groups(rows: pd.DataFrame) -> None:
-    """Prints one row per group, or per group and class, with each metric present and its interval."""
+def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> None:
+    """Prints one row per group, or per group and class, with each figure present and its interval.
+
+    Args:
+        rows: a table of an `Evaluation`.
+        metric: what privacy_cost is a cost in.
+    """
     table = Table(box=SIMPLE_HEAD)
     names = [name for name in ("group", "class") if name in rows]
     for name in names:
         table.add_column(name)
     table.add_column("test examples", justify="right")
-    metrics = [metric for metric in _METRICS if metric in rows]
-    for metric in metrics:
-        table.add_column(_METRICS[metric][0], justify="right", no_wrap=True)
+    columns: dict[str, tuple[str, Callable[[float], str]]] = {
+        **_COLUMNS,
+        "privacy_cost": (f"privacy cost, {unit(metric)}", partial(shown, metric)),
+    }
+    present = [name for name in columns if name in rows]
+    for name in present:
+        table.add_column(columns[name][0], justify="right", no_wrap=True)
     for row in rows.to_dict("records"):
-        cells = [_with_interval(row, metric) for metric in metrics]
+        cells = [_with_interval(row, name, columns[name][1]) for name in present]
         style = "bold" if row["group"] == ALL else None
         table.add_row(*(escape(row[name]) for name in names), f"{row['count']:,}", *cells, style=style)
     Console().print(table)
@@ -101,6 +114,36 @@ def print_recalls(rows: pd.DataFrame) -> None:
     """Prints recall by group and class, or by class alone if that would take more than 40 rows."""
     if not rows.empty:
         print_groups(rows if len(rows) <= _MOST_RECALLS else rows[rows["group"] == ALL])
+
+
+def print_figures(found: Evaluation, console: Console | None = None) -> None:
+    """Prints the metrics beside accuracy and loss by group, as many columns as fit, and how to read them."""
+    console = console or Console()
+    groups = list(found.groups["group"])
+    cells = {
+        column.head: [" ".join(_small(*column.cells.get(name, ("–", "")))) for name in groups]
+        for column in figure_columns(found)
+    }
+    if cells:
+        for table in _grids("", "group", groups, cells, console.width, bold=ALL):
+            console.print(table)
+    for sentence in how_measured(found):
+        console.print(escape(sentence), highlight=False, style="dim")
+
+
+def print_reliability(found: Evaluation) -> None:
+    """Prints mean predicted risk beside what happened, by group and predicted risk."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("group")
+    for head in ("risk, %", "test examples", "mean predicted risk, %", "happened, %"):
+        table.add_column(head, justify="right")
+    for name, *cells in reliability_rows(found.reliability):
+        table.add_row(escape(name), *cells, style="bold" if name == ALL else None)
+    Console().print(table)
+
+
+def _small(value: str, ends: str) -> tuple[str, ...]:
+    return (value, f"({ends})") if ends else (value,)
 
 
 def ablation_table(summary: pd.DataFrame, method: str) -> Table:
@@ -193,7 +236,6 @@ def _column_width(name: str, cells: list[str]) -> int:
     return max(_NARROWEST, *map(len, [*name.split(), *cells]))
 
 
-def _with_interval(row: dict[str, Any], metric: str) -> str:
-    show = _METRICS[metric][1]
-    value, low, high = (show(row[f"{metric}{end}"]) for end in ("", "_low", "_high"))
+def _with_interval(row: dict[str, Any], name: str, show: Callable[[float], str]) -> str:
+    value, low, high = (show(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
     return f"{value} ({low} to {high})"

@@ -1,0 +1,66 @@
+"""Options of several commands on what is measured: the metric, the positive class and the threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from equidp._validate import check_number
+from equidp.errors import SettingError
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.predictions import Cut
+
+if TYPE_CHECKING:
+    NameOrPath = str
+else:
+    NameOrPath = Literal[tuple(METRICS)] | str  # completes to names
+
+BASE_RATE = "base-rate"
+METRIC_HELP = (
+    f"What cost, gap and verdict are about: {', '.join(METRICS)}, or one of your own as module:Name, an "
+    "equidp.Metric."
+)
+
+
+@Parameter(name="*", group=Group("Cut between two classes", sort_key=5))
+@dataclass(frozen=True)
+class CutOptions:
+    """Of two classes, which is the positive one, and from which predicted risk on it is answered."""
+
+    positive: str | None = None
+    """Positive class; default: the one whose name says so (yes, true, 1, >50K), else the second."""
+    threshold: str | None = None
+    """Predicted risk from which on it is answered, in [0, 1], or base-rate; default: the likelier class."""
+    base_rate: float | None = None
+    """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08."""
+
+    def cut(self, kept: Cut = Cut()) -> Cut:
+        """The cut that was asked for; what was not is that of `kept`."""
+        threshold = kept.threshold if self.threshold is None else self._number()
+        if self.base_rate is not None and self.threshold != BASE_RATE:
+            raise SettingError(f"--base-rate {self.base_rate} is for --threshold {BASE_RATE}; give that too.")
+        positive = self.positive or kept.positive
+        if self.positive not in (None, kept.positive) and self.threshold is None:
+            threshold = None  # it was for the other class
+        return Cut(positive, threshold)
+
+    def _number(self) -> float:
+        if self.threshold == BASE_RATE:
+            if self.base_rate is None:
+                raise SettingError(
+                    f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08: taken from "
+                    "the test examples, it would flatter the model."
+                )
+            check_number("(0, 1)", ", a share such as 0.08", base_rate=self.base_rate)
+            return self.base_rate
+        try:
+            return float(self.threshold or "")
+        except ValueError:
+            raise SettingError(
+                f"--threshold {self.threshold!r}; expected a number in [0, 1], or {BASE_RATE}."
+            ) from None
+
+
+Metric = Annotated[NameOrPath, Parameter(help=METRIC_HELP)]

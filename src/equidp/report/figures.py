@@ -1,0 +1,106 @@
+"""The metrics of an evaluation by group, as texts for terminals and cards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from equidp.data.dataset import ALL
+from equidp.evaluation.evaluation import Evaluation
+from equidp.evaluation.metrics import METRICS
+from equidp.report.format import points, shown
+
+_ELSEWHERE = ("accuracy", "log_loss", "recall", "calibration")
+"""Metrics that the tables of accuracy, of recall and of risks show."""
+_NO_INTERVAL = "no interval: "
+_MOST_REASONS = 4
+
+
+class Column(NamedTuple):
+    """A metric by group.
+
+    Attributes:
+        head: its label and unit.
+        cells: group -> value and interval, both texts; a group without is left out.
+    """
+
+    head: str
+    cells: dict[str, tuple[str, str]]
+
+
+def columns(found: Evaluation) -> list[Column]:
+    """Metrics beside accuracy and loss, then of two classes the predicted risk beside what happened."""
+    table = found.figures
+    names = [] if table.empty else [name for name in table["metric"].unique() if name not in _ELSEWHERE]
+    listed = []
+    for name in names:
+        metric = METRICS.get(name, found.metric)
+        rows = table[(table["metric"] == name) & table["value"].notna()]
+        cells = {
+            row.group: (shown(metric, row.value), _ends(shown(metric, row.low), shown(metric, row.high)))
+            for row in rows.itertuples()
+        }
+        listed.append(Column(metric.label + (", %" if metric.percent else ""), cells))
+    listed = [column for column in listed if column.cells]
+    if not found.calibration.empty:
+        risks = found.calibration.set_index("group")
+        listed += [
+            Column(
+                "predicted, %",
+                {name: (points(risks.at[name, "mean_predicted"]), "") for name in risks.index},
+            ),
+            Column(
+                "happened, %",
+                {
+                    name: (
+                        points(row["observed"]),
+                        _ends(points(row["observed_low"]), points(row["observed_high"])),
+                    )
+                    for name, row in risks.iterrows()
+                },
+            ),
+        ]
+    return listed
+
+
+def how_measured(found: Evaluation) -> list[str]:
+    """Which class is positive and where it is answered, and why metrics are not defined."""
+    sentences = []
+    if found.positive:
+        where = (
+            "where it is the more probable class"
+            if found.threshold is None
+            else f"from a predicted risk of {found.threshold:g} on"
+        )
+        sentences.append(
+            f"Positive class: {found.positive!r}, answered {where} (--positive, --threshold). Predicted and "
+            "happened: its mean predicted probability, and its share."
+        )
+    table = found.figures
+    missing = table if table.empty else table[(table["reason"] != "") & ~table["metric"].isin(_ELSEWHERE)]
+    for reason, rows in [] if missing.empty else missing.groupby("reason", sort=False):
+        labels = ", ".join(METRICS.get(name, found.metric).label for name in rows["metric"].unique())
+        groups = ["all examples" if name == ALL else f"group {name}" for name in rows["group"].unique()]
+        lacking = "interval of " if str(reason).startswith(_NO_INTERVAL) else ""
+        why = str(reason).removeprefix(_NO_INTERVAL)
+        sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")
+    return sentences[: _MOST_REASONS + 1]
+
+
+def _ends(low: str, high: str) -> str:
+    return "" if low == "–" else f"{low} to {high}"
+
+
+def reliability_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """A reliability table as texts: group, risks from and to, examples, predicted, happened with interval."""
+    return [
+        (
+            str(row.group),
+            f"{points(row.risk_from)} to {points(row.risk_to)}",
+            f"{row.count:,}",
+            points(row.mean_predicted),
+            f"{points(row.observed)} ({points(row.observed_low)} to {points(row.observed_high)})",
+        )
+        for row in table.itertuples(index=False)
+    ]

@@ -1,0 +1,63 @@
+"""What a model's main figure hides is said, and no more than chance allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equidp.evaluation.blind_spots import blind_spots, calibration_table
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.predictions import Predictions
+
+NAMES = ("well", "ill", "dead")
+
+
+def said(targets, shares, names=NAMES, positive=None) -> tuple[str, ...]:
+    found = Predictions(np.asarray(targets, dtype=np.int64), np.asarray(shares), names, positive)
+    groups = np.arange(len(targets)) % 2
+    calibration = calibration_table(found, groups, ("a", "b"), 0.95)
+    return blind_spots(found, METRICS["accuracy"], 0.95, calibration)
+
+
+def test_what_accuracy_hides_is_said():
+    share, never, nothing = said([0, 0, 0, 2], [[0.7, 0.2, 0.1]] * 4)
+    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
+    assert never == "The model answers 'ill', 'dead' for none of them."
+    assert nothing.startswith("By accuracy the model is no better than one constant answer")
+    assert said([], np.zeros((0, 3))) == ()
+    assert len(said([0, 1, 2] * 20, np.tile(np.eye(3), (20, 1)))) == 1
+
+
+def risks(predicted: float, observed: float, n: int = 1000) -> tuple[str, ...]:
+    targets = np.zeros(n, dtype=np.int64)
+    targets[: round(n * observed)] = 1
+    return said(targets, np.tile([1 - predicted, predicted], (n, 1)), NAMES[:2], 1)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "observed", "off"),
+    [
+        (0.019, 0.072, True),
+        (0.07, 0.072, False),
+        (0.06, 0.072, False),
+        (0.80, 0.95, True),
+        (0.945, 0.95, False),
+    ],
+)
+def test_risks_are_off_where_they_differ_by_a_fifth_and_by_more_than_chance(predicted, observed, off):
+    sentences = [sentence for sentence in risks(predicted, observed) if "are off" in sentence]
+    assert len(sentences) == off
+    if off:
+        assert f"{100 * predicted:.1f}% predicted where {100 * observed:.1f}% happened" in sentences[0]
+
+
+def test_a_group_with_few_of_a_class_is_not_spoken_of():
+    """Its share would tell the class of a few people, and says little."""
+    assert not any("are off" in sentence for sentence in risks(0.3, 0.04, 100))
+
+
+def test_models_of_more_classes_have_no_risks():
+    found = Predictions(np.array([0, 1, 2]), np.eye(3), NAMES)
+    assert calibration_table(found, np.zeros(3), ("a",), 0.95).empty
+    assert isinstance(calibration_table(found, np.zeros(3), ("a",), 0.95), pd.DataFrame)
