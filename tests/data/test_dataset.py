@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -52,3 +54,37 @@ def test_splits_need_every_group_on_both_sides_and_two_classes():
         DataSplit(dataset(targets=torch.zeros(6, dtype=torch.int64)), dataset())
     with pytest.raises(DataError, match="differ"):
         DataSplit(dataset(), dataset(group_names=("a", "b", "d")))
+
+
+def test_inputs_of_several_tensors_are_held_together():
+    ids, mask = torch.arange(12).reshape(4, 3), torch.ones(4, 3)
+    few = GroupedDataset(
+        {"ids": ids, "mask": mask}, torch.arange(4) % 2, torch.zeros(4).long(), ("a",), ("n", "y")
+    )
+    assert len(few) == 4
+    assert few.subset(torch.tensor([2, 0])).inputs["ids"].tolist() == [[6, 7, 8], [0, 1, 2]]
+    assert few.to("cpu").inputs["mask"].shape == (4, 3)
+    other = dataclasses.replace(few, inputs={"ids": ids, "mask": 2 * mask})
+    digests = [DataSplit(part, part).digest() for part in (few, other)]
+    assert digests[0] != digests[1]
+    with pytest.raises(DataError, match=r"mapping of ids: \[4, 3\], mask: \[4, 3\]; .* takes one tensor"):
+        few.one_tensor  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            {"ids": torch.zeros(4), "mask": torch.ones(1, 3)},
+            r"\[4\], mask: \[1, 3\]; expected the same first",
+        ),
+        ((torch.zeros(4), [1, 2, 3, 4]), r"a tuple of \[4\], list; expected a tensor \[n, \.\.\.\]"),
+        ({}, "expected a tensor"),
+        ([torch.zeros(4)], "are list; expected a tensor"),
+        ((torch.zeros(4), torch.full((4, 2), torch.nan)), "NaN or infinite values in 4 of 4"),
+    ],
+    ids=str,
+)
+def test_inputs_that_do_not_come_by_example_are_refused(inputs, message):
+    with pytest.raises(DataError, match=message):
+        GroupedDataset(inputs, torch.zeros(4).long(), torch.zeros(4).long(), ("a",), ("n", "y"))

@@ -180,6 +180,30 @@ def test_make_compatible_replaces_batchnorm_and_says_so():
     check_model(fixed, LOSS, torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 0, 1]))
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_make_compatible_keeps_the_statistics_of_frozen_batchnorm(affine):
+    """A pretrained network computes what it did, in training mode too; nothing of its norms is trained."""
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm2d(4, affine=affine), nn.BatchNorm1d(4, affine=affine)]
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), norms[0], nn.Flatten(2), norms[1], nn.Flatten(), nn.Linear(64, 2)
+    )
+    for _ in range(20):
+        model(3 * torch.randn(16, 1, 6, 6) + 50)
+    for norm in norms:
+        norm.requires_grad_(False).eval()
+        if affine:
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+    inputs = 3 * torch.randn(5, 1, 6, 6) + 50
+    expected = model.eval()(inputs)
+    fixed, changes = make_compatible(model)
+    torch.testing.assert_close(fixed.train()(inputs), expected, rtol=1e-6, atol=1e-6)
+    assert changes[1] == "3: BatchNorm1d(4) became FixedNorm(4), with the statistics it had."
+    assert {name.split(".")[0] for name, _ in fixed.named_parameters()} == {"0", "5"}
+    check_model(fixed, LOSS, torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 0, 1]))
+
+
 class Borrowed(nn.Module):
     """Uses a layer's parameter without calling the layer."""
 

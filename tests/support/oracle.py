@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
+from equidp.engines.called import called
+from equidp.kernel.inputs import Inputs, taken, tensors
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -27,12 +29,13 @@ class SumOfSquares(nn.Module):
         )
 
 
-def single_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+def single_gradients(model: nn.Module, inputs: Inputs, targets: Tensor, loss=loss) -> Tensor:
     """[batch, parameters]: the oracle, one ordinary backward pass per example."""
     rows = []
     trained = [p for p in model.parameters() if p.requires_grad]
-    for x, y in zip(inputs, targets, strict=True):
-        gradients = torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True)
+    for place in range(len(targets)):
+        x, y = taken((inputs, targets), [place])
+        gradients = torch.autograd.grad(loss(called(model, x), y).sum(), trained, allow_unused=True)
         rows.append(
             torch.cat(
                 [
@@ -45,12 +48,19 @@ def single_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tenso
 
 
 def assert_exact(
-    model: nn.Module, inputs: Tensor, *, engine: str = "ghost", classes: int = 2, tolerance: float = 1e-10
+    model: nn.Module,
+    inputs: Inputs,
+    targets: Tensor | None = None,
+    *,
+    loss=loss,
+    engine: str = "ghost",
+    classes: int = 2,
+    tolerance: float = 1e-10,
 ) -> None:
     """Norms and weighted sum against the oracle, relative to the largest gradient."""
-    targets = torch.arange(len(inputs)) % classes
-    oracle = single_gradients(model, inputs, targets)
-    weights = torch.linspace(0.3, 2.0, len(inputs), dtype=oracle.dtype)
+    targets = torch.arange(len(tensors(inputs)[0])) % classes if targets is None else targets
+    oracle = single_gradients(model, inputs, targets, loss)
+    weights = torch.linspace(0.3, 2.0, len(targets), dtype=oracle.dtype)
     made = make_engine(engine, model, loss)
     model.zero_grad()
     measured = made(inputs, targets)
@@ -62,7 +72,7 @@ def assert_exact(
     )
     scale = oracle.norm(dim=1).max().clamp_min(1e-30)
     assert (norms - oracle.norm(dim=1)).abs().max() <= tolerance * scale
-    assert (total - weights @ oracle).norm() <= tolerance * scale * len(inputs)
+    assert (total - weights @ oracle).norm() <= tolerance * scale * len(targets)
     model.zero_grad()
 
 

@@ -317,11 +317,6 @@ def test_a_large_delta_is_warned_of():
         make_trainer(delta=0.01)
 
 
-def test_a_dataset_of_pairs_is_refused():
-    with pytest.raises(DataError, match="expected a tuple"):
-        make_trainer(torch.utils.data.TensorDataset(torch.randn(50, 5), torch.zeros(50)))
-
-
 def test_steps_of_the_papers():
     """floor(epochs n / b), spec section 1."""
     assert [checked_schedule(n, 256, epochs=e)[1] for n, e in ((54649, 60), (36177, 20), (48336, 20))] == [

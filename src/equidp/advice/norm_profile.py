@@ -16,6 +16,7 @@ from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, dataset_norms, made_up_examples, make_engine
 from equidp.errors import SettingError
+from equidp.kernel.inputs import taken
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
@@ -122,7 +123,8 @@ def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
     loss = data.training_loss()
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
-    few = made_up_examples(model, loss, data.inputs[:1], data.targets[:1], data.num_classes)
+    first, target = taken((data.inputs, data.targets), slice(1))
+    few = made_up_examples(model, loss, first, target, data.num_classes)
     check_model(model, loss, *few)
     check_engine(engine, model, loss, *few)
     norms = dataset_norms(engine, data.inputs, data.trained_targets, chunk_size=_CHUNK).double().cpu()

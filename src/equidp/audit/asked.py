@@ -69,9 +69,9 @@ def subject(
     Raises:
         ModelError, SettingError: as Trainer says.
     """
-    model = build_model(plan.factory, train.inputs.shape[1:], train.num_classes, seed)
+    model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
     model.train()
-    few = made_up_examples(model, LOSS, train.inputs[:1], train.targets[:1], train.num_classes)
+    few = made_up_examples(model, LOSS, train.one_tensor[:1], train.targets[:1], train.num_classes)
     check_model(model, LOSS, *few, train.class_names)
     measuring = make_engine(engine, model, LOSS)
     check_engine(measuring, model, LOSS, *few)

@@ -14,6 +14,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat
 from equidp.kernel.bounding import step_weights
+from equidp.kernel.inputs import Inputs, taken
 from equidp.kernel.policy import Policy
 
 _NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
@@ -94,13 +95,13 @@ class CanaryEngine:
         self.directions, self.norms = directions, norms
         self.background = torch.zeros(len(directions), dtype=torch.float64)
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         canary = targets >= self.first
         which = targets[canary] - self.first
         self.background = torch.zeros(len(self.directions), dtype=torch.float64)
-        others = None if bool(canary.all()) else self.engine(inputs[~canary], targets[~canary])
-        own = self.norms.to(inputs.device)[which]
+        others = None if bool(canary.all()) else self.engine(*taken((inputs, targets), ~canary))
+        own = self.norms.to(targets.device)[which]
         norms = own if others is None else others.norms.new_zeros(len(targets))
         if others is not None:
             norms[~canary] = others.norms.detach()
@@ -123,7 +124,7 @@ def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
     """The data and after it one canary for each of `groups`, [m]; canary j's target is classes + j."""
     count = len(groups)
     return GroupedDataset(
-        torch.cat([train.inputs, train.inputs[:1].expand(count, *train.inputs.shape[1:])]),
+        torch.cat([train.one_tensor, train.one_tensor[:1].expand(count, *train.one_tensor.shape[1:])]),
         torch.cat([train.targets, train.num_classes + torch.arange(count)]),
         torch.cat([train.groups, groups]),
         train.group_names,
@@ -146,7 +147,7 @@ def with_wrong_labels(
     shifts = torch.from_numpy(generator.integers(1, max(2, train.num_classes), len(groups)))
     targets = (train.targets[rows] + shifts) % train.num_classes
     return GroupedDataset(
-        torch.cat([train.inputs, train.inputs[rows]]),
+        torch.cat([train.one_tensor, train.one_tensor[rows]]),
         torch.cat([train.targets, targets]),
         torch.cat([train.groups, groups]),
         train.group_names,

@@ -185,7 +185,7 @@ class RepeatedRuns:
         directions = Directions.dense(-total.double())
         along = [
             directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1)))
-            for x, y in zip(data.inputs, data.targets, strict=True)
+            for x, y in zip(data.one_tensor, data.targets, strict=True)
         ]
         return _Known(norms, torch.cat(along), directions)
 

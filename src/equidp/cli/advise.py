@@ -80,7 +80,7 @@ def advise_command(
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     split = table.open(data).split(wanted.seed)
     train, model = split.train, wanted.model or default_plan(data).model_name
-    fresh = build_model(MODELS[model], train.inputs.shape[1:], train.num_classes, wanted.seed)
+    fresh = build_model(MODELS[model], train.one_tensor.shape[1:], train.num_classes, wanted.seed)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
     profile: NormProfile | None = None
     if wanted.public is not None:
@@ -126,7 +126,7 @@ def _ledger(budget: options.BudgetOptions, source: str) -> Iterator[Ledger]:
 def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
     """Public data, which must look like the private data."""
     public = source.split(seed).train
-    given, wanted = ((list(x.inputs.shape[1:]), x.class_names, x.group_names) for x in (public, train))
+    given, wanted = ((list(x.one_tensor.shape[1:]), x.class_names, x.group_names) for x in (public, train))
     if given != wanted:
         gives = f"{str(path)!r} gives inputs, classes and groups {given}"
         raise DataError(f"{gives}; the private data has {wanted}. They must be the same.")

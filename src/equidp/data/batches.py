@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,20 +12,19 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
+from equidp.kernel.inputs import mapped, taken, tensors
 from equidp.kernel.loop import Batch
+
+_EXPECTED = "expected (input, target, group), or (input, target) for a method that needs no groups"
 
 
 def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
     """Yields the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
-    device, targets = dataset.inputs.device, dataset.trained_targets
+    columns = dataset.inputs, dataset.trained_targets, dataset.groups
     for sample in samples:
-        indices = sample.to(device)
-        yield Batch(
-            dataset.inputs.index_select(0, indices),
-            targets.index_select(0, indices),
-            dataset.groups.index_select(0, indices),
-            indices,
-        )
+        indices = sample.to(dataset.targets.device)
+        inputs, targets, groups = mapped(lambda column, at=indices: column.index_select(0, at), columns)
+        yield Batch(inputs, targets, groups, indices)
 
 
 def loaded_batches(
@@ -34,7 +33,8 @@ def loaded_batches(
     """Yields the sampled examples of a map-style dataset that does not fit in memory.
 
     Args:
-        dataset: returns (input, target, group) for an index: tensors, arrays or numbers.
+        dataset: returns (input, target, group) for an index: tensors, arrays or numbers; the input may be a
+            tuple or a mapping of such. Without groups, (input, target), all examples are of group 0.
         samples: indices of each batch, [batch].
         num_groups: number of groups; None: not checked.
         workers: processes that load ahead.
@@ -45,16 +45,20 @@ def loaded_batches(
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.")
     first = dataset[0]
-    if not (isinstance(first, tuple | list) and len(first) == 3):
+    if not (isinstance(first, tuple | list) and len(first) in (2, 3)):
+        raise DataError(f"the dataset gives {_described(first)} for an example; {_EXPECTED}.")
+    if len(first) == 2 and num_groups is not None:
         raise DataError(
-            f"the dataset gives {_described(first)} for an example; expected a tuple (input, target, group)."
+            "the dataset gives (input, target) for an example, and groups are asked for; let it give (input, "
+            "target, group), or put it into an equidp.GroupedDataset."
         )
-    example = default_collate([first])
-    if not all(isinstance(part, Tensor) for part in example):
+    lists = any(isinstance(part, list) for part in tensors(tuple(first)))
+    example = None if lists else _collate([first])
+    if not all(isinstance(part, Tensor) for part in tensors(example)):
         raise DataError(
-            f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; expected "
-            "(input, target, group): a tensor, and two whole numbers (or tensors of them) that count classes "
-            "and groups from 0."
+            f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; {_EXPECTED}: "
+            "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target and "
+            "group are whole numbers, or tensors of them, that count classes and groups from 0."
         )
     pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
 
@@ -67,12 +71,13 @@ def loaded_batches(
         dataset,
         batch_sampler=sampled(),
         num_workers=workers,
-        collate_fn=partial(_collated, [column[:0] for column in example]),
+        collate_fn=partial(_collated, taken(example, slice(0))),
         pin_memory=torch.cuda.is_available(),
     )
-    for inputs, targets, groups in loader:
+    for inputs, targets, *given in loader:
+        groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)
         _check_groups(groups, num_groups)
-        yield Batch(inputs, targets, groups.long(), pending.pop(0))
+        yield Batch(_as_tuples(inputs), targets, groups.long(), pending.pop(0))
 
 
 def _described(example: object) -> str:
@@ -90,5 +95,19 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
         raise DataError(f"the dataset gives a group that is not among the {expected}.")
 
 
-def _collated(empty: list[Tensor], rows: list[Any]) -> list[Tensor]:
-    return default_collate(rows) if rows else list(empty)
+def _collate(rows: list[Any]) -> Any:
+    """Rows as tensors, in the form of one row; default_collate turns tuples into lists."""
+    return _as_tuples(default_collate([tuple(row) for row in rows]))
+
+
+def _as_tuples(given: Any) -> Any:
+    """Lists become tuples; any mapping, of a tokenizer say, becomes a dictionary."""
+    if isinstance(given, list | tuple):
+        return tuple(map(_as_tuples, given))
+    if isinstance(given, Mapping):
+        return {name: _as_tuples(each) for name, each in given.items()}
+    return given
+
+
+def _collated(empty: Any, rows: list[Any]) -> Any:
+    return _collate(rows) if rows else empty

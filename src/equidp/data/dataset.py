@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from equidp.data.weights import RowWeighted, check_weights, with_weights
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 
 ALL = "all"
 """What tables call all groups together."""
@@ -22,7 +24,8 @@ class GroupedDataset:
     """Examples held in memory.
 
     Attributes:
-        inputs: [n, ...], what the model reads: floating point (or integer token ids), never NaN.
+        inputs: [n, ...], what the model reads: floating point (or integer token ids), never NaN. One tensor,
+            or several: a tuple is given to the model as `model(*inputs)`, a mapping as `model(**inputs)`.
         targets: [n], int64 class indices in [0, len(class_names)).
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
@@ -41,7 +44,7 @@ class GroupedDataset:
     ([3, 1], 2)
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     groups: Tensor
     group_names: tuple[str, ...]
@@ -50,7 +53,7 @@ class GroupedDataset:
     weights: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.inputs)
+        n = _number_of_examples(self.inputs)
         for label, column in (("targets", self.targets), ("groups", self.groups)):
             if column.shape != (n,):
                 raise DataError(
@@ -72,19 +75,34 @@ class GroupedDataset:
                     f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
                     f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0."
                 )
-        if self.inputs.is_floating_point() and not torch.isfinite(self.inputs).all():
-            bad = int((~torch.isfinite(self.inputs.reshape(n, -1))).any(-1).sum())
-            raise DataError(
-                f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
-                "first."
-            )
         if self.weights is not None:
             if self.weights.shape != (n,):
                 raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected ({n},).")
             check_weights(self.weights.double().cpu().numpy(), "the dataset")
+        for each in tensors(self.inputs):
+            if each.is_floating_point() and not torch.isfinite(each).all():
+                bad = int((~torch.isfinite(each.reshape(n, -1))).any(-1).sum())
+                raise DataError(
+                    f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
+                    "first."
+                )
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.targets)
+
+    @property
+    def one_tensor(self) -> Tensor:
+        """The inputs, where they are one tensor.
+
+        Raises:
+            DataError: they are several.
+        """
+        if isinstance(self.inputs, Tensor):
+            return self.inputs
+        raise DataError(
+            f"the inputs are {_in_words(self.inputs)}; what was asked for takes one tensor. Train "
+            "a model of several with equidp.Trainer."
+        )
 
     @property
     def num_groups(self) -> int:
@@ -110,17 +128,17 @@ class GroupedDataset:
 
     def subset(self, indices: Tensor) -> GroupedDataset:
         """Returns the examples at `indices` ([m], int64), in that order."""
-        return self._replaced(*(each[indices] for each in self._columns()))
+        return self._replaced(*taken(self._columns(), indices))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
-        return self._replaced(*(each.to(device) for each in self._columns()))
+        return self._replaced(*moved_to(self._columns(), device))
 
-    def _columns(self) -> list[Tensor]:
+    def _columns(self) -> tuple[Any, ...]:
         every = (self.inputs, self.targets, self.groups, self.weights)
-        return [each for each in every if each is not None]
+        return tuple(each for each in every if each is not None)
 
     def _replaced(
-        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None = None
+        self, inputs: Inputs, targets: Tensor, groups: Tensor, weights: Tensor | None = None
     ) -> GroupedDataset:
         return replace(self, inputs=inputs, targets=targets, groups=groups, weights=weights)
 
@@ -166,9 +184,34 @@ class DataSplit:
         """Returns a checksum of all examples of both parts and of their order."""
         digest = hashlib.sha256()
         for part in (self.train, self.test):
-            for tensor in part._columns():
+            for tensor in tensors(part._columns()):
                 digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _number_of_examples(inputs: Inputs) -> int:
+    """How many examples all tensors of the inputs hold; refuses what does not come by example."""
+    every = tensors(inputs)
+    if not every or not all(isinstance(each, Tensor) and each.dim() for each in every):
+        raise DataError(
+            f"inputs are {_in_words(inputs)}; expected a tensor [n, ...], or a tuple or mapping of such."
+        )
+    sizes = {len(each) for each in every}
+    if len(sizes) > 1:
+        raise DataError(
+            f"inputs are {_in_words(inputs)}; expected the same first dimension, the number of examples, in "
+            "all. What is the same for all examples belongs in the model."
+        )
+    return sizes.pop()
+
+
+def _in_words(inputs: object) -> str:
+    """Forms, names and shapes."""
+    if isinstance(inputs, Mapping):
+        return f"a mapping of {', '.join(f'{name}: {_in_words(each)}' for name, each in inputs.items())}"
+    if isinstance(inputs, tuple):
+        return f"a tuple of {', '.join(map(_in_words, inputs))}"
+    return str(list(inputs.shape)) if isinstance(inputs, Tensor) else type(inputs).__name__
 
 
 @runtime_checkable

@@ -13,8 +13,10 @@ from torch.func import functional_call, grad, jvp
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
+from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.preserved import flat
+from equidp.kernel.inputs import Inputs
 
 Product = Callable[[Tensor], Tensor]
 """Maps a vector [parameters] to the Hessian times it, [parameters]."""
@@ -72,9 +74,9 @@ class GroupHessian:
         return total / len(members)
 
     def _loss(
-        self, fixed: dict[str, Tensor], inputs: Tensor, targets: Tensor, trained: dict[str, Tensor]
+        self, fixed: dict[str, Tensor], inputs: Inputs, targets: Tensor, trained: dict[str, Tensor]
     ) -> Tensor:
-        outputs = functional_call(self._subject.model, {**trained, **fixed}, (inputs,))
+        outputs = outputs_in(functional_call(self._subject.model, {**trained, **fixed}, *arguments(inputs)))
         return self._subject.loss(outputs, targets).sum()
 
     def quadratic(self, *vectors: Tensor) -> list[float]:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
+from equidp.engines.called import called
 from equidp.engines.preserved import device_of, flat
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured
+from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.policy import Policy
 
 
@@ -37,21 +39,19 @@ class Subject:
         """The trained parameters, in the order of flat vectors."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Any, ...]]:
         """Yields inputs, targets, groups and indices of examples, in chunks, on the model's device."""
         device, targets = device_of(self.model), data.trained_targets
         for which in members.split(self.chunk_size):
             if len(which):
-                columns = (data.inputs[which], targets[which], data.groups[which], which)
-                yield tuple(column.to(device) for column in columns)
+                columns = taken((data.inputs, targets, data.groups), which)
+                yield moved_to((*columns, which), device)
 
     def zeros(self) -> Tensor:
         """Returns a flat vector of zeros, [parameters]."""
         return flat([None] * len(self.parameters), self.parameters)
 
-    def measured(
-        self, data: GroupedDataset, members: Tensor
-    ) -> Iterator[tuple[Measured, tuple[Tensor, ...]]]:
+    def measured(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
         """Yields the chunks of `chunks`, measured, without examples whose gradient is not finite.
 
         Training leaves those out too.
@@ -60,8 +60,8 @@ class Subject:
             measured = self.engine(chunk[0], chunk[1])
             finite = torch.isfinite(measured.norms)
             if not finite.all():
-                chunk = tuple(column[finite] for column in chunk)
-                if not len(chunk[0]):
+                chunk = taken(chunk, finite)
+                if not len(chunk[1]):
                     continue
                 measured = self.engine(chunk[0], chunk[1])
             yield measured, chunk
@@ -78,10 +78,10 @@ class Subject:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def plain_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Returns the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
         with torch.enable_grad():
-            total = self.loss(self.model(inputs), targets).sum()
+            total = self.loss(called(self.model, inputs), targets).sum()
             return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
 
 

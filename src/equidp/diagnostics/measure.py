@@ -19,6 +19,7 @@ from equidp.diagnostics.curvature import (
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.diagnostics.step import Step
+from equidp.engines.called import called
 from equidp.errors import DataError
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.noise import SeededRandomness
@@ -74,7 +75,7 @@ def view_group(
         norms = measured.norms.detach()
         total += subject.summed(measured, torch.ones_like(norms))
         with torch.no_grad():
-            loss += float(subject.loss(subject.model(inputs), targets).double().sum())
+            loss += float(subject.loss(called(subject.model, inputs), targets).double().sum())
         parts.append(norms)
         kept.append(which.to(members.device))
     if not parts:

@@ -7,7 +7,9 @@ import re
 import torch
 from torch import Tensor, nn
 
+from equidp.engines.called import called
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs
 
 _KINKS = (
     "Relu", "LeakyRelu", "PreluKernel", "Rrelu", "Hardtanh", "Threshold", "MaxPool", "AdaptiveMaxPool",
@@ -16,7 +18,7 @@ _KINKS = (
 )  # fmt: skip
 
 
-def kinks(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> list[str]:
+def kinks(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> list[str]:
     """Returns the names of operations between parameters and loss that have no second derivative somewhere.
 
     Reads the graph that autograd records, so it sees functions as well as modules. Second-order figures of
@@ -27,7 +29,7 @@ def kinks(model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor)
         inputs, targets: a few examples, [batch, ...].
     """
     with torch.enable_grad():
-        start = loss(model(inputs), targets).sum().grad_fn
+        start = loss(called(model, inputs), targets).sum().grad_fn
     found, seen, waiting = set(), set(), [start]
     while waiting:
         node = waiting.pop()

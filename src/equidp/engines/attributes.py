@@ -154,6 +154,8 @@ def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _put_back(node: _Node) -> None:
     value, held = node
+    if held is None:
+        return  # put back where it was met first
     if isinstance(value, Tensor):
         if isinstance(held, Tensor) and not same(value, held):
             with torch.no_grad():

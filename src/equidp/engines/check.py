@@ -14,10 +14,11 @@ from equidp.engines.preserved import same
 from equidp.engines.trying import check_parameters, in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, taken
 
 
 def check_model(
-    model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, class_names: Sequence[str] = ()
+    model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor, class_names: Sequence[str] = ()
 ) -> None:
     """Refuses a model or loss for which per-example gradients make no sense.
 
@@ -40,15 +41,16 @@ def check_model(
             raise ModelError(
                 f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
                 "example's influence is bounded then. Use GroupNorm or LayerNorm, or let "
-                "equidp.make_compatible(model) replace it."
+                "equidp.make_compatible(model) replace it, which keeps the statistics of one that is frozen "
+                "(requires_grad_(False))."
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ModelError(
                 f"{name or 'the model'} has sparse gradients, and noise makes every entry count. Make it "
                 "with sparse=False, and take a dense optimizer."
             )
-    if len(inputs) == 1:
-        inputs, targets = inputs.repeat_interleave(2, dim=0), targets.repeat_interleave(2, dim=0)
+    if len(targets) == 1:
+        inputs, targets = taken((inputs, targets), [0, 0])
     with tried(model, loss) as buffers:
         outputs = outputs_of(model, inputs)
         for name, buffer in model.named_buffers():

@@ -8,13 +8,15 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.made_up import MadeUpRows
+from equidp.engines.called import called
+from equidp.engines.made_up_rows import MadeUpInputs
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.moved import moved
 from equidp.engines.preserved import flat
 from equidp.engines.trying import in_words, outputs_of, tried
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, taken, tensors
 
 _TOLERANCE = 0.02
 """How far norms may be apart, relative to the largest; wrong gradients are apart by far more."""
@@ -23,7 +25,7 @@ _AUTOCAST_TOLERANCE = 0.2
 
 
 def check_engine(
-    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor
+    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
 ) -> None:
     """Refuses an engine whose norms or sum differ from those of one backward pass per example.
 
@@ -42,25 +44,26 @@ def check_engine(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with tried(model, loss), torch.enable_grad():
-        if not torch.equal(outputs_of(model, inputs[:4], seed=0), outputs_of(model, inputs[:4], seed=1)):
+        few = taken(inputs, slice(4))
+        if not torch.equal(outputs_of(model, few, seed=0), outputs_of(model, few, seed=1)):
             _check_random_numbers(engine, inputs, targets)
             model.eval()
         norms, total, true = _gradients(engine, model, loss, trained, inputs, targets)
         if not len(norms):
             raise ModelError(
-                f"the gradients of all {len(inputs)} examples that were tried are infinite or not numbers: "
+                f"the gradients of all {len(targets)} examples that were tried are infinite or not numbers: "
                 "nothing would be learned, and epsilon spent. Look at the scale of the model's initial "
                 "weights, and at the loss."
             )
         size = true.norm(dim=1).max()
-        same_norms = ((norms - true.norm(dim=1)).abs() <= _tolerance(inputs) * size).all()
+        same_norms = ((norms - true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
         if not (same_norms and torch.linalg.vector_norm(total) <= _TOLERANCE * size * len(norms)):
             raise _differs(engine, len(norms))
-        rows = torch.cat(MadeUpRows.like(inputs, model).moderate())
-        asked = targets[torch.arange(len(rows)) % len(targets)]
+        rows = MadeUpInputs.like(inputs, model).moderate()
+        asked = targets[torch.arange(len(tensors(rows)[0])) % len(targets)]
         _check_further(engine, model, loss, trained, rows, asked)
         with moved(model):
-            _check_further(engine, model, loss, trained, inputs[:2], targets[:2])
+            _check_further(engine, model, loss, trained, taken(inputs, slice(2)), targets[:2])
 
 
 def _check_further(
@@ -68,7 +71,7 @@ def _check_further(
     model: nn.Module,
     loss: LossFunction,
     trained: list[nn.Parameter],
-    inputs: Tensor,
+    inputs: Inputs,
     targets: Tensor,
 ) -> None:
     """Refuses norms that are too small, or another sum, of extreme rows or with other parameters.
@@ -82,7 +85,7 @@ def _check_further(
     if not len(norms):
         return
     size = true.norm(dim=1).max()
-    small = (true.norm(dim=1) - norms > _tolerance(inputs) * size).any()
+    small = (true.norm(dim=1) - norms > _tolerance(targets) * size).any()
     if small or torch.linalg.vector_norm(total) > _TOLERANCE * size * len(norms):
         raise _differs(engine, len(norms))
 
@@ -92,7 +95,7 @@ def _gradients(
     model: nn.Module,
     loss: LossFunction,
     trained: list[nn.Parameter],
-    inputs: Tensor,
+    inputs: Inputs,
     targets: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norms by the engine, its weighted sum less the true one, and true gradients, [batch, parameters].
@@ -101,14 +104,14 @@ def _gradients(
     """
     try:
         single = [
-            torch.autograd.grad(loss(model(x[None]), y[None]).sum(), trained, allow_unused=True)
-            for x, y in zip(inputs, targets, strict=True)
+            torch.autograd.grad(loss(called(model, x), y).sum(), trained, allow_unused=True)
+            for x, y in (taken((inputs, targets), [place]) for place in range(len(targets)))
         ]
     except Exception as error:
         raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
     true = torch.stack([flat(gradients, trained) for gradients in single])
     finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-    true, inputs, targets = true[finite], inputs[finite], targets[finite]
+    true, inputs, targets = taken((true, inputs, targets), finite)
     if not len(true):
         return true.new_empty(0), true.new_empty(0), true
     for parameter in trained:
@@ -118,8 +121,8 @@ def _gradients(
     return norms, total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1), true
 
 
-def _tolerance(inputs: Tensor) -> float:
-    return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(inputs.device.type) else _TOLERANCE
+def _tolerance(targets: Tensor) -> float:
+    return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(targets.device.type) else _TOLERANCE
 
 
 def _differs(engine: MeasuringEngine, count: int) -> ModelError:
@@ -131,7 +134,7 @@ def _differs(engine: MeasuringEngine, count: int) -> ModelError:
     )
 
 
-def _check_random_numbers(engine: MeasuringEngine, inputs: Tensor, targets: Tensor) -> None:
+def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
     with _explained(engine):
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
@@ -152,12 +155,12 @@ def _explained(engine: MeasuringEngine) -> Iterator[None]:
 
 
 def _engines_gradients(
-    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Tensor, targets: Tensor
+    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
     with suppress(Exception):
         # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
-        engine(inputs[1:], targets[1:])
+        engine(*taken((inputs, targets), slice(1, None)))
         engine(inputs, targets)
     measured = engine(inputs, targets)
     norms = measured.norms

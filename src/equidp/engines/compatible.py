@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import copy
+from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """Returns a copy of the model with GroupNorm in place of BatchNorm, and one sentence per change.
+    """Returns a copy of the model without BatchNorm, and one sentence per change.
 
-    GroupNorm starts from the BatchNorm's scale and shift. Running statistics have no counterpart: train a
-    trained model again.
+    A BatchNorm that is trained becomes GroupNorm, which starts from its scale and shift; running statistics
+    have no counterpart there, so train a trained model again. One that is frozen (`requires_grad_(False)`; or
+    `eval()`, where it has no scale and shift), as those of a pretrained network may be, becomes the fixed
+    scale and shift that it is in evaluation mode: its statistics stay, and none of its numbers are trained.
+    Epsilon does not cover them, so they must come from other data.
 
     >>> model, changes = make_compatible(nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)))
     >>> changes
     ['1: BatchNorm2d(8) became GroupNorm(1, 8).']
+    >>> _, changes = make_compatible(nn.Sequential(nn.BatchNorm1d(3).requires_grad_(False), nn.Linear(3, 2)))
+    >>> changes
+    ['0: BatchNorm1d(3) became FixedNorm(3), with the statistics it had.']
     """
     model = copy.deepcopy(model)
     changes = []
@@ -25,13 +32,56 @@ def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
         for child_name, child in list(parent.named_children()):
             if isinstance(child, _BatchNorm):
                 name = f"{parent_name}.{child_name}".lstrip(".")
-                replacement = _group_norm(child)
+                replacement, in_words = _replacement(child)
                 setattr(parent, child_name, replacement)
-                changes.append(
-                    f"{name}: {type(child).__name__}({child.num_features}) became "
-                    f"GroupNorm({replacement.num_groups}, {replacement.num_channels})."
-                )
+                changes.append(f"{name}: {type(child).__name__}({child.num_features}) became {in_words}.")
     return model, changes
+
+
+@final
+class FixedNorm(nn.Module):
+    """A scale and a shift per channel, both fixed: BatchNorm in evaluation mode, in either mode.
+
+    Args:
+        norm: with running statistics.
+
+    Shapes: inputs [batch, channels, ...], outputs the same.
+
+    >>> norm = nn.BatchNorm1d(2).eval()
+    >>> torch.allclose(FixedNorm(norm)(torch.ones(1, 2)), norm(torch.ones(1, 2)))
+    True
+    """
+
+    mean: Tensor
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+        if norm.affine:
+            scale = scale * norm.weight.detach().double()
+        shift = norm.bias.detach() if norm.affine else torch.zeros_like(norm.running_mean)
+        self.register_buffer("mean", norm.running_mean.clone())
+        self.register_buffer("scale", scale.to(norm.running_mean.dtype))
+        self.register_buffer("shift", shift.clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        mean, scale, shift = (
+            each.view(-1, *[1] * (inputs.dim() - 2)) for each in (self.mean, self.scale, self.shift)
+        )
+        return (inputs - mean) * scale + shift
+
+
+def _replacement(norm: _BatchNorm) -> tuple[nn.Module, str]:
+    trained = any(parameter.requires_grad for parameter in norm.parameters())
+    frozen = not trained if norm.affine else not norm.training
+    if frozen and norm.running_mean is not None:
+        return FixedNorm(norm), f"FixedNorm({norm.num_features}), with the statistics it had"
+    group_norm = _group_norm(norm)
+    return group_norm, f"GroupNorm({group_norm.num_groups}, {group_norm.num_channels})"
 
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:

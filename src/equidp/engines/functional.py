@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, taken
 
 _CHUNK_NUMBERS = 2**26
 """Gradient entries held at a time: a quarter of a gibibyte in float32."""
@@ -43,17 +45,17 @@ class FunctionalEngine:
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
-        random = RandomState(inputs.device)
-        if len(inputs) <= self.chunk_size:
+        random = RandomState(targets.device)
+        if len(targets) <= self.chunk_size:
             (gradients,) = self._chunks(inputs, targets)
             return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients))
         norms = torch.cat([_norms_of(gradients) for gradients in self._chunks(inputs, targets)])
         return MeasuredBatch(norms, partial(self._add_again, inputs, targets, random, norms.clone()))
 
     def _add_again(
-        self, inputs: Tensor, targets: Tensor, random: RandomState, norms: Tensor, weights: Tensor
+        self, inputs: Inputs, targets: Tensor, random: RandomState, norms: Tensor, weights: Tensor
     ) -> None:
         """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
@@ -65,21 +67,23 @@ class FunctionalEngine:
         with torch.autocast(weights.device.type, enabled=False):
             accumulate(dict(self.model.named_parameters()), weighted_sums(weights, gradients))
 
-    def _chunks(self, inputs: Tensor, targets: Tensor) -> Iterator[dict[str, Tensor]]:
+    def _chunks(self, inputs: Inputs, targets: Tensor) -> Iterator[dict[str, Tensor]]:
         """Per-example gradients by parameter name, [chunk, *shape] each."""
         parameters = dict(self.model.named_parameters())
         trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
         fixed |= dict(self.model.named_buffers())
 
-        def example_loss(trained: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            outputs = functional_call(self.model, {**trained, **fixed}, (x.unsqueeze(0),))
+        def example_loss(trained: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+            alone = arguments(taken(x, None))
+            outputs = outputs_in(functional_call(self.model, {**trained, **fixed}, *alone))
             return self.loss(outputs, y.unsqueeze(0)).squeeze(0)
 
         gradient = vmap(grad(example_loss), in_dims=(None, 0, 0), randomness="different")
-        for x, y in zip(inputs.split(self.chunk_size), targets.split(self.chunk_size), strict=True):
+        for start in range(0, len(targets), self.chunk_size):
             with unrolled(self.model):
-                gradients = gradient(trained, x, y)
+                part = slice(start, start + self.chunk_size)
+                gradients = gradient(trained, *taken((inputs, targets), part))
             yield gradients
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from equidp.engines.called import called
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
@@ -26,6 +27,7 @@ from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, mapped
 
 _COARSE = ("tf32", "bf16")
 _backends: Any = torch.backends
@@ -38,6 +40,10 @@ _PRECISION: dict[str, tuple[Any, ...]] = (
     else {}
 )
 """PyTorch's settings (2.9 and newer) of how precise products of float32 are, by device."""
+_ONCE_PER_EXAMPLE = (
+    "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same. Or use "
+    "engine='functional'."
+)
 
 
 class GhostEngine:
@@ -58,15 +64,15 @@ class GhostEngine:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model, set()))
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
-        tape = Tape()
+        batch = len(targets)
+        tape = Tape(batch)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
         with replaced(forwards), attention_in_full():
             with torch.enable_grad():
-                # Detached: inputs that require gradients would hide where the backward pass may end.
-                losses = self.loss(self.model(inputs.detach()), targets)
-            if losses.shape != (len(inputs),):
+                losses = self._losses(tape, inputs, targets)
+            if losses.shape != (batch,):
                 raise ModelError(
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not "
                     "average, such as CrossEntropyLoss(reduction='none')."
@@ -78,10 +84,24 @@ class GhostEngine:
             for call in calls:
                 if call.pending is not None:
                     call.take(call.pending())
-            norms = _squared_norms(calls, len(inputs), losses.device).sqrt()
+            norms = _squared_norms(calls, batch, losses.device).sqrt()
         drawn = [call.drew_otherwise for call in calls if call.drew_otherwise is not None]
         drew_otherwise = torch.stack(drawn).any(dim=0) if drawn else None
         return MeasuredBatch(norms, partial(_add_weighted, calls), drew_otherwise)
+
+    def _losses(self, tape: Tape, inputs: Inputs, targets: Tensor) -> Tensor:
+        # Detached: inputs that require gradients would hide where the backward pass may end.
+        inputs = mapped(Tensor.detach, inputs)
+        try:
+            return self.loss(called(self.model, inputs), targets)
+        except Exception as error:
+            if tape.read_once is None or isinstance(error, ModelError):
+                raise
+            raise ModelError(
+                f"{type(tape.read_once).__name__} reads [1, positions] once for all examples. It was given "
+                f"them once per example, for gradients of each, and then the model fails ({error}). "
+                f"{_ONCE_PER_EXAMPLE}"
+            ) from error
 
 
 def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
@@ -105,7 +125,11 @@ def _add_weighted(calls: list[Call], weights: Tensor) -> None:
 
 
 class _Site:
-    """A module to watch, with those of its parameters that are trained."""
+    """A module to watch, with those of its parameters that are trained.
+
+    What a layer with a rule reads once for all examples, [1, positions, ...], such as position ids, it is
+    given once per example: each has then a gradient of its own, and outputs broadcast to what they were.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -123,8 +147,15 @@ class _Site:
         if self.decomposed is not None:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
-            return self.rule.run(call, self._own, arguments[0], tape)
+            return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
         return run_twice(call, self._own, arguments, keywords, self._whole, tape)
+
+    def _of_each(self, inputs: Any, tape: Tape) -> Any:
+        positions = 2 if isinstance(self.module, nn.Embedding) else 3
+        if isinstance(inputs, Tensor) and len(inputs) == 1 < tape.batch and inputs.dim() >= positions:
+            tape.read_once = self.module
+            return inputs.expand(tape.batch, *inputs.shape[1:])
+        return inputs
 
 
 def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
@@ -171,8 +202,7 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
     if len(rows) != batch and isinstance(module, nn.Embedding):
         raise ModelError(
             f"an Embedding of {module.num_embeddings} rows reads numbers whose first dimension is not the "
-            "batch, as a table of positions does in self.p(positions). Read it once per example, with "
-            "self.p(positions.expand(len(x), -1)), which adds the same. Or use engine='functional'."
+            f"batch, as a table of positions does in self.p(positions). {_ONCE_PER_EXAMPLE}"
         )
     if len(rows) != batch:
         raise ModelError(

@@ -7,6 +7,8 @@ from typing import final
 
 from torch import Tensor
 
+from equidp.kernel.inputs import Inputs
+
 
 @final
 class MeasuredBatch:
@@ -41,5 +43,5 @@ class MeasuredBatch:
         add(weights)
 
 
-MeasuringEngine = Callable[[Tensor, Tensor], MeasuredBatch]
+MeasuringEngine = Callable[[Inputs, Tensor], MeasuredBatch]
 """(inputs [batch, ...], targets [batch, ...]) -> the measured batch."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import cycle, islice
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from equidp.engines.attributes import Attributes
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.made_up import MadeUpRows
+from equidp.engines.made_up_rows import MadeUpInputs
 from equidp.engines.moved import moved
 from equidp.engines.preserved import same
 from equidp.engines.trying import losses_of
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, joined, mapped, taken
 
 _BATCH, _SMALL_BATCH = 40, 8
 """Examples per batch: some models mix in large batches only. Further passes of a random model are small."""
@@ -29,12 +30,12 @@ _LARGER = 1e3
 _ORDINARY, _PADDED = [0, -1], [1, -2]
 """Where the examples that are compared stand in every batch."""
 
-Forward = Callable[[Tensor, int], Tensor]
+Forward = Callable[[Inputs, int], Tensor]
 """(inputs [batch, ...], seed) -> outputs [batch, ...], with the same random numbers for the same seed."""
 
 
 def check_mixing(
-    model: nn.Module, loss: LossFunction, forward: Forward, inputs: Tensor, targets: Tensor
+    model: nn.Module, loss: LossFunction, forward: Forward, inputs: Inputs, targets: Tensor
 ) -> None:
     """Refuses a model or loss whose results for an example change with others, or that keeps data.
 
@@ -55,19 +56,19 @@ def check_mixing(
     """
     trial = _Trial(model, loss, forward, targets)
     torch.manual_seed(0)
-    random = RandomState(inputs.device)
-    trial.run(inputs[:2], 0)
+    random = RandomState(targets.device)
+    trial.run(taken(inputs, slice(2)), 0)
     seeds = _SEEDS if random.moved() else 1
-    rows = MadeUpRows.like(inputs, model)
+    rows = MadeUpInputs.like(inputs, model)
     if trial.attempt(rows.full(2, seed=1), 0) is None:
-        rows = MadeUpRows.like(inputs, model, centred=False)
+        rows = MadeUpInputs.like(inputs, model, centred=False)
     extremes = trial.runnable([*rows.extremes(), rows.short(2, seed=3)])
     for seed in range(seeds):
         size = _SMALL_BATCH if seed else _BATCH
         ordinary = trial.attempt(rows.full(size, seed=4), seed)
         if ordinary is None:
-            ordinary = trial.run(inputs[torch.arange(size) % len(inputs)], seed)
-        padded = trial.attempt(rows.short(_SMALL_BATCH, seed=5), seed) if rows.shape else None
+            ordinary = trial.run(taken(inputs, torch.arange(size) % len(targets)), seed)
+        padded = trial.attempt(rows.short(_SMALL_BATCH, seed=5), seed) if rows.shaped else None
         among = trial.run(_between(ordinary.inputs, (padded or ordinary).inputs, extremes), seed)
         name = ordinary.attributes.differing(among.attributes)
         if name is not None and trial.carries(ordinary, among, seed):
@@ -79,14 +80,14 @@ def check_mixing(
         if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
             _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
         if seeds == 1:
-            _compare(ordinary, trial.run(ordinary.inputs[_ORDINARY], seed), _ORDINARY, other_size=True)
+            _compare(ordinary, trial.run(taken(ordinary.inputs, _ORDINARY), seed), _ORDINARY, other_size=True)
         if not seed:
             with moved(model):
-                others = _check_moved(trial, ordinary.inputs[:_SMALL_BATCH], extremes)
+                others = _check_moved(trial, taken(ordinary.inputs, slice(_SMALL_BATCH)), extremes)
             _check_losses(trial, ordinary.outputs if others is None else others)
 
 
-def _check_moved(trial: _Trial, rows: Tensor, extremes: list[Tensor]) -> Tensor | None:
+def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Tensor | None:
     """Compares a few once more, and returns their outputs.
 
     None where the model fails with other parameters: it may never have such.
@@ -124,7 +125,7 @@ def _check_losses(trial: _Trial, outputs: Tensor) -> None:
 class _Ran(NamedTuple):
     """A batch, outputs [batch, ...] and losses [batch], and the attributes of model and loss after it."""
 
-    inputs: Tensor
+    inputs: Inputs
     outputs: Tensor
     losses: Tensor
     attributes: Attributes
@@ -144,11 +145,11 @@ class _Trial:
         places[count // 2 :] -= count
         return self._targets[places % len(self._targets)]
 
-    def _pass(self, inputs: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def _pass(self, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
         outputs = self._forward(inputs, seed)
-        return outputs, losses_of(self._loss, outputs, self._asked(len(inputs)))
+        return outputs, losses_of(self._loss, outputs, self._asked(len(outputs)))
 
-    def run(self, inputs: Tensor, seed: int) -> _Ran:
+    def run(self, inputs: Inputs, seed: int) -> _Ran:
         try:
             return _Ran(inputs, *self._pass(inputs, seed), Attributes(self._model, self._loss))
         finally:
@@ -176,7 +177,7 @@ class _Trial:
         then, after_others = self._after(second.inputs, first.inputs, seed)
         return not same(again, then) or after.differing(after_others) is not None
 
-    def _after(self, first: Tensor, second: Tensor, seed: int) -> tuple[Tensor, Attributes]:
+    def _after(self, first: Inputs, second: Inputs, seed: int) -> tuple[Tensor, Attributes]:
         """Outputs and attributes of the second of two passes."""
         try:
             self._pass(first, seed)
@@ -185,22 +186,26 @@ class _Trial:
         finally:
             self._before.restore()
 
-    def attempt(self, inputs: Tensor, seed: int) -> _Ran | None:
+    def attempt(self, inputs: Inputs, seed: int) -> _Ran | None:
         """Returns None where the model cannot be run: it may never meet rows such as these."""
         try:
             return self.run(inputs, seed)
         except Exception:
             return None
 
-    def runnable(self, kinds: list[Tensor]) -> list[Tensor]:
+    def runnable(self, kinds: list[Any]) -> list[Any]:
         """Returns those kinds of rows that the model runs on."""
-        if self.attempt(torch.cat(kinds), 0) is not None:
+        if self.attempt(joined(*kinds), 0) is not None:
             return kinds
         return [kind for kind in kinds if self.attempt(kind, 0) is not None]
 
 
-def _between(ordinary: Tensor, padded: Tensor, kinds: list[Tensor]) -> Tensor:
+def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Any:
     """A batch as large, with what is compared in its place, and rows of all kinds in turns in between."""
+    return mapped(_tensor_between, ordinary, padded, *kinds)
+
+
+def _tensor_between(ordinary: Tensor, padded: Tensor, *kinds: Tensor) -> Tensor:
     batch = ordinary.clone()
     rows = [row for kind in zip(*kinds, strict=True) for row in kind]
     for place, row in enumerate(islice(cycle(rows), len(batch) - 4), start=2):
@@ -211,7 +216,7 @@ def _between(ordinary: Tensor, padded: Tensor, kinds: list[Tensor]) -> Tensor:
 
 def _compare(ran: _Ran, again: _Ran, places: list[int], *, other_size: bool = False) -> None:
     """Refuses outputs or losses at these places that differ; a batch of two consists of nothing else."""
-    others = slice(None) if len(again.inputs) == len(places) else places
+    others = slice(None) if len(again.outputs) == len(places) else places
     if not _equal(ran.outputs[places], again.outputs[others], other_size=other_size):
         raise ModelError(
             "the model's output for one example changes with the other examples in the batch, so no "

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from equidp.kernel.engine import Engine
+from equidp.kernel.inputs import Inputs, taken
 
 
-def dataset_norms(engine: Engine, inputs: Tensor, targets: Tensor, chunk_size: int = 256) -> Tensor:
+def dataset_norms(engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: int = 256) -> Tensor:
     """Returns the gradient norm of each example at the model's present parameters, [n].
 
     They are private: never release them. Costs less than training on as many examples: no sum is taken.
@@ -25,5 +26,6 @@ def dataset_norms(engine: Engine, inputs: Tensor, targets: Tensor, chunk_size: i
     >>> dataset_norms(engine, torch.ones(5, 2), torch.zeros(5, dtype=torch.int64))
     tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
     """
-    parts = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
+    starts = range(0, len(targets), chunk_size)
+    parts = (taken((inputs, targets), slice(start, start + chunk_size)) for start in starts)
     return torch.cat([engine(*part).norms.detach() for part in parts])

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from equidp.engines.attributes import Attributes
+from equidp.engines.called import called
 from equidp.engines.layers.decomposed import attention_in_full
 from equidp.engines.preserved import preserved, same
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, mapped, tensors
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -43,23 +45,24 @@ def check_parameters(model: nn.Module) -> None:
             )
 
 
-def outputs_of(model: nn.Module, inputs: Tensor, seed: int = 0) -> Tensor:
+def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
     """Returns outputs in training mode, with the same random numbers for the same seed."""
     torch.manual_seed(seed)
     try:
-        outputs = model(inputs)
+        outputs = called(model, inputs)
     except ModelError:
         raise
     except Exception as error:
+        shapes = mapped(lambda each: list(each.shape), inputs)
         raise ModelError(
-            f"the model cannot read inputs of shape {list(inputs.shape)}: {in_words(error)}. A model is "
+            f"the model cannot read inputs of shape {shapes}: {in_words(error)}. A model is "
             "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
             "before training, not in the model."
         ) from error
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    count = len(tensors(inputs)[0])
+    if outputs.shape[:1] != (count,):
         raise ModelError(
-            f"the model gives {shape} for {len(inputs)} examples; expected a tensor [batch, ...]."
+            f"the model gives {list(outputs.shape)} for {count} examples; expected a tensor [batch, ...]."
         )
     return outputs
 

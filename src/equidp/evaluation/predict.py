@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from equidp.engines.called import called
 from equidp.engines.preserved import device_of
+from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 
 _CHUNK = 4096  # examples predicted at a time
 
@@ -15,13 +17,18 @@ def diverged(model: nn.Module) -> bool:
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def predict(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory."""
+def predict(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
+
+    Of a model that returns a mapping, as those of `transformers` do, the `logits`.
+    """
     was_training = model.training
     device = device_of(model)
     model.eval()
     try:
         with torch.no_grad():
-            return torch.cat([model(chunk.to(device)).cpu() for chunk in torch.split(inputs, _CHUNK)])
+            starts = range(0, max(1, len(tensors(inputs)[0])), _CHUNK)
+            chunks = (taken(inputs, slice(start, start + _CHUNK)) for start in starts)
+            return torch.cat([called(model, moved_to(chunk, device)).cpu() for chunk in chunks])
     finally:
         model.train(was_training)

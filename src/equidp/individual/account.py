@@ -19,6 +19,7 @@ from equidp.individual.histories import Histories, individual_epsilons, individu
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.inputs import moved_to, tensors
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -170,7 +171,7 @@ class ExampleAccount(Callback, ABC):
         data = in_memory(trainer, "individual accounting needs")
         self._check_data(data)
         device = device_of(trainer.model)
-        inputs, targets = data.inputs.to(device), data.trained_targets.to(device)
+        inputs, targets = moved_to((data.inputs, data.trained_targets), device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with torch.random.fork_rng(), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size)
@@ -189,6 +190,7 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
 
 def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:
     """Returns numbers that change with the examples and, through the weights, with their order."""
-    rows = data.inputs.flatten(1).double().sum(dim=1)
+    sums = [each.reshape(len(each), -1).double().sum(dim=1) for each in tensors(data.inputs)]
+    rows = torch.stack(sums).sum(dim=0)
     weights = torch.linspace(1.0, 2.0, len(rows), dtype=rows.dtype, device=rows.device)
     return len(data), float(rows @ weights), float(data.groups.double() @ weights)

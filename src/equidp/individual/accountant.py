@@ -9,6 +9,7 @@ from equidp.engines import made_up_examples
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount, in_memory
+from equidp.kernel.inputs import moved_to, taken
 from equidp.training.trainer import Trainer
 
 
@@ -101,9 +102,8 @@ def _repeats(trainer: Trainer) -> bool:
     """Returns whether two passes give the same norms, which they do unless the model draws random numbers."""
     data = in_memory(trainer, "individual accounting needs")
     device = device_of(trainer.model)
-    few = made_up_examples(
-        trainer.model, trainer.loss, data.inputs[:1].to(device), data.targets[:1].to(device), data.num_classes
-    )
+    first, target = moved_to(taken((data.inputs, data.targets), slice(1)), device)
+    few = made_up_examples(trainer.model, trainer.loss, first, target, data.num_classes)
     with torch.random.fork_rng():
         first, second = (trainer.engine(*few).norms for _ in range(2))
     return torch.equal(first, second)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from equidp.kernel.inputs import Inputs
+
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example."""
 
@@ -39,5 +41,5 @@ class Engine(Protocol):
     It keeps nothing about a batch: several measured batches may be in use at a time.
     """
 
-    def __call__(self, inputs: Tensor, targets: Tensor, /) -> Measured:
+    def __call__(self, inputs: Inputs, targets: Tensor, /) -> Measured:
         """Runs forward and backward over examples [batch, ...], batch >= 1."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.errors import PrivacyWarning, SettingError
+from equidp.kernel.inputs import Inputs, moved_to, tensors
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 
@@ -20,7 +21,7 @@ class Batch(NamedTuple):
     """One Poisson sample. It may be empty.
 
     Attributes:
-        inputs: [batch, ...].
+        inputs: [batch, ...]; a tuple or a mapping of such where the model reads several tensors.
         targets: [batch, ...].
         groups: [batch], int64.
         indices: [batch], int64, where the examples stand in the dataset.
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
         2
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     groups: Tensor
     indices: Tensor
@@ -54,7 +55,7 @@ class PrivateLoop:
     | the ledger cannot record | BudgetError before the sample is drawn |
     | `batches` is called again | the iterator from before gives no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
-    | inputs, targets or groups of another length | SettingError |
+    | inputs (any of their tensors), targets or groups of another length | SettingError |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
 
@@ -159,10 +160,10 @@ class PrivateLoop:
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""
-        device = next((parameter.device for parameter in self._parameters), batch.inputs.device)
-        if all(tensor.device == device for tensor in batch):
+        device = next((parameter.device for parameter in self._parameters), batch.targets.device)
+        if all(tensor.device == device for tensor in tensors(batch)):
             return batch
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
+        return Batch(*moved_to(tuple(batch), device))
 
     def _check_parameters(self) -> None:
         """Refuses a model that is not the one that the noise covers."""
@@ -189,7 +190,7 @@ class PrivateLoop:
                 "epsilon holds for Poisson samples, each used once. Write `for batch in trainer.batches(): "
                 "trainer.step(batch)`."
             )
-        if any(len(part) != len(drawn) for part in batch):
+        if any(each.shape[:1] != drawn.shape for each in tensors(batch)):
             raise SettingError(
                 "step() was given inputs, targets or groups of another number of examples than was drawn: "
                 "each may be in a sample once. Average augmentations of an example inside the model or the "

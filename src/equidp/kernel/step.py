@@ -30,6 +30,7 @@ from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError, shape_in_words
 from equidp.kernel.bounding import capped_weights, example_rows, example_weights
 from equidp.kernel.engine import Engine, Measured
+from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import add_noise, private_sum
@@ -47,7 +48,7 @@ from equidp.kernel.policy import (
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms), [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
 
-Part = tuple[Tensor, Tensor, Tensor, Tensor]
+Part = tuple[Inputs, Tensor, Tensor, Tensor]
 """Inputs, targets, groups and indices of examples that the engine takes at once."""
 
 
@@ -134,19 +135,19 @@ class PrivateStep:
         self._held, self._paid = attributes(policy), False
 
     def __call__(
-        self, inputs: Tensor, targets: Tensor, groups: Tensor, indices: Tensor | None = None
+        self, inputs: Inputs, targets: Tensor, groups: Tensor, indices: Tensor | None = None
     ) -> None:
         """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch.
 
         Args:
-            inputs, targets: [batch, ...]; the batch may be empty.
+            inputs, targets: [batch, ...], inputs perhaps several such; the batch may be empty.
             groups: [batch], int64.
             indices: [batch], places in the dataset, for `share_limits`; default: 0 to batch - 1.
         """
         self._clear()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
-            parts = self._parts(inputs, targets, groups, indices)
+            parts = self._parts((inputs, targets, groups, indices))
             if not self._paid:
                 self.pay()
             self._paid = False
@@ -200,26 +201,23 @@ class PrivateStep:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _parts(self, *batch: Tensor) -> list[Part]:
+    def _parts(self, batch: Part) -> list[Part]:
         """The batch in parts that the engine can take; none of an empty batch."""
-        count = len(batch[0])
-        size = self.physical_batch_size or count
-        if count <= size:
-            return [batch] if count else []  # type: ignore[list-item]
-        return list(zip(*(tensor.split(size) for tensor in batch), strict=True))
+        count = len(batch[2])
+        size = self.physical_batch_size or max(1, count)
+        return [taken(batch, slice(start, start + size)) for start in range(0, count, size)]
 
     def _measured(self, part: Part) -> tuple[Part, Measured | None]:
         """The part's examples with finite gradients, and what was measured of them; None: there are none."""
-        inputs, targets, groups, indices = part
-        while len(inputs):
-            with self.randomness.for_model(inputs.device):
-                measured = self.engine(inputs, targets)
+        while len(part[2]):
+            with self.randomness.for_model(tensors(part)[0].device):
+                measured = self.engine(*part[:2])
             norms = measured.norms
             if math.isfinite(norms.sum()) or (finite := torch.isfinite(norms)).all():
-                return (inputs, targets, groups, indices), measured
+                return part, measured
             del measured
-            inputs, targets, groups, indices = (each[finite] for each in (inputs, targets, groups, indices))
-        return (inputs, targets, groups, indices), None
+            part = taken(part, finite)
+        return part, None
 
     def _release_statistics(
         self, parts: Sequence[Part], groups: Tensor

@@ -48,7 +48,7 @@ class Prepared:
         train = self.split.train
         return {
             "num_train": len(train),
-            "input_shape": list(train.inputs.shape[1:]),
+            "input_shape": list(train.one_tensor.shape[1:]),
             "group_names": list(train.group_names),
             "class_names": list(train.class_names),
             "notes": list(self.split.notes),
@@ -113,7 +113,7 @@ def seconds_per_step(prepared: Prepared) -> float:
     config, train = prepared.config, prepared.split.train
     size = 2 * prepared.plan.batch_size
     made_up = GroupedDataset(
-        torch.randn((size, *train.inputs.shape[1:])),
+        torch.randn((size, *train.one_tensor.shape[1:])),
         torch.randint(train.num_classes, (size,)),
         torch.randint(train.num_groups, (size,)),
         train.group_names,

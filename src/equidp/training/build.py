@@ -76,7 +76,7 @@ def build(
         assert isinstance(train, GroupedDataset), (
             "another dataset does not say what its inputs look like: give a model"
         )
-        model = build_model(plan.factory, train.inputs.shape[1:], train.num_classes, seed)
+        model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
     )

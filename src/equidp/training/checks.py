@@ -81,7 +81,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
     elif policy.needs_groups:
         raise SettingError(
             f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
-            "there are; give num_groups=..., which is public."
+            "there are; let it give (input, target, group), and give num_groups=..., which is public."
         )
     return num_groups
 

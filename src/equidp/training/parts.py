@@ -19,6 +19,7 @@ from equidp.data.weights import RowWeighted
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
@@ -87,11 +88,10 @@ def checked_engine(
 
     Reads shapes and types of `like`, no values: what is accepted tells nothing about data.
     """
-    device = next((parameter.device for parameter in model.parameters()), like.inputs.device)
+    device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     targets = loss.targets(like.targets) if isinstance(loss, RowWeighted) else like.targets
-    inputs, targets = made_up_examples(
-        model, loss, like.inputs.to(device), targets.to(device), len(class_names) or None
-    )
+    first, target = moved_to((like.inputs, targets), device)
+    inputs, targets = made_up_examples(model, loss, first, target, len(class_names) or None)
     check_model(model, loss, inputs, targets, class_names)
     engine = make_engine(name, model, loss)
     check_engine(engine, model, loss, inputs, targets)

@@ -13,6 +13,7 @@ from equidp.engines.preserved import device_of
 from equidp.evaluation.groups import check_outputs, group_metrics
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
+from equidp.kernel.inputs import moved_to, taken
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -53,7 +54,7 @@ class EpochRecorder(Callback):
 
     def before_training(self, trainer: Trainer) -> None:
         # Before any budget is spent: a model whose outputs have no metrics.
-        check_outputs(predict(trainer.model, self.test.inputs[:1]), self.test.targets)
+        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test.targets)
 
     def after_epoch(self, trainer: Trainer) -> None:
         test, released = self.test, trainer.policy.released(trainer.policy_state)
@@ -78,7 +79,7 @@ class EpochRecorder(Callback):
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = device_of(trainer.model)
-        measured = trainer.engine(self.test.inputs[sample].to(device), self.test.targets[sample].to(device))
+        measured = trainer.engine(*moved_to(taken((self.test.inputs, self.test.targets), sample), device))
         norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)
         measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))

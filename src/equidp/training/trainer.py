@@ -56,14 +56,14 @@ class Trainer:
     Args:
         model: any module whose outputs for one example do not depend on others; trained in place.
         optimizer: a torch optimizer over the model's parameters; it sees private gradients only.
-        train: the training data: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group).
+        train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target).
         policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
         batch_size: b, the expected size of a sample; the sample rate is b / n.
         epochs, steps: passes over the data, or T = floor(epochs * n / b) private steps; one of the two.
         target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma (0: no privacy); one.
         delta: the whole run's delta; below 1 / n.
         num_groups: K, public; for a torch Dataset with a policy that needs groups.
-        loss: (outputs, targets) -> losses [batch], one per example.
+        loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
         engine: name of the gradient engine.
         accountant: name of the accountant, see `equidp.accounting.ACCOUNTANTS`.
         secure: draw samples and noise from the operating system. False needs a `seed`, for research alone.

@@ -18,12 +18,18 @@ class Tape:
 
     No other gradients are computed: the backward pass forms none of the parameters themselves.
 
+    Args:
+        batch: how many examples the forward pass is of.
+
     Attributes:
         calls: in the order of the forward pass.
+        read_once: a layer that was given once per example what the model gave it once for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
         self.calls: list[Call] = []
+        self.read_once: nn.Module | None = None
         self._ends: list[GradientEdge] = []
         self._forward = True
 

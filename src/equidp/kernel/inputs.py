@@ -1,0 +1,81 @@
+"""What a model reads of a batch: one tensor, several in order or by name. Examples come first in each.
+
+Formal guarantee: every function here treats all tensors of the inputs alike, so that an example that leaves
+the batch, or is in one part of it, does so with all that it has.
+
+| case | what happens |
+| --- | --- |
+| no tensors at all | an empty form of the same kind; datasets refuse it |
+| tensors of different lengths | not looked at here; the loop refuses them before a step |
+| forms that differ | ValueError or KeyError |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""A tensor [batch, ...], a tuple of such, or a mapping from names to such."""
+
+
+def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """Returns what `function` makes of the tensors at each place, in the form of the first inputs.
+
+    Args:
+        function: (one tensor of each of the inputs) -> a tensor.
+        first, others: of one form. Tuples stay tuples, mappings become dictionaries; either may hold others.
+
+    >>> mapped(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
+    {'ids': tensor([2, 4])}
+    """
+    if isinstance(first, Mapping):
+        return {
+            name: mapped(function, value, *(each[name] for each in others)) for name, value in first.items()
+        }
+    if isinstance(first, tuple):
+        return tuple(mapped(function, *each) for each in zip(first, *others, strict=True))
+    return function(first, *others)
+
+
+def tensors(inputs: Any) -> tuple[Tensor, ...]:
+    """Returns all tensors of the inputs, in their order.
+
+    >>> len(tensors((torch.zeros(2), {"mask": torch.ones(2)})))
+    2
+    """
+    if isinstance(inputs, Mapping):
+        return tensors(tuple(inputs.values()))
+    if isinstance(inputs, tuple):
+        return tuple(tensor for each in inputs for tensor in tensors(each))
+    return (inputs,)
+
+
+def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
+    """Returns the examples at these places: indices, a mask [batch] or a slice; None: one example as a batch.
+
+    >>> taken((torch.tensor([1, 2]), torch.tensor([3, 4])), torch.tensor([False, True]))
+    (tensor([2]), tensor([4]))
+    """
+    return mapped(lambda each: each[which], inputs)
+
+
+def joined(*inputs: Any) -> Any:
+    """Returns several batches of one form as one.
+
+    >>> joined((torch.tensor([1]),), (torch.tensor([2]),))
+    (tensor([1, 2]),)
+    """
+    return mapped(lambda *each: torch.cat(each), *inputs)
+
+
+def moved_to(inputs: Any, device: torch.device | str) -> Any:
+    """Returns the inputs on a device.
+
+    >>> moved_to({"ids": torch.tensor([1])}, "cpu")
+    {'ids': tensor([1])}
+    """
+    return mapped(lambda each: each.to(device, non_blocking=True), inputs)

@@ -1,0 +1,82 @@
+"""Samples of a torch Dataset become batches, whatever form its examples have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+import equidp
+from equidp.data.batches import loaded_batches
+from equidp.errors import DataError, SettingError
+from support.toy import make_trainer, toy
+
+
+class Given(Dataset):
+    """The same example at every index."""
+
+    def __init__(self, example: object) -> None:
+        self.example = example
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> object:
+        return self.example
+
+
+def loaded(example: object, *sizes: int, num_groups: int | None = None) -> list:
+    samples = [torch.arange(size) for size in sizes]
+    return list(loaded_batches(Given(example), samples, num_groups=num_groups))
+
+
+def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
+    ids, mask = torch.arange(3), torch.ones(3)
+    for inputs in ({"ids": ids, "mask": mask}, (ids, mask)):
+        full, empty = loaded((inputs, 1, 0), 2, 0)
+        for batch, size in ((full, 2), (empty, 0)):
+            parts = batch.inputs.values() if isinstance(inputs, dict) else batch.inputs
+            assert type(batch.inputs) is type(inputs)
+            assert [each.shape for each in parts] == [(size, 3)] * 2
+            assert [each.dtype for each in parts] == [torch.int64, torch.float32]
+
+
+def test_examples_without_a_group_train_where_a_method_needs_none():
+    """As a TensorDataset gives them; the result is that of one group."""
+    data = toy(60)
+    pairs = TensorDataset(data.inputs, data.targets)
+    settings = {"secure": False, "seed": 3, "epochs": 1}
+    runs = [make_trainer(train, **settings).fit() for train in (pairs, data)]
+    torch.testing.assert_close(runs[0].model.weight, runs[1].model.weight)
+
+
+def test_methods_that_need_groups_say_what_to_do_without():
+    pairs = TensorDataset(torch.randn(60, 5), torch.arange(60) % 2)
+    policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
+    with pytest.raises(SettingError, match=r"let it give \(input, target, group\), and give num_groups"):
+        make_trainer(pairs, policy)
+    with pytest.raises(DataError, match=r"gives \(input, target\) for an example, and groups are asked for"):
+        make_trainer(pairs, policy, num_groups=2)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        ([1, 2, 3], 0, 0),
+        ({"ids": [1, 2]}, 0, 0),
+        ("text", 0),
+        ({"text": "a"}, 0, 0),
+        (torch.zeros(2), "no", 0),
+    ],
+    ids=str,
+)
+def test_what_is_no_tensor_is_refused(example):
+    """Lists of numbers too: tokenizers return them, and a DataLoader would turn them by position."""
+    with pytest.raises(DataError, match="an input is a tensor, or a tuple or mapping of tensors"):
+        loaded(example, 1)
+
+
+@pytest.mark.parametrize("example", [torch.zeros(2), (torch.zeros(2),), (1, 2, 3, 4), {"x": 1}], ids=str)
+def test_examples_of_another_form_are_refused(example):
+    with pytest.raises(DataError, match=r"for an example; expected \(input, target, group\), or"):
+        loaded(example, 1)

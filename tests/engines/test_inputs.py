@@ -1,0 +1,195 @@
+"""Models of several inputs, of position tables, and that return a mapping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equidp
+from equidp.engines import check_engine, check_model, made_up_examples, make_engine
+from equidp.engines.attributes import Attributes
+from equidp.errors import ModelError
+from equidp.evaluation.predict import predict
+from equidp.kernel.inputs import tensors
+from support.oracle import assert_exact, drawn, loss
+
+TOKENS = torch.tensor([[3, 4, 5, 6], [7, 8, 1, 0], [9, 0, 0, 0], [2, 3, 4, 0], [6, 5, 4, 3]])
+MASK = (TOKENS > 0).long()
+CLASS = torch.tensor([1])
+
+
+class Reader(nn.Module):
+    """Reads tokens where the mask says so, and a vector, with position ids of shape [1, positions]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(10, 6), nn.Embedding(2, 6)
+        self.positions = nn.Embedding(8, 6)
+        self.norm, self.out, self.side = nn.LayerNorm(6), nn.Linear(6, 2), nn.Linear(3, 2)
+        self.register_buffer("places", torch.arange(8).unsqueeze(0))
+
+    def forward(self, ids: Tensor, attention_mask: Tensor, vector: Tensor) -> dict[str, Tensor]:
+        places = self.norm(self.positions(self.places[:, : ids.shape[1]]))
+        hidden = self.words(ids) + self.kinds(torch.zeros_like(ids)) + places
+        weights = attention_mask.unsqueeze(2).to(hidden)
+        read = (hidden.tanh() * weights).sum(dim=1) / weights.sum(dim=1)
+        return {"logits": self.out(read) + self.side(vector), "hidden": hidden}
+
+
+def reader() -> tuple[Reader, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    return Reader().double(), {"ids": TOKENS, "attention_mask": MASK, "vector": drawn(5, 3)}
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.parametrize("form", [dict, tuple])
+def test_several_inputs_and_shared_positions_give_exact_norms_and_sums(engine, form):
+    model, inputs = reader()
+    assert_exact(model, inputs if form is dict else tuple(inputs.values()), engine=engine)
+
+
+@pytest.mark.parametrize("form", [dict, tuple])
+def test_made_up_masks_are_valid_and_tokens_reach_over_the_table_that_reads_them(form):
+    model, inputs = reader()
+    like = inputs if form is dict else tuple(inputs.values())
+    few = made_up_examples(model, loss, like, CLASS, 2)
+    ids, mask, vector = tensors(few[0])
+    assert ids.max() > 1  # not bounded by the table of kinds, which never reads them
+    assert ids.max() < 10
+    assert mask.unique().tolist() == [0, 1]
+    assert (mask.sum(dim=1) > 0).all()
+    assert vector.dtype == torch.float64
+    check_model(model, loss, *few)
+    check_engine(make_engine("ghost", model, loss), model, loss, *few)
+
+
+def test_mixing_through_any_of_several_inputs_is_found_out():
+    class Mixing(Reader):
+        def forward(self, ids, attention_mask, vector):
+            return super().forward(ids, attention_mask, vector - vector.mean(dim=0))
+
+    _, inputs = reader()
+    model = Mixing().double()
+    few = made_up_examples(model, loss, inputs, CLASS, 2)
+    with pytest.raises(ModelError, match="changes with the other examples"):
+        check_model(model, loss, *few)
+
+
+class Positions(nn.Module):
+    """Adds a table of positions to what it reads; what happens to their embeddings is `turned`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions, self.out = nn.Embedding(10, 4), nn.Embedding(8, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out((self.words(ids) + self.turned(ids)).tanh().mean(dim=1))
+
+    def turned(self, ids: Tensor) -> Tensor:
+        return self.positions(torch.arange(ids.shape[1]).unsqueeze(0))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 5])
+def test_positions_of_one_row_are_exact_at_every_size_of_batch(batch):
+    """Also of one example, and of as many as there are positions."""
+    torch.manual_seed(0)
+    assert_exact(Positions().double(), TOKENS[:batch])
+
+
+class Flat(Positions):
+    def turned(self, ids):
+        return self.positions(torch.arange(ids.shape[1]))
+
+
+class First(Positions):
+    """Takes the first row, which is all there is for one example, of all examples'."""
+
+    def turned(self, ids):
+        return super().turned(ids)[0]
+
+
+class Repeated(Positions):
+    def turned(self, ids):
+        return super().turned(ids).repeat(len(ids), 1, 1)
+
+
+@pytest.mark.parametrize("kind", [Flat, First, Repeated])
+def test_other_ways_with_positions_are_refused_and_never_wrong(kind):
+    torch.manual_seed(0)
+    model = kind()
+    few = made_up_examples(model, loss, TOKENS, CLASS, 2)
+    check_model(model, loss, *few)
+    with pytest.raises(ModelError, match=r"self\.p\(positions\.expand\(len\(x\), -1\)\)|differ from those"):
+        check_engine(make_engine("ghost", model, loss), model, loss, *few)
+    check_engine(make_engine("functional", model, loss), model, loss, *few)
+
+
+def test_a_model_without_logits_is_told_what_is_expected():
+    class Wrapped(nn.Module):
+        def __init__(self, result) -> None:
+            super().__init__()
+            self.layer, self.result = nn.Linear(2, 2), result
+
+        def forward(self, values):
+            return self.result(self.layer(values))
+
+    for result, given in (
+        (lambda out: {"scores": out}, "a dict of scores"),
+        (lambda out: (out, out), "a tuple"),
+        (lambda out: {"logits": None}, "a dict of logits"),
+    ):
+        with pytest.raises(ModelError, match=f"gives {given}; expected a tensor .*'logits'"):
+            check_model(Wrapped(result), loss, torch.zeros(2, 2), torch.tensor([0, 1]))
+
+
+def test_predictions_are_the_logits_in_chunks(monkeypatch):
+    model, inputs = reader()
+    whole = predict(model, inputs)
+    monkeypatch.setattr("equidp.evaluation.predict._CHUNK", 2)
+    torch.testing.assert_close(predict(model, inputs), whole)
+    assert whole.shape == (5, 2)
+
+
+def test_an_attribute_that_two_modules_share_is_put_back():
+    """LoRA adapters share lists of names."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].names = model[1].names = ["a"]
+    before = Attributes(model)
+    model[0].names.append("b")
+    before.restore()
+    assert model[1].names == ["a"]
+
+
+def test_a_trainer_takes_several_inputs_from_memory_and_from_a_dataset():
+    model, inputs = reader()
+    targets = torch.arange(5) % 2
+    data = equidp.GroupedDataset(inputs, targets, targets, ("a", "b"), ("no", "yes"))
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, place):
+            return {name: each[place] for name, each in inputs.items()}, int(targets[place])
+
+    weights = []
+    for train in (data, Rows()):
+        model, _ = reader()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = equidp.Trainer(
+            model,
+            optimizer,
+            train,
+            policy=equidp.DPSGD(),
+            batch_size=2,
+            steps=4,
+            noise_multiplier=1.0,
+            delta=0.1,
+            secure=False,
+            seed=0,
+        )
+        run = trainer.fit()
+        weights.append(model.out.weight.detach().clone())
+    torch.testing.assert_close(*weights)
+    assert run.metrics(data)["count"].tolist() == [3, 2, 5]

@@ -1,0 +1,89 @@
+"""Inputs of several tensors: an example takes part with all that it has, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equidp.engines import MeasuredBatch
+from equidp.errors import SettingError
+from equidp.kernel.inputs import joined, mapped, moved_to, taken, tensors
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.step import PrivateStep
+from equidp.policies import DPSGD
+
+N = 8
+PLACES = torch.arange(N)
+INPUTS = {"ids": PLACES, "pair": (PLACES + 100, PLACES.float().unsqueeze(1))}
+
+
+class Watched:
+    """An engine that keeps what it is given; the gradient of example 3 is infinite."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, ...]] = []
+
+    def __call__(self, inputs, targets) -> MeasuredBatch:
+        self.seen.append(tensors((inputs, targets)))
+        norms = torch.ones(len(targets))
+        norms[inputs["ids"] == 3] = torch.inf
+        return MeasuredBatch(norms, lambda weights: None)
+
+
+def make_step(engine: Watched, size: int | None = None) -> PrivateStep:
+    return PrivateStep(
+        engine,
+        DPSGD(),
+        [nn.Parameter(torch.zeros(1))],
+        event=StepEvent(0.5, 1.0),
+        expected_batch_size=4.0,
+        num_groups=1,
+        ledger=MemoryLedger(),
+        randomness=SeededRandomness(0),
+        physical_batch_size=size,
+    )
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_examples_leave_and_are_split_with_all_their_tensors(size):
+    """One tensor left behind would give an example another's mask, and its gradient two examples' data."""
+    engine = Watched()
+    make_step(engine, size)(INPUTS, 10 * PLACES, torch.zeros(N, dtype=torch.int64))
+    for ids, first, second, targets in engine.seen:
+        assert torch.equal(first, ids + 100)
+        assert torch.equal(second, ids.float().unsqueeze(1))
+        assert torch.equal(targets, 10 * ids)
+    last = torch.cat([seen[0] for seen in engine.seen if 3 not in seen[0]])
+    assert sorted(last.tolist()) == [0, 1, 2, 4, 5, 6, 7]
+    assert all(size is None or len(seen[0]) <= size for seen in engine.seen)
+
+
+@pytest.mark.parametrize("name", ["ids", "pair"])
+def test_any_tensor_of_another_length_is_refused(name):
+    """An example could be in a sample twice otherwise."""
+    step = make_step(Watched())
+    model = nn.ParameterList(step.parameters)
+
+    def load(samples):
+        for sample in samples:
+            yield Batch(taken(INPUTS, sample), sample, torch.zeros_like(sample), sample)
+
+    loop = PrivateLoop(
+        step, model, torch.optim.SGD(model.parameters(), lr=1.0), num_examples=N, steps=2, load=load
+    )
+    batch = next(loop.batches())
+    longer = {**batch.inputs, name: mapped(lambda each: each.repeat(2, 1), batch.inputs[name])}
+    with pytest.raises(SettingError, match="another number of examples"):
+        loop.take(batch._replace(inputs=longer))
+
+
+def test_forms_and_order_are_kept():
+    assert list(taken(INPUTS, [1])) == ["ids", "pair"]
+    assert isinstance(moved_to(INPUTS, "cpu")["pair"], tuple)
+    twice = joined(INPUTS, INPUTS)
+    assert [len(each) for each in tensors(twice)] == [2 * N] * 3
+    with pytest.raises(ValueError, match="argument"):
+        joined((PLACES,), (PLACES, PLACES))
