@@ -31,6 +31,7 @@ _HOMES = {
     "policies.methods": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",
+    "report.pictures": "plot save_figures",
     "report.page": "write_report",
     "report.terminal": "print_comparison",
     "training.checkpoint": "Checkpoints",

@@ -147,7 +147,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--engine", "gost"), 'Did you mean "ghost"'),
         (("--report", "no/folder/r.html"), "cannot be written"),
         (("--bounds", "age"), "expected column=low:high"),
-        (("--include-sensitive", "--individual"), "give --individual and --report too"),
+        (("--include-sensitive", "--individual"), "give --individual with --report"),
         (("--release-epsilon", "1"), "give --individual too"),
         (("--individual", "--release-epsilon", "0"), "target_epsilon=0"),
         (("--tau", "0"), "tau=0"),

@@ -21,6 +21,7 @@ from equidp.errors import SettingError
 from equidp.policies.methods import METHODS
 from equidp.report.diagnosis_section import sensitive_findings
 from equidp.report.page import write_report
+from equidp.report.pictures import figures_folder, save_figures
 from equidp.report.terminal import print_comparison
 from equidp.training.plan import default_plan
 
@@ -59,9 +60,21 @@ class ResultOptions:
 
     report: Path | None = None
     """Write an HTML report to this file."""
+    figures: Path | None = None
+    """Write each picture to this folder, as PDF and SVG at the width of a paper's column."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
-    """Add the true epsilons of the groups to the report, which must then not be shared."""
+    """Add the groups' true epsilons to the report, and pictures of raw data to --figures; do not share."""
+
+    def check(self, *, individual: bool, diagnose: bool) -> None:
+        """Refuses sensitive figures where there would be none."""
+        reported = individual and self.report is not None
+        pictured = (individual or diagnose) and self.figures is not None
+        if self.include_sensitive and not (reported or pictured):
+            raise SettingError(
+                "--include-sensitive is for reports and pictures of individual privacy, and for pictures of "
+                "a diagnosis; give --individual with --report, or --individual or --diagnose with --figures."
+            )
 
 
 @Parameter(name="*", group=Group("Diagnosis", sort_key=7))
@@ -106,13 +119,12 @@ def compare_command(
     The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
-    if results.include_sensitive and not (release.individual and report):
-        raise SettingError(
-            "--include-sensitive is for reports of individual privacy; give --individual and --report too."
-        )
+    results.check(individual=release.individual, diagnose=diagnosis.diagnose)
     for path in (report, json_file):
         if path is not None:
             check_writable(path, data)
+    if results.figures is not None:
+        figures_folder(results.figures)
     changed = changes(plan, settings, wanted.methods)
     options.check_one_noise(wanted.epsilons, changed)
     asked = {"release_epsilon": release.cost(), "diagnosis": diagnosis.plan(), **vars(wanted)}
@@ -130,8 +142,11 @@ def compare_command(
         comparison.to_json(json_file)
     if report is not None:
         write_report(comparison, report, include_sensitive=results.include_sensitive)
+    if results.figures is not None:
+        save_figures(comparison, results.figures, include_sensitive=results.include_sensitive)
     print_comparison(comparison)  # last: its reader may close the pipe
     for sentence in sensitive_findings(comparison):
         print(sentence)
-    if report is not None:
-        say(f"Report: {report.resolve()}")
+    for name, path in (("Report", report), ("Pictures", results.figures)):
+        if path is not None:
+            say(f"{name}: {path.resolve()}")

@@ -13,7 +13,7 @@ from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import run_of
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
-from equidp.report.format import counted_steps
+from equidp.report.format import counted
 from equidp.runs.layout import read_config
 
 app = App(name="ledger", help="Explain what a run or a budget has spent.")
@@ -74,7 +74,7 @@ def _session(blocks: list[Spent]) -> list[str]:
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"
         lines.append(
-            f"  {counted_steps(count)}, each example drawn with probability {event.sample_rate:.6g}, noise "
+            f"  {counted(count, 'step')}, each example drawn with probability {event.sample_rate:.6g}, noise "
             f"multiplier {event.noise_multiplier:.6g}{statistics}."
         )
     open_steps = sum(block.steps for block in blocks if not block.settled)

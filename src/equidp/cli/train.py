@@ -21,7 +21,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE
-from equidp.report.format import counted_steps
+from equidp.report.format import counted
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
@@ -177,7 +177,7 @@ def _report(folder: Path, run: Run, found: Evaluation) -> None:
     """Prints the guarantee, what the run does to each group, and where its card is."""
     taken, planned = run.facts.steps, run.facts.planned_steps
     if taken is not None and planned is not None and taken < planned:
-        held = f"the budget held {counted_steps(taken)} of the plan's {planned:,}"
+        held = f"the budget held {counted(taken, 'step')} of the plan's {planned:,}"
         say(f"warning: {held}; training stopped there.")
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")

@@ -16,7 +16,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
-from equidp.report.format import counted_steps, number, points, upper
+from equidp.report.format import counted, number, points, upper
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
@@ -267,7 +267,7 @@ def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, st
         noise = f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}"
         if event.statistics_noise is not None:
             noise += f", statistics noise {event.statistics_noise:.6g}"
-        rows.append(("1 release of individual privacy" if is_release else counted_steps(steps), noise))
+        rows.append(("1 release of individual privacy" if is_release else counted(steps, "step"), noise))
     return rows
 
 

@@ -8,7 +8,8 @@ import pandas as pd
 
 from equidp.comparison.result import Comparison
 from equidp.report.findings import Figure, averaged, findings
-from equidp.report.plots import DIAGNOSIS_PLOTS, drawn
+from equidp.report.plots import DIAGNOSIS_PLOTS
+from equidp.report.plots.plot import drawn
 from equidp.report.render import filled
 from equidp.report.summary import Summary, by_kind
 
@@ -50,7 +51,7 @@ def diagnosis_section(summary: Summary) -> str:
                 bounds=bound_sentences(pairs[kind]) if kind in pairs else [],
             )
         )
-    return filled("diagnosis.html", methods=methods, plots=drawn(DIAGNOSIS_PLOTS, summary))
+    return filled("diagnosis.html", methods=methods, plots=drawn(DIAGNOSIS_PLOTS.values(), summary))
 
 
 def sensitive_findings(comparison: Comparison) -> list[str]:

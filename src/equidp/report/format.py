@@ -25,9 +25,9 @@ def upper(value: float) -> str:
     return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
-def counted_steps(count: int) -> str:
-    """A number of steps, such as "1 step" or "1,200 steps"."""
-    return "1 step" if count == 1 else f"{count:,} steps"
+def counted(count: int, noun: str) -> str:
+    """A number of things, such as "1 step" or "1,200 steps"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def shown(metric: Metric, value: float) -> str:

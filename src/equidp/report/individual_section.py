@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from equidp.report.format import number, upper
-from equidp.report.plots import RELEASED_PLOT, SENSITIVE_PLOT, Plot
+from equidp.report.plots import INDIVIDUAL_PLOTS
+from equidp.report.plots.plot import Drawn, drawn
 from equidp.report.render import filled
 from equidp.report.summary import Summary
 
@@ -17,7 +18,7 @@ class Table(NamedTuple):
     title: str
     text: str
     rows: list[tuple[str, int, list[tuple[float, str]]]]
-    svg: str = ""
+    plot: Drawn | None = None
     sensitive: bool = False
 
 
@@ -26,9 +27,7 @@ def individual_section(summary: Summary, *, include_sensitive: bool) -> str:
     parts = summary.individual
     if not parts:
         return ""
-    tables = [
-        _plotted(summary, RELEASED_PLOT, "released_mean", lambda row: f"± {number(row.standard_error)}")
-    ]
+    tables = [_plotted(summary, "released", "released_mean", lambda row: f"± {number(row.standard_error)}")]
     if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in parts.values()):
         tables.append(
             Table(
@@ -44,7 +43,9 @@ def individual_section(summary: Summary, *, include_sensitive: bool) -> str:
         def spread(row: Any) -> str:
             return f"{number(row.sensitive_median)}, {number(row.sensitive_q95)}"
 
-        tables.append(_plotted(summary, SENSITIVE_PLOT, "sensitive_mean", spread)._replace(sensitive=True))
+        tables.append(
+            _plotted(summary, "sensitive_epsilon", "sensitive_mean", spread)._replace(sensitive=True)
+        )
     return filled("individual.html", sentences=_sentences(summary), kinds=list(parts), tables=tables)
 
 
@@ -67,8 +68,9 @@ def _sentences(summary: Summary) -> list[str]:
     ]
 
 
-def _plotted(summary: Summary, plot: Plot, column: str, small: Callable[[Any], str]) -> Table:
-    return Table(plot.title, plot.caption, _rows(summary, column, small), plot.svg(summary))
+def _plotted(summary: Summary, name: str, column: str, small: Callable[[Any], str]) -> Table:
+    (plot,) = drawn([INDIVIDUAL_PLOTS[name]], summary)
+    return Table(plot.title, plot.caption, _rows(summary, column, small), plot)
 
 
 def _rows(

@@ -10,7 +10,8 @@ from equidp.comparison.result import Comparison, Setup
 from equidp.report import words
 from equidp.report.diagnosis_section import diagnosis_section
 from equidp.report.individual_section import individual_section
-from equidp.report.plots import PLOTS, drawn
+from equidp.report.plots import PLOTS
+from equidp.report.plots.plot import drawn
 from equidp.report.render import filled
 from equidp.report.summary import summarise
 
@@ -51,7 +52,7 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
         setup=summary.setup,
         finding=words.finding(summary),
         tests=words.test_sentences(summary),
-        plots=drawn(PLOTS, summary),
+        plots=drawn(PLOTS.values(), summary),
         individual=individual_section(summary, include_sensitive=include_sensitive),
         diagnosis=diagnosis_section(summary),
         guarantee=words.guarantee(summary),

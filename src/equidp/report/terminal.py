@@ -21,7 +21,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
 from equidp.report.figures import columns as figure_columns, how_measured, reliability_rows
-from equidp.report.format import number, points, shown, unit
+from equidp.report.format import counted, number, points, shown, unit
 from equidp.report.summary import Summary, summarise
 from equidp.report.words import finding, test_sentences
 
@@ -66,8 +66,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print()
     console.print(_overview_table(summary))
     console.print(
-        f"{setup.level:.0%} intervals over {len(setup.seeds)} seeds; costs and gaps in points of accuracy "
-        f"against {setup.baseline}; delta {setup.training.delta:g}.",
+        f"{setup.level:.0%} intervals over {counted(len(setup.seeds), 'seed')}; costs and gaps in points of "
+        f"accuracy against {setup.baseline}; delta {setup.training.delta:g}.",
         highlight=False,
         style="dim",
     )

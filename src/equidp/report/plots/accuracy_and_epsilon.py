@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equidp.report.plots.style import GREY, INK, MOST_COLOURED, group_colours, panels, short
+from equidp.report.plots.colours import MOST_COLOURED, OTHER_GROUPS, group_looks
+from equidp.report.plots.style import INK, Layout, panels, short
 from equidp.report.summary import Summary
 
+_ERRORS = 2
+"""Standard errors on each side of a released mean."""
 
-def accuracy_and_epsilon(summary: Summary, axis: str, *, column: str) -> Figure:
+
+def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
     """Test accuracy against the mean epsilon of training examples, a panel per private kind of run.
+
+    A released mean is a line of twice its standard error on each side, within what can happen: 0 to the run's
+    epsilon. It has a point only where some groups of its panel differ by more than their noise.
 
     Args:
         summary: of a comparison with individual privacy.
         axis: label of the accuracies.
-        column: of `Summary.individual`; a released epsilon is shown with twice its standard error.
+        layout: where it is drawn.
+        column: of `Summary.individual`.
     """
+    if not summary.individual or column not in next(iter(summary.individual.values())):
+        return None
     largest = max(part["epsilon"].max() for part in summary.individual.values())
-    colours = group_colours(summary.setup.data, summary.setup.data.group_names)
-    figure, axes = panels(list(summary.individual), 2.5, "mean epsilon; dotted: the run's", axis, colours)
+    looks = group_looks(summary.setup.data, summary.setup.data.group_names)
+    figure, axes = panels(list(summary.individual), layout, "mean epsilon; dotted: the run's", axis, looks)
     for panel, (kind, part) in zip(axes, summary.individual.items(), strict=True):
-        for name, colour in colours.items():
-            spread = 0.0 if column.startswith("sensitive") else 2 * part.at[name, "standard_error"]
-            place = part.at[name, column], 100 * summary.interval(kind, name, "accuracy").mean
-            panel.errorbar(
-                *place, xerr=spread, fmt="o", color=colour, markersize=4 if colour == GREY else 6, linewidth=1
-            )
-            if len(colours) > MOST_COLOURED:
-                panel.annotate(short(name[:8]), place, xytext=(4, 3), textcoords="offset points", fontsize=7)
+        part = part.loc[list(looks)]
+        noise = _ERRORS * part["standard_error"] * (not column.startswith("sensitive"))
+        noisy = noise.any() and too_noisy(part[column], noise)
+        heights = {name: 100 * summary.interval(kind, name, "accuracy").mean for name in looks}
+        for name, look in looks.items():
+            value, spread = part.at[name, column], noise[name]
+            low, high = np.clip([value - spread, value + spread], 0, part.at[name, "epsilon"])
+            panel.hlines(heights[name], low, high, color=look.colour, linewidth=3 if noisy else 1.2)
+            if not noisy:
+                small = look == OTHER_GROUPS
+                panel.plot(value, heights[name], look.marker, color=look.colour, markersize=4 if small else 6)
+        if noisy:
+            panel.text(0.03, 0.03, "too noisy to compare", transform=panel.transAxes)
+        elif len(looks) > MOST_COLOURED:
+            _name(panel, {name: (part.at[name, column], heights[name]) for name in looks}, largest, layout)
         panel.axvline(part["epsilon"].iloc[0], color=INK, linewidth=0.8, linestyle=":")
         panel.set_xlim(0, 1.06 * largest)
     return figure
+
+
+def too_noisy(means: pd.Series, noise: pd.Series) -> bool:
+    """Whether no two of the released means differ by more than their noise together."""
+    gaps = np.abs(np.subtract.outer(means.to_numpy(), means.to_numpy()))
+    return not (gaps > np.hypot.outer(noise.to_numpy(), noise.to_numpy())).any()
+
+
+def _name(panel: Axes, places: dict[str, tuple[float, float]], largest: float, layout: Layout) -> None:
+    """Writes the names of groups beside their points, and leaves out those that would cover another name."""
+    heights = [height for _, height in places.values()]
+    line = 0.13 * max(np.ptp(heights), 1.0)  # of text, in the panel's units
+    letter = 0.028 * largest * (3 / layout.columns) ** 0.5
+    taken: list[tuple[float, float, float]] = []
+    for name, (x, y) in places.items():
+        text = short(name, 8)
+        end = x + letter * len(text)
+        if all(abs(y - other) > line or x > right or end < left for left, right, other in taken):
+            panel.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=layout.font - 1)
+            taken.append((x, end, y))

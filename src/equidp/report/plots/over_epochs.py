@@ -6,19 +6,20 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from equidp.report.plots.style import GREY, group_colours, panels
+from equidp.report.plots.colours import OTHER_GROUPS, group_looks
+from equidp.report.plots.style import Layout, panels
 from equidp.report.summary import Summary, by_kind
 
 _WIDE_RANGE = 30
 """Values that differ by a larger factor are shown on a logarithmic scale."""
 
 
-def over_epochs(summary: Summary, axis: str, *, column: str) -> Figure | None:
+def over_epochs(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
     """A column of `Comparison.epochs`, a panel per kind of run; None if it is empty."""
-    return _figure(summary, summary.comparison.epochs, axis, column)
+    return _figure(summary, summary.comparison.epochs, axis, layout, column)
 
 
-def over_diagnosed_steps(summary: Summary, axis: str, *, column: str) -> Figure | None:
+def over_diagnosed_steps(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
     """The same of a column of the diagnosis, which may have been asked for some groups only."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
@@ -26,10 +27,10 @@ def over_diagnosed_steps(summary: Summary, axis: str, *, column: str) -> Figure 
     groups = diagnosis.sensitive_groups
     # The fraction of an epoch at a step depends on the size of the data, which may differ between seeds.
     epochs = groups.assign(epoch=groups.groupby("step")["epoch"].transform("mean"))
-    return _figure(summary, epochs, axis, f"sensitive_{column}")
+    return _figure(summary, epochs, axis, layout, f"sensitive_{column}")
 
 
-def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, column: str) -> Figure | None:
+def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, layout: Layout, column: str) -> Figure | None:
     epochs = epochs[np.isfinite(epochs[column])]
     if epochs.empty:
         return None
@@ -37,13 +38,14 @@ def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, column: str) -> F
     logarithmic = values.min() > 0 and values.max() > _WIDE_RANGE * values.min()
     parts = by_kind(epochs)
     names = [name for name in summary.setup.data.group_names if name in set(epochs["group"])]
-    colours = group_colours(summary.setup.data, names)
-    figure, axes = panels(list(parts), 2.3, "epoch", axis, colours)
+    looks = group_looks(summary.setup.data, names)
+    figure, axes = panels(list(parts), layout, "epoch", axis, looks)
     for panel, part in zip(axes, parts.values(), strict=True):
-        for name in sorted(colours, key=lambda name: colours[name] != GREY):
-            width, alpha = (0.9, 0.7) if colours[name] == GREY else (1.8, 1.0)
+        for name in sorted(looks, key=lambda name: looks[name] != OTHER_GROUPS):
+            look = looks[name]
             means = part[part["group"] == name].groupby("epoch")[column].mean()
-            panel.plot(means, color=colours[name], linewidth=width, alpha=alpha)
+            width = 0.9 if look == OTHER_GROUPS else 1.8
+            panel.plot(means, color=look.colour, linestyle=look.line, linewidth=width, label=name)
         if logarithmic:
             panel.set_yscale("log")
     return figure

@@ -1,94 +1,169 @@
-"""Style of the plots: inline SVG without fonts, in colours that colour-blind readers can tell apart."""
+"""Style of the plots: real text, sizes for a page, a phone and a paper's column, legends outside the axes."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from equidp.comparison.result import DataFacts
-from equidp.report.summary import Interval, Kind, Summary
+from equidp.report.plots.colours import OTHER_GROUPS, Look
+from equidp.report.summary import Interval, Kind
 
 Floats = npt.NDArray[np.float64]
-COLOURS = [
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
-    *("#56B4E9", "#8C6BB1", "#7F7F7F", "#B2912F", "#4D4D4D"),
-]
 GREY = "#9AA0A6"
+"""Of grids."""
 INK = "#010203"
-"""Stands for the page's text colour, which differs between light and dark."""
-MOST_COLOURED = 4
-"""Up to this many groups, each has a colour."""
-_GROUP_COLOURS = (COLOURS[1], COLOURS[0], *COLOURS[2:])
+"""Stands for the page's text colour, which differs between light and dark; nearly black on paper."""
+_LETTER = 0.55
+"""Width of a usual letter, as a share of the font's size."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "equidp",
+    "pdf.fonttype": 42,
     "font.family": "sans-serif",
-    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.grid": True,
     "grid.color": GREY,
     "grid.alpha": 0.25,
     "legend.frameon": False,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.2,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "white"),
 }
 
 
-def svg(draw: Callable[[], Figure | None]) -> str:
-    """The figure that `draw` makes, as an SVG element in the house style; "" if it makes none."""
-    with mpl.rc_context(_STYLE):
-        figure = draw()
-        if figure is None:
-            return ""
-        file = io.StringIO()
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+@dataclass(frozen=True)
+class Layout:
+    """For where a figure is drawn.
+
+    Attributes:
+        width: in inches.
+        font: size in points.
+    """
+
+    width: float
+    font: float
+
+    @property
+    def columns(self) -> int:
+        """How many panels fit in a row."""
+        return int(min(3, max(1, self.width // 2.4)))
+
+    def letters(self, share: float) -> int:
+        """How many letters fit in a share of the width."""
+        return max(6, int(share * self.width * 72 / (_LETTER * self.font)))
+
+    def lines(self, number: float) -> float:
+        """The height of so many lines of text, in inches."""
+        return number * 1.45 * self.font / 72
+
+
+PAGE, PHONE, COLUMN = Layout(8.2, 10), Layout(3.75, 9), Layout(3.4, 8)
+"""A page on a screen, one at the width of a phone, and a column of a paper."""
+
+
+def drawn_as(layout: Layout, draw: Callable[[Layout], Figure | None]) -> Figure | None:
+    """The figure that `draw` makes, in the house style."""
+    with mpl.rc_context({**_STYLE, "font.size": layout.font, "axes.titlesize": layout.font}):
+        return draw(layout)
+
+
+def svg(figure: Figure, salt: str) -> str:
+    """The figure as an SVG element for a page, which sets its size and the colour of its text.
+
+    Args:
+        figure: in the house style.
+        salt: differs between the elements of a page that are hidden at different times: what they define has
+            names of its own.
+    """
+    file = io.StringIO()
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": f"equidp {salt}"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(r' (width|height)="[^"]*"', "", text, count=2)  # the page sets the size
+    return re.sub(r' (width|height)="[^"]*"', "", text, count=2)
+
+
+def saved(figure: Figure, kind: str) -> bytes:
+    """The figure as a file "pdf" or "svg", the same bytes each time, with text as text."""
+    file = io.BytesIO()
+    nothing = {"CreationDate": None} if kind == "pdf" else {"Date": None}
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": "equidp"}):
+        figure.savefig(file, format=kind, metadata=nothing)
+    return file.getvalue()
+
+
+def empty_figure(layout: Layout, height: float) -> Figure:
+    """A figure of the layout's width that makes room for labels and for a legend outside its axes."""
+    return Figure(figsize=(layout.width, height), layout="constrained")
 
 
 def panels(
-    kinds: Sequence[Kind], height: float, x: str, y: str, colours: dict[str, str]
+    kinds: Sequence[Kind], layout: Layout, x: str, y: str, groups: Mapping[str, Look]
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel per kind of run, on one scale, up to three in a row, and a legend of groups.
+    """A figure with a panel per kind of run, on one scale, and a legend of groups.
 
     Args:
         kinds: one per panel.
-        height: of a panel, in inches.
+        layout: decides how many are in a row.
         x, y: labels of the axes.
-        colours: of the groups.
+        groups: their looks.
     """
-    columns = min(3, len(kinds))
+    columns = min(layout.columns, len(kinds))
     rows = -(-len(kinds) // columns)
-    figure = Figure(figsize=(2.9 * columns + 0.4, height * rows + 0.3))
+    figure = empty_figure(layout, (2.3 if columns > 1 else 1.75) * rows + 0.2)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for place, panel in enumerate(grid.flat):
         if place >= len(kinds):
             panel.remove()
             continue
-        panel.set_title(kinds[place].label)
+        panel.set_title(wrapped(kinds[place].label, layout.letters(0.7 / columns)))
         if place % columns == 0:
             panel.set_ylabel(y)
         if place + columns >= len(kinds):  # nothing below
             panel.set_xlabel(x)
             panel.tick_params(labelbottom=True)
-    _group_legend(figure, colours)
-    figure.set_layout_engine("tight", rect=(0, 0, 1, 1 - 0.28 / figure.get_figheight()))
+    _group_legend(figure, groups, layout)
     return figure, list(grid.flat[: len(kinds)])
+
+
+def kind_legend(figure: Figure, looks: Mapping[Kind, Look], layout: Layout) -> None:
+    """A legend of kinds of run; where there are several settings, of methods, and of settings by marker."""
+    settings = {kind.setting: look.marker for kind, look in looks.items() if kind.setting}
+    entries: dict[str, Artist] = {}
+    for kind, (colour, marker, _) in looks.items():
+        if len(settings) > 1:
+            entries[short(kind.method)] = Line2D([], [], color=colour, linewidth=3)
+        else:
+            entries[short(kind.label)] = Line2D([], [], color=colour, marker=marker, markersize=5)
+    if len(settings) > 1:
+        for setting, marker in settings.items():
+            entries[short(setting)] = Line2D([], [], color=INK, marker=marker, linestyle="", markersize=5)
+    legend(figure, entries, layout)
+
+
+def legend(figure: Figure, entries: Mapping[str, Artist], layout: Layout) -> None:
+    """Adds a legend above the axes, as many columns as fit, and makes the figure higher by it."""
+    room = layout.letters(0.97)
+    columns = max(1, min(len(entries), room // (max(map(len, entries)) + 6)))
+    height = layout.lines(-(-len(entries) // columns) + 0.4)
+    figure.set_figheight(figure.get_figheight() + height)
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns)
 
 
 def in_points(intervals: Iterable[Interval]) -> tuple[Floats, Floats]:
@@ -97,34 +172,24 @@ def in_points(intervals: Iterable[Interval]) -> tuple[Floats, Floats]:
     return means, np.abs(np.nan_to_num([means - low, high - means]))
 
 
-def kind_colour(summary: Summary, kind: Kind) -> str:
-    """The colour of a kind of run in every plot; grey for the baseline."""
-    if kind.method == summary.setup.baseline:
-        return GREY
-    return COLOURS[summary.private_kinds.index(kind) % len(COLOURS)]
-
-
-def group_colours(data: DataFacts, names: Sequence[str]) -> dict[str, str]:
-    """A colour for each of a few groups; of many, only the smallest and the highlighted are not grey."""
-    if len(names) <= MOST_COLOURED:
-        return dict(zip(names, _GROUP_COLOURS, strict=False))
-    sizes = dict(zip(data.group_names, data.train_group_sizes, strict=True))
-    smallest = min(names, key=lambda name: sizes[name])
-    chosen = list(dict.fromkeys([smallest, *(data.highlighted_groups or ())]))
-    return {name: _GROUP_COLOURS[chosen.index(name)] if name in chosen else GREY for name in names}
-
-
-def short(name: str) -> str:
-    """A group's name for a plot: cut to 36 characters, with dollar signs, which start formulas, escaped."""
-    name = name if len(name) <= 36 else name[:35] + "…"
+def short(name: str, letters: int = 36) -> str:
+    """A name for a plot: cut to so many letters, with dollar signs, which start formulas, escaped."""
+    name = name if len(name) <= letters else name[: letters - 1] + "…"
     return name.replace("$", r"\$")
 
 
-def _group_legend(figure: Figure, colours: dict[str, str]) -> None:
-    coloured = {f"group {short(name)}": colour for name, colour in colours.items() if colour != GREY}
-    handles = [Line2D([], [], color=colour, linewidth=2) for colour in coloured.values()]
-    names = list(coloured)
-    if len(coloured) < len(colours):
-        handles.append(Line2D([], [], color=GREY))
-        names.append("other groups")
-    figure.legend(handles, names, loc="upper left", ncols=5)
+def wrapped(name: str, letters: int) -> str:
+    """A name for a plot, in at most two lines of so many letters."""
+    return short("\n".join(textwrap.wrap(name, letters, max_lines=2, placeholder="…")), 2 * letters + 1)
+
+
+def _group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> None:
+    letters = layout.letters(0.8)
+    entries: dict[str, Artist] = {
+        short(f"group {name}", letters): Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2)
+        for name, look in groups.items()
+        if look != OTHER_GROUPS
+    }
+    if len(entries) < len(groups):
+        entries["other groups"] = Line2D([], [], color=OTHER_GROUPS.colour)
+    legend(figure, entries, layout)

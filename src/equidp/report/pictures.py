@@ -1,0 +1,97 @@
+"""The pictures of a comparison as matplotlib figures, and as files for a paper."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from equidp._files import check_writable, write_whole
+from equidp._validate import check_number, unknown_name
+from equidp.comparison.result import Comparison
+from equidp.errors import SettingError
+from equidp.report.plots import ALL_PLOTS
+from equidp.report.plots.style import COLUMN, PAGE, Layout, saved
+from equidp.report.summary import summarise
+
+FORMATS = ("pdf", "svg")
+
+
+def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.width) -> Figure:
+    """Draws a picture of the report as a matplotlib figure, to change and save as you like.
+
+    Args:
+        comparison: from `equidp.compare`.
+        name: "costs", "accuracy", "choice" (accuracy against the largest gap), "trade_off" (with several
+            epsilons), "loss", "norms", "clipped", "bounds", or "released" (individual privacy). Names that
+            start with "sensitive" show raw training data.
+        width: of the figure, in inches; 3.4 suits a column of a paper.
+
+    Raises:
+        SettingError: an unknown name, a width that is no positive number, or nothing to show.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> figure = equidp.plot(comparison, "costs", width=3.4)
+        >>> figure.axes[0].get_xlabel()
+        'points of accuracy lost to privacy'
+        >>> figure.savefig(place / "costs.pdf")
+    """
+    if name not in ALL_PLOTS:
+        raise unknown_name("plot", name, ALL_PLOTS)
+    check_number("(0, inf)", ", in inches", width=width)
+    layout = Layout(width, COLUMN.font if width < 5 else PAGE.font)
+    figure = ALL_PLOTS[name].figure(summarise(comparison), layout)
+    if figure is None:
+        raise SettingError(f"plot {name!r}: this comparison has nothing to show in it.")
+    return figure
+
+
+def save_figures(
+    comparison: Comparison, folder: str | os.PathLike[str], *, include_sensitive: bool = False
+) -> list[Path]:
+    """Writes each picture that has something to show as PDF and SVG, at the width of a paper's column.
+
+    Args:
+        comparison: from `equidp.compare`.
+        folder: made if it is not there.
+        include_sensitive: also those of raw training data, which must not be shared. Their names say so.
+
+    Returns:
+        The files.
+
+    Raises:
+        SettingError: the folder cannot be written.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> [path.name for path in equidp.save_figures(comparison, place / "figures")][:2]
+        ['costs.pdf', 'costs.svg']
+    """
+    figures_folder(folder)
+    files = []
+    for name, each in ALL_PLOTS.items():
+        shown = include_sensitive or not name.startswith("sensitive")
+        if shown and (figure := each.figure(summarise(comparison), COLUMN)):
+            for kind in FORMATS:
+                files.append(Path(folder) / f"{name}.{kind}")
+                write_whole(files[-1], saved(figure, kind))
+    return files
+
+
+def figures_folder(folder: str | os.PathLike[str]) -> None:
+    """Makes the folder, or raises a SettingError where figures cannot be written to it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            f"figures cannot be written to {os.fspath(folder)!r}: {error.strerror}."
+        ) from error
+    check_writable(Path(folder) / "costs.pdf")

@@ -1,0 +1,60 @@
+"""Accuracy against the largest gap between groups: what there is to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from equidp.data.dataset import ALL
+from equidp.evaluation.costs import RUN, group_gaps
+from equidp.report.plots.colours import kind_looks
+from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend
+from equidp.report.summary import Summary
+
+
+def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
+    """Every run as a small point, means as large ones, and the edge that no other mean beats in both.
+
+    Accuracy without privacy is a dashed line: its gap is 0 by definition. None for a single private kind.
+    """
+    if len(summary.private_kinds) < 2:
+        return None
+    gaps = group_gaps(summary.costs).query("pair == 'largest'")
+    runs = summary.costs[summary.costs["group"] == ALL].merge(gaps, on=RUN)
+    figure = empty_figure(layout, 3.6 if layout.columns > 1 else 2.9)
+    axes = figure.subplots()
+    looks, means = kind_looks(summary), {}
+    for kind in summary.private_kinds:
+        part = runs[(runs["method"] == kind.method) & (runs["setting"] == kind.setting)]
+        x, y = 100 * part["cost_gap"], 100 * part["accuracy"]
+        look, means[kind] = looks[kind], (x.mean(), y.mean())
+        axes.plot(x, y, look.marker, color=look.colour, markersize=4, alpha=0.45, markeredgewidth=0)
+        axes.plot(
+            *means[kind],
+            look.marker,
+            color=look.colour,
+            markersize=9,
+            markeredgecolor="white",
+            label=kind.label,
+        )
+    edge = best_edge(list(means.values()))
+    axes.plot(*zip(*edge, strict=True), color=INK, linewidth=0.8, zorder=1, label="edge")
+    for kind in set(summary.kinds) - set(summary.private_kinds):
+        level = 100 * summary.interval(kind, ALL, "accuracy").mean
+        axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
+    axes.axvline(100 * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+    axes.set_xlim(left=0)
+    axes.set_xlabel("largest gap in cost between groups, points")
+    axes.set_ylabel(axis)
+    kind_legend(figure, looks, layout)
+    return figure
+
+
+def best_edge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The (gap, accuracy) that no other beats in one without losing in the other, by gap (Pareto)."""
+    edge: list[tuple[float, float]] = []
+    for gap, accuracy in sorted(places, key=lambda place: (place[0], -place[1])):
+        if not edge or accuracy > edge[-1][1]:
+            edge.append((gap, accuracy))
+    return edge

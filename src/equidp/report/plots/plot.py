@@ -1,0 +1,50 @@
+"""A plot: what it is called, what it shows and how it is drawn for a page and a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from equidp.report.plots.style import PAGE, PHONE, Layout, drawn_as, svg
+from equidp.report.summary import Summary
+
+
+class Plot(NamedTuple):
+    """A plot of a comparison.
+
+    Attributes:
+        title: its heading.
+        caption: what it shows, in a sentence or two.
+        axis: label of the axis with the figures.
+        draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
+    """
+
+    title: str
+    caption: str
+    axis: str
+    draw: Callable[[Summary, str, Layout], Figure | None]
+
+    def figure(self, summary: Summary, layout: Layout = PAGE) -> Figure | None:
+        """The figure; None if there is nothing to show."""
+        return drawn_as(layout, partial(self.draw, summary, self.axis))
+
+
+class Drawn(NamedTuple):
+    """A plot as two SVG elements: for a wide page, and for a narrow one."""
+
+    title: str
+    caption: str
+    wide: str
+    narrow: str
+
+
+def drawn(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
+    """The plots that have something to show."""
+    found = []
+    for plot in plots:
+        if (page := plot.figure(summary)) and (phone := plot.figure(summary, PHONE)):
+            found.append(Drawn(plot.title, plot.caption, svg(page, "page"), svg(phone, "phone")))
+    return found

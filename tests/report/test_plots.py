@@ -1,0 +1,276 @@
+"""Pictures show what the figures say, with one meaning a colour, for a page, a phone and a paper's column."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from html.parser import HTMLParser
+
+import matplotlib.colors
+import numpy as np
+import pandas as pd
+import pytest
+
+import equidp
+from equidp.data.dataset import ALL
+from equidp.errors import SettingError
+from equidp.evaluation.costs import group_gaps
+from equidp.policies.methods import METHODS
+from equidp.report import page as html
+from equidp.report.plots import ALL_PLOTS, PLOTS
+from equidp.report.plots.choice import best_edge
+from equidp.report.plots.colours import (
+    GROUP_LOOKS,
+    METHOD_LOOKS,
+    OTHER_GROUPS,
+    OWN_LOOKS,
+    group_looks,
+    kind_looks,
+    method_looks,
+)
+from equidp.report.plots.style import COLUMN, PAGE, PHONE
+from equidp.report.summary import summarise
+from support.made_up import made_up, with_data
+
+COSTS = {
+    "dpsgd": {"a": 0.02, "b": 0.40},
+    "dpsgd-f": {"a": 0.04, "b": 0.05},
+    "global-adapt": {"a": 0.1, "b": 0.12},
+}
+
+
+def labelled(axes, label):
+    return next(each for each in axes.get_lines() if each.get_label() == label)
+
+
+def points_of(axes, label):
+    """Where the points with this label and error bars are."""
+    return next(each for each in axes.containers if each.get_label() == label)[0].get_xdata()
+
+
+def individual(comparison, error):
+    rows = [
+        {"method": method, "setting": "", "group": group, "seed": seed, "target_epsilon": 3.0, "epsilon": 3.0,
+         "epsilon_with_release": 3.1, "release_epsilon": 0.1, "group_epsilon": 3.0,
+         "linear_group_epsilon": 3.0,
+         "released_mean": 0.5 + at, "standard_error": error}
+        for method in ("dpsgd", "dpsgd-f") for at, group in enumerate("ab") for seed in range(2)
+    ]  # fmt: skip
+    return dataclasses.replace(comparison, individual=pd.DataFrame(rows))
+
+
+def test_costs_are_drawn_where_the_figures_are():
+    comparison = made_up(COSTS)
+    (axes,) = equidp.plot(comparison, "costs").axes
+    means = comparison.costs().groupby(["method", "group"])["privacy_cost"].mean()
+    for method in COSTS:
+        expected = [100 * means[(method, group)] for group in ("a", "b", ALL)]
+        assert points_of(axes, method) == pytest.approx(expected)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a (320)", "b (320)", "all (640)"]
+
+
+def test_a_choice_shows_every_run_the_means_and_the_edge():
+    comparison = made_up(COSTS)
+    (axes,) = equidp.plot(comparison, "choice").axes
+    gaps = group_gaps(comparison.costs()).query("pair == 'largest'").set_index(["method", "seed"])["cost_gap"]
+    accuracy = comparison.results.query("group == 'all'").groupby("method")["accuracy"].mean()
+    for method in COSTS:
+        mean = labelled(axes, method)
+        assert mean.get_xdata() == pytest.approx(100 * gaps[method].mean())
+        assert mean.get_ydata() == pytest.approx(100 * accuracy[method])
+    runs = [line for line in axes.get_lines() if line.get_alpha() is not None and len(line.get_xdata()) == 5]
+    assert len(runs) == len(COSTS)
+    assert len(labelled(axes, "edge").get_xdata()) >= 1
+    assert labelled(axes, "sgd").get_ydata()[0] == pytest.approx(100 * accuracy["sgd"])
+
+
+def test_the_edge_holds_what_no_other_place_beats():
+    places = [(1.0, 70.0), (2.0, 80.0), (2.0, 75.0), (3.0, 79.0), (4.0, 90.0)]
+    assert best_edge(places) == [(1.0, 70.0), (2.0, 80.0), (4.0, 90.0)]
+
+
+def _apart(one, other):
+    """Distance of two colours, for someone who tells no red from green (Viénot et al. 1999)."""
+    seen = np.array([[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]])
+    linear = [np.array(matplotlib.colors.to_rgb(colour)) ** 2.2 for colour in (one, other)]
+    return np.linalg.norm(np.subtract(*[np.clip(seen @ each, 0, 1) ** (1 / 2.2) for each in linear]))
+
+
+def test_each_method_has_a_colour_and_marker_and_no_group_has_one_of_them():
+    assert set(METHOD_LOOKS) == set(METHODS)
+    methods = [*METHOD_LOOKS.values(), *OWN_LOOKS]
+    colours = {look.colour for look in methods}
+    assert len(colours) == len(methods)
+    assert len({look.marker for look in methods if look is not METHOD_LOOKS["sgd"]}) == len(methods) - 1
+    assert colours.isdisjoint(look.colour for look in (*GROUP_LOOKS, OTHER_GROUPS))
+    usual = [METHOD_LOOKS[name].colour for name in ("sgd", "dpsgd", "dpsgd-f", "global-adapt")]
+    assert min(_apart(*pair) for pair in itertools.combinations(usual, 2)) > 0.15
+    named = list(dict.fromkeys(look.colour for look in GROUP_LOOKS))
+    assert min(_apart(*pair) for pair in itertools.combinations(named, 2)) > 0.15
+    assert len({look[::2] for look in GROUP_LOOKS}) == len(GROUP_LOOKS)
+
+
+def test_a_method_keeps_its_colour_whatever_it_is_compared_with():
+    alone, among = method_looks(["mine:P", "dpsgd-f"]), method_looks([*METHODS, "mine:P"])
+    assert alone == {name: among[name] for name in alone}
+    names = [f"module:Method{at}" for at in range(len(OWN_LOOKS))]
+    assert len(set(method_looks(names).values())) == len(names)
+    assert len(method_looks([*names, "one:More"])) == len(names) + 1
+
+
+def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
+    looks = kind_looks(summarise(made_up(COSTS, epsilons=(1.0, 3.0, 8.0))))
+    for method in COSTS:
+        own = [look for kind, look in looks.items() if kind.method == method]
+        assert {look.colour for look in own} == {METHOD_LOOKS[method].colour}
+        assert len({look.marker for look in own}) == 3
+
+
+def test_of_many_groups_the_smallest_and_the_highlighted_stand_out():
+    many = {"dpsgd": dict.fromkeys("abcdefgh", 0.1)}
+    data = with_data(
+        made_up(many), train_group_sizes=(50, 9, *[50] * 6), highlighted_groups=("d",)
+    ).setup.data
+    looks = group_looks(data, data.group_names)
+    assert [name for name, look in looks.items() if look != OTHER_GROUPS] == ["b", "d"]
+
+
+@pytest.mark.parametrize("layout", [PAGE, PHONE, COLUMN], ids=["page", "phone", "column"])
+def test_the_lowest_panel_of_each_column_has_the_axis(layout):
+    """With four kinds there is an empty place below some panels."""
+    figure = PLOTS["loss"].figure(summarise(made_up(COSTS)), layout)
+    columns = {}
+    for axes in figure.axes:
+        place = axes.get_subplotspec()
+        columns.setdefault(place.colspan.start, []).append((place.rowspan.start, axes))
+    assert len(columns) == layout.columns
+    for panels in columns.values():
+        *above, (_, lowest) = sorted(panels, key=lambda panel: panel[0])
+        assert lowest.get_xlabel() == "epoch"
+        assert lowest.xaxis.get_tick_params()["labelbottom"]
+        assert not any(axes.get_xlabel() for _, axes in above)
+
+
+@pytest.mark.parametrize("layout", [PAGE, PHONE, COLUMN], ids=["page", "phone", "column"])
+@pytest.mark.parametrize("name", ["costs", "choice", "trade_off", "loss"])
+def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout):
+    """Also with long names: a legend stands above the axes, in as many columns as fit."""
+    long = {"my_package.methods:AMethodOfOnesOwn": 0.1, "dpsgd": 0.2, "dpsgd-f": 0.3}
+    groups = ("no schooling at all and no income", "b")
+    costs = {method: dict.fromkeys(groups, cost) for method, cost in long.items()}
+    figure = PLOTS[name].figure(summarise(made_up(costs, epsilons=(1.0, 3.0))), layout)
+    figure.draw_without_rendering()
+    inside = figure.bbox.padded(2)
+    (legend,) = figure.legends
+    for part in (legend, *figure.axes):
+        box = part.get_tightbbox()
+        assert inside.x0 <= box.x0 <= box.x1 <= inside.x1
+        assert inside.y0 <= box.y0 <= box.y1 <= inside.y1
+    assert not any(legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
+    width = max(axes.get_position().x1 for axes in figure.axes) - min(
+        axes.get_position().x0 for axes in figure.axes
+    )
+    assert width > 0.55
+
+
+def test_text_on_a_phone_has_11_pixels_at_least():
+    """A picture is as wide as the page without its margins, 360 of 400 pixels."""
+    comparison = individual(made_up(COSTS, epsilons=()), 0.1)
+    for plot in ALL_PLOTS.values():
+        figure = plot.figure(summarise(comparison), PHONE)
+        if figure is not None:
+            sizes = [
+                text.get_fontsize() for text in figure.findobj(lambda each: hasattr(each, "get_fontsize"))
+            ]
+            assert min(sizes) * 360 / (72 * PHONE.width) >= 11
+
+
+def test_released_means_are_drawn_with_their_errors_within_what_can_happen():
+    comparison = individual(made_up(COSTS), 0.4)
+    for axes in equidp.plot(comparison, "released").axes:
+        ends = np.concatenate([line.get_segments()[0][:, 0] for line in axes.collections])
+        error = 0.4 / 2**0.5  # of the mean over two seeds
+        assert ends == pytest.approx([0.0, 0.5 + 2 * error, 1.5 - 2 * error, 1.5 + 2 * error])
+        assert not axes.texts
+
+
+def test_released_means_that_noise_hides_have_no_points_but_a_sentence():
+    for axes in equidp.plot(individual(made_up(COSTS), 3.0), "released").axes:
+        assert [text.get_text() for text in axes.texts] == ["too noisy to compare"]
+        assert all(line.get_marker() == "None" for line in axes.get_lines())
+        assert all(0 <= end <= 3 for line in axes.collections for end in line.get_segments()[0][:, 0])
+
+
+def test_unknown_and_empty_pictures_are_refused():
+    comparison = made_up(COSTS)
+    with pytest.raises(SettingError, match=r"unknown plot 'cost'\. Did you mean 'costs'\?"):
+        equidp.plot(comparison, "cost")
+    with pytest.raises(SettingError, match="nothing to show"):
+        equidp.plot(comparison, "trade_off")
+    with pytest.raises(SettingError, match="nothing to show"):
+        equidp.plot(comparison, "sensitive_noise")
+    with pytest.raises(SettingError, match="width=0; expected a finite number > 0, in inches"):
+        equidp.plot(comparison, width=0)
+
+
+def test_figures_are_vector_files_with_text_at_the_width_of_a_column(tmp_path):
+    files = equidp.save_figures(made_up(COSTS), tmp_path / "new" / "figures")
+    names = {path.stem for path in files}
+    assert names == {"costs", "accuracy", "choice", "loss", "norms", "clipped", "bounds"}
+    assert sorted(files) == sorted((tmp_path / "new" / "figures").iterdir())
+    for path in files:
+        content = path.read_bytes()
+        if path.suffix == ".svg":
+            assert f'width="{72 * COLUMN.width:g}pt"'.encode() in content
+            assert b"global-adapt</text>" in content
+        else:
+            assert re.search(rb"/MediaBox \[ 0 0 244.8 ", content)
+            assert b"/FontFile2" in content
+    before = {path: path.read_bytes() for path in files}
+    equidp.save_figures(made_up(COSTS), tmp_path / "new" / "figures")
+    assert before == {path: path.read_bytes() for path in files}
+
+
+def test_figures_of_raw_data_are_written_only_if_asked_for(tmp_path):
+    comparison = individual(made_up(COSTS), 0.1)
+    comparison.individual["sensitive_mean"] = 1.0
+    assert not [path for path in equidp.save_figures(comparison, tmp_path) if "sensitive" in path.name]
+    files = equidp.save_figures(comparison, tmp_path, include_sensitive=True)
+    assert {path.name for path in files if "sensitive" in path.name} == {
+        "sensitive_epsilon.pdf",
+        "sensitive_epsilon.svg",
+    }
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match="figures cannot be written"):
+        equidp.save_figures(made_up(COSTS), tmp_path / "file" / "figures")
+
+
+class _Figures(HTMLParser):
+    """The classes of the elements within each figure, and all ids that something refers to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.figures: list[list[str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "figure":
+            self.figures.append([])
+        elif tag == "div" and self.figures and dict(attrs).get("class") in ("wide", "narrow"):
+            self.figures[-1].append(str(dict(attrs)["class"]))
+
+
+def test_each_picture_of_a_page_is_drawn_for_wide_and_narrow_screens():
+    page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
+    assert _Figures(page).figures == [["wide", "narrow"]] * len(PLOTS)
+    wide, narrow = (
+        {name for part in re.findall(rf'<div class="{kind}">(.*?)</svg>', page, re.DOTALL)
+         for name in re.findall(r'id="((?:m|p)[0-9a-f]{10})"', part)}
+        for kind in ("wide", "narrow")
+    )  # fmt: skip
+    assert min(len(wide), len(narrow)) > 0
+    assert wide.isdisjoint(narrow)
