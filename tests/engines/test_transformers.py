@@ -1,0 +1,217 @@
+"""Models of `transformers`, also with adapters of `peft`, train privately with exact norms and sums.
+
+Their weights are random, from small configurations: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import equidp
+from equidp.engines import make_engine
+from equidp.engines.called import called
+from equidp.kernel.inputs import Inputs, taken
+from support.oracle import assert_exact, loss
+
+transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
+peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::FutureWarning")
+
+N, LENGTH, WORDS = 8, 6, 40
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "num_labels": 3,
+}
+
+
+def causal_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each text, summed over its words."""
+    return nn.functional.cross_entropy(outputs[:, :-1].transpose(1, 2), targets[:, 1:], reduction="none").sum(
+        1
+    )
+
+
+def bert() -> nn.Module:
+    config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=12, **SMALL)
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt2() -> nn.Module:
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=WORDS, n_positions=12, n_embd=16, n_layer=1, n_head=2, **ends)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def vit() -> nn.Module:
+    config = transformers.ViTConfig(image_size=16, patch_size=8, hidden_dropout_prob=0.1, **SMALL)
+    return transformers.ViTForImageClassification(config)
+
+
+def resnet() -> nn.Module:
+    """Pretrained ones have statistics; these are made up."""
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3
+    )
+    model = transformers.ResNetForImageClassification(config)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.requires_grad_(False).running_var.uniform_(0.5, 2.0)
+    return equidp.make_compatible(model)[0]
+
+
+def convnext() -> nn.Module:
+    sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "patch_size": 2, "num_labels": 3}
+    return transformers.ConvNextForImageClassification(transformers.ConvNextConfig(**sizes))
+
+
+def adapted(make: Callable[[], nn.Module], names: list[str], **settings) -> nn.Module:
+    model = peft.get_peft_model(make(), peft.LoraConfig(r=2, target_modules=names, **settings))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # 0 at the start, where half of the gradients would be 0
+            nn.init.normal_(parameter)
+    return model
+
+
+def texts() -> dict[str, Tensor]:
+    """Token ids, and the mask of texts that are shorter, one on the left."""
+    mask = torch.ones(N, LENGTH, dtype=torch.int64)
+    mask[1, 4:], mask[2, 1:], mask[3, :2] = 0, 0, 0
+    return {"input_ids": torch.randint(1, WORDS, (N, LENGTH)), "attention_mask": mask}
+
+
+def images() -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(N, 3, 16, 16)}
+
+
+class Case(NamedTuple):
+    model: Callable[[], nn.Module]
+    inputs: Callable[[], dict[str, Tensor]]
+    loss: Callable[[Tensor, Tensor], Tensor] = loss
+
+    def targets(self, inputs: dict[str, Tensor]) -> Tensor:
+        return inputs["input_ids"] if self.loss is causal_loss else torch.arange(N) % 3
+
+
+QUERIES = ["q_proj", "v_proj"]
+CASES = {
+    "BERT": Case(bert, texts),
+    "GPT-2": Case(gpt2, texts, causal_loss),
+    "ViT": Case(vit, images),
+    "ResNet": Case(resnet, images),
+    "ConvNeXt": Case(convnext, images),
+    "BERT, LoRA": Case(lambda: adapted(bert, ["query", "value"], modules_to_save=["classifier"]), texts),
+    "GPT-2, LoRA": Case(lambda: adapted(gpt2, ["c_attn"], fan_in_fan_out=True), texts, causal_loss),
+    "ViT, LoRA": Case(lambda: adapted(vit, QUERIES, modules_to_save=["classifier"]), images),
+}
+families = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def made(case: Case) -> tuple[nn.Module, dict[str, Tensor], Tensor]:
+    torch.manual_seed(0)
+    model, inputs = case.model(), case.inputs()
+    return model, inputs, case.targets(inputs)
+
+
+@families
+def test_norms_and_sums_equal_one_backward_pass_per_example(case):
+    """In single precision, as they are trained, to 1e-5 of the largest; without dropout."""
+    model, inputs, targets = made(case)
+    assert_exact(model.eval(), inputs, targets, loss=case.loss, tolerance=1e-5)
+
+
+def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) -> Tensor:
+    """Of each example's loss, [batch, parameters], with the random numbers that it gets in the batch."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    torch.manual_seed(1)
+    losses = loss(called(model, inputs), targets)
+    rows = []
+    for each in losses:
+        found = torch.autograd.grad(each, trained, retain_graph=True, materialize_grads=True)
+        rows.append(torch.cat([gradient.flatten() for gradient in found]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BERT, LoRA"])
+def test_norms_and_sums_are_exact_under_dropout(name):
+    case = CASES[name]
+    model, inputs, targets = made(case)
+    expected = gradients_in_batch(model.train(), inputs, targets, case.loss)
+    torch.manual_seed(1)
+    measured = make_engine("ghost", model, case.loss)(inputs, targets)
+    torch.testing.assert_close(measured.norms, expected.norm(dim=1), rtol=1e-5, atol=1e-6)
+    weights = torch.linspace(0.5, 2.0, N)
+    measured.weighted_sum(weights)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = torch.cat([parameter.grad.flatten() for parameter in trained])
+    torch.testing.assert_close(total, weights @ expected, rtol=1e-4, atol=1e-5)
+
+
+class Rows(Dataset):
+    """Examples one by one, without groups."""
+
+    def __init__(self, inputs: dict[str, Tensor], targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[dict[str, Tensor], Tensor]:
+        return taken(self.inputs, index), self.targets[index]
+
+
+@families
+def test_they_train_privately_as_they_are(case):
+    """With dropout, masks and everything that a Trainer tries before; what is frozen stays as it was."""
+    model, inputs, targets = made(case)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    every = model.named_parameters(remove_duplicate=False)  # also by the names of tied weights
+    trained = {name for name, parameter in every if parameter.requires_grad}
+    run = equidp.Trainer(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-3),
+        Rows(inputs, targets),
+        policy=equidp.DPSGD(clipping_bound=1.0),
+        batch_size=4,
+        steps=2,
+        noise_multiplier=1.0,
+        delta=1e-2,
+        loss=case.loss,
+    ).fit()
+    for name, value in run.model.state_dict().items():
+        assert torch.isfinite(value).all()
+        assert torch.equal(value, before[name]) == (name not in trained), name
+
+
+def test_attention_over_the_batch_would_still_be_found_out():
+    """The trial of a model with several tables of embeddings reads words that differ."""
+
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = bert()
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            outputs = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+            return outputs - outputs.mean(dim=0)
+
+    inputs = texts()
+    with pytest.raises(equidp.ModelError, match="changes with the other examples"):
+        equidp.Trainer(
+            model := Mixing(),
+            torch.optim.AdamW(model.parameters()),
+            Rows(inputs, torch.arange(N) % 3),
+            policy=equidp.DPSGD(),
+            batch_size=4,
+            steps=2,
+            noise_multiplier=1.0,
+            delta=1e-2,
+        )
