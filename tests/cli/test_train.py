@@ -99,6 +99,24 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     )
 
 
+def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_there_is(run, people):
+    table = ("train", *TABLE, *PLAN)
+    assert run(*table, "--class-weight", "low=1,high=4", "--weight", "age", "--out", "run")[0] == 0
+    card = (people / "run" / "card.md").read_text()
+    assert "| weights of classes (public) | low 1, high 4 |" in card
+    assert "| column of public weights | age |" in card
+    for wrong in (
+        ("--class-weight", "rich=4"),
+        ("--class-weight", "high"),
+        ("--weight", "agee"),
+        ("--weight", "job"),
+    ):
+        code, _, err = run(*table, *wrong, "--out", "other")
+        assert code == 2
+        assert ("expected" in err) or ("Known" in err)
+    assert not (people / "other").exists()
+
+
 def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
     """New rows are encoded with the statistics of the training rows, whatever their order and company."""
     run("train", *TABLE, *PLAN, "--out", "run")

@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings, strategies as st
 import equidp
 from equidp.data import open_source
 from equidp.data.labels import rows_by_content
+from equidp.data.recipe import Recipe
 from equidp.errors import DataError, EquidpError, SettingError
 
 
@@ -449,3 +450,31 @@ def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
     packed.write_bytes(packed.read_bytes()[:40])
     with pytest.raises(DataError, match="cannot be read as a table"):
         split_of(str(packed))
+
+
+def test_a_column_of_weights_is_no_input_and_follows_its_rows(save):
+    table = people().assign(w=1.0 + np.arange(60) % 7)
+    recipe = Recipe(target="income", group=("sex",), weight="w", bounds=(("age", 20, 60),))
+    source = open_source(save(table), recipe=recipe)
+    split, encoder = source.prepared(0)
+    assert [column.name for column in encoder.columns] == ["age", "job", "race"]
+    ages = (20 + 40 * split.train.inputs[:, 0]).round()
+    rows = [int(age) - 20 for age in ages]  # age and index agree up to 40, and weights follow the index
+    possible = [{1.0 + row % 7, 1.0 + (row + 40) % 7} for row in rows]
+    assert all(float(w) in values for w, values in zip(split.train.weights, possible, strict=True))
+    assert Recipe.from_plain(recipe.to_plain()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.where(np.arange(60) == 3, "heavy", "1"), "column 'w' of weights holds texts"),
+        (np.where(np.arange(60) == 3, -1, 1), "column 'w' has 1 of 60 weights that are negative"),
+        (np.zeros(60), "column 'w' is zero in each row"),
+        (np.where(np.arange(60) == 3, 1e9, 1), "beyond 1e\\+06"),
+    ],
+)
+def test_a_column_that_holds_no_weights_is_refused(save, weights, message):
+    recipe = Recipe(target="income", group=("sex",), weight="w")
+    with pytest.raises(DataError, match=message):
+        open_source(save(people().assign(w=weights)), recipe=recipe).split(0)

@@ -43,7 +43,7 @@ def test_without_privacy_weights_are_those_of_logistic_regression(kind, classes)
     X, y = table(0, classes)
     rows = np.random.default_rng(1).uniform(0, 2, N) if kind != "classes" else None
     by_class = {"yes": 3.0, "no": 0.5} if kind != "rows" else None
-    ours = quick(epochs=400, class_weight=by_class, **exact()).fit(X, y, sample_weight=rows)
+    ours = quick(epochs=400, class_weight=by_class, **exact(learning_rate=2.0)).fit(X, y, sample_weight=rows)
     theirs = LogisticRegression(C=np.inf, tol=1e-8, class_weight=by_class).fit(X, y, sample_weight=rows)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-3)
     if classes == 2:  # of more classes, coefficients are known up to a shift
@@ -159,6 +159,19 @@ def test_class_weights_that_are_none_are_refused(given, message):
     X, y = table(6)
     with pytest.raises(SettingError, match=message):
         quick(class_weight=given).fit(X, y)
+
+
+def test_a_rare_class_is_found_although_clipped_gradients_count_the_same():
+    """Weights above 1 would be clipped away: heavy classes keep 1, and the others get less."""
+    rng = np.random.default_rng(20)
+    X = rng.normal(size=(3000, 4))
+    y = (X[:, 0] + rng.normal(size=3000) > 2).astype(int)  # 8% of class 1
+    found = [
+        quick(epochs=10, random_state=0, class_weight=weights).fit(X, y).predict(X)[y == 1].mean()
+        for weights in (None, {1: 12}, {0: 1 / 12})
+    ]
+    assert found[0] < 0.2
+    assert found[1] == found[2] > 0.5
 
 
 def test_class_weights_are_by_label_of_any_type():

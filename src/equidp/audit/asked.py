@@ -43,6 +43,8 @@ def resolved(
     """
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
+    if plan.class_weight is not None or train.weights is not None:
+        raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
     if epsilon is not None:
         check_number("(0, inf)", epsilon=epsilon)
     if isinstance(method, str):

@@ -15,7 +15,8 @@ from equidp._validate import names
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
-from equidp.data.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
+from equidp.data.plain import ALL_COLUMNS, MARKS
+from equidp.data.recipe import MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
@@ -92,6 +93,8 @@ class TableOptions:
     """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y."""
     na: tuple[str, ...] = ()
     """What stands for a missing value in all columns, or in one: -999, age=-999."""
+    weight: str | None = None
+    """Column of public weights >= 0 of the rows' losses in training; not an input."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
     """Whether to refuse missing values (default) or make them a category."""
     bounds: str = ""

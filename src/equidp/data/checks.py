@@ -10,6 +10,7 @@ import pandas as pd
 
 from equidp._validate import unknown_name
 from equidp.data.columns import row_of
+from equidp.data.weights import check_weights
 from equidp.errors import DataError
 
 LARGEST_NUMBER = 1e18
@@ -95,6 +96,17 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     listed = ", ".join(f"{name!r}: {count}" for name, count in counts[counts > 0].items())
     absent = int(table.isna().any(axis=1).sum())
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
+
+
+def weight_problem(column: pd.Series) -> list[str]:
+    """Returns a sentence where a column of weights holds what is none, or nothing."""
+    if column.dtype != float:
+        return [f"column {column.name!r} of weights holds texts, {first_text(column)}; expected numbers."]
+    try:
+        check_weights(column.to_numpy(), f"column {column.name!r}")
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:

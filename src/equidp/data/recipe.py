@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from equidp._validate import check_number, unknown_name
+from equidp.data.plain import ALL_COLUMNS, MARKS, field
 from equidp.errors import DataError, SettingError
 
 if sys.version_info >= (3, 11):
@@ -22,13 +23,11 @@ else:
 
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2
-ALL_COLUMNS = "*"
-"""Stands for all columns where a value is given by column."""
-MARKS = {"comma": ",", "point": ".", "space": " ", "apostrophe": "'"}
-"""Words for the marks within numbers."""
 DATE_FORMATS = ("iso", "dayfirst", "monthfirst")
 """Formats of dates beside those of strptime, such as %d.%m.%Y."""
 _DEFAULT_DECIMAL = "."
+_SINGLE = ("target", "weight")
+"""Options that name one column."""
 _APART: dict[str, set[str]] = {
     "drop": {"target", "group", "categorical", "numeric", "date", "bounds"},
     "target": {"drop", "bounds", "date"},
@@ -37,6 +36,7 @@ _APART: dict[str, set[str]] = {
     "numeric": {"drop", "categorical", "date"},
     "date": {"drop", "target", "group", "categorical", "numeric"},
     "bounds": {"drop", "target", "group", "categorical"},
+    "weight": {"drop", "target", "group", "categorical", "date", "bounds"},
 }
 """What a column named under an option cannot be named under too."""
 
@@ -63,6 +63,7 @@ class Recipe:
             columns.
         thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
         bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
+        weight: column of public numbers >= 0 that multiply the losses of rows in training; not an input.
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
         test_share: chance of each row to be in the test set, drawn from the seed and the row's content. Each
@@ -89,6 +90,7 @@ class Recipe:
     thousands: Pairs = ()
     decimal: Pairs = ()
     bounds: tuple[tuple[str, float, float], ...] = ()
+    weight: str | None = None
     missing: str = "refuse"
     test_share: float = TEST_SHARE
     positive: str | None = None
@@ -139,14 +141,14 @@ class Recipe:
     def columns(self, option: str) -> list[str]:
         """Returns the columns that are named under an option, such as "drop" or "bounds"."""
         value = getattr(self, option)
-        if option == "target":
+        if option in _SINGLE:
             return [] if value is None else [value]
         names = [_column(each) for each in value]
         return [name for name in names if name != ALL_COLUMNS]
 
     def named(self) -> dict[str, list[str]]:
         """Returns option -> columns that it names."""
-        options = ("target", "group", "drop", "categorical", "numeric", "date")
+        options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date")
         by_value = ("na", "thousands", "decimal", "bounds")
         return {option: list(dict.fromkeys(self.columns(option))) for option in (*options, *by_value)}
 
@@ -175,7 +177,7 @@ class Recipe:
         changes = Recipe.from_plain(given)
         fields: dict[str, Any] = dict(vars(self))
         for option in (each for each in given if each in _APART):
-            for other in _APART[option] - {"target"}:
+            for other in _APART[option] - set(_SINGLE):
                 fields[other] = _without(fields[other], changes.columns(option))
         for option in given:
             new = getattr(changes, option)
@@ -187,19 +189,19 @@ class Recipe:
     def to_plain(self) -> dict[str, Any]:
         """Returns what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
         plain: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value == field.default:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value == each.default:
                 continue
-            if field.name == "na":
+            if each.name == "na":
                 value = {name: [text for other, text in self.na if other == name] for name, _ in self.na}
-            elif field.name == "bounds":
+            elif each.name == "bounds":
                 value = {name: [low, high] for name, low, high in self.bounds}
-            elif field.name in ("date", "thousands", "decimal"):
+            elif each.name in ("date", "thousands", "decimal"):
                 value = dict(value)
             elif isinstance(value, tuple):
                 value = list(value)
-            plain[field.name] = value
+            plain[each.name] = value
         return plain
 
     @classmethod
@@ -214,11 +216,11 @@ class Recipe:
         >>> Recipe.from_plain({"na": "-999", "decimal": {"lab": "comma"}}).decimal_of("lab")
         ','
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [each.name for each in dataclasses.fields(cls)]
         for option in content:
             if option not in known:
                 raise unknown_name("option in a recipe", option, known)
-        return cls(**{option: _field(option, value) for option, value in content.items()})
+        return cls(**{option: field(option, value) for option, value in content.items()})
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -246,55 +248,3 @@ def _column(each: Any) -> str:
 
 def _without(values: Iterable[Any], columns: Sequence[str]) -> tuple[Any, ...]:
     return tuple(each for each in values if _column(each) not in columns)
-
-
-def _field(option: str, value: Any) -> Any:
-    """A field of a recipe from a plain value."""
-    if option in ("group", "drop", "categorical", "numeric"):
-        return tuple(_texts(option, value))
-    if option == "date":
-        plain = not isinstance(value, Mapping)
-        return tuple(_by_column(option, dict.fromkeys(_texts(option, value), "iso") if plain else value))
-    if option == "na":
-        by_column = value if isinstance(value, Mapping) else {ALL_COLUMNS: value}
-        return tuple((name, text) for name, given in by_column.items() for text in _texts(option, given))
-    if option in ("thousands", "decimal"):
-        pairs = _by_column(option, value if isinstance(value, Mapping) else {ALL_COLUMNS: value})
-        return tuple((name, MARKS.get(mark, mark)) for name, mark in pairs)
-    if option == "bounds":
-        return tuple(_range(name, span) for name, span in _mapping(option, value).items())
-    if option == "test_share":
-        return value
-    if not isinstance(value, str):
-        raise SettingError(f"{option} = {value!r}; expected a text.")
-    return {"tab": "\t", "\\t": "\t"}.get(value, value) if option == "sep" else value
-
-
-def _texts(option: str, value: Any) -> list[str]:
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    if option == "na":  # -999 needs no quotes
-        values = [f"{each:.12g}" if type(each) in (int, float) else each for each in values]
-    if not all(isinstance(each, str) for each in values):
-        raise SettingError(f"{option} = {value!r}; expected texts.")
-    return values
-
-
-def _mapping(option: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SettingError(f"{option} = {value!r}; expected a value for each column by name.")
-    return value
-
-
-def _by_column(option: str, value: Any) -> list[tuple[str, str]]:
-    pairs = list(_mapping(option, value).items())
-    if not all(isinstance(text, str) for _, text in pairs):
-        raise SettingError(f"{option} = {value!r}; expected texts.")
-    return pairs
-
-
-def _range(name: str, span: Any) -> tuple[str, float, float]:
-    try:
-        low, high = span
-        return name, float(low), float(high)
-    except (TypeError, ValueError) as error:
-        raise SettingError(f"bounds of {name!r} are {span!r}; expected [low, high].") from error

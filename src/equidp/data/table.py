@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from equidp.data.checks import feature_problems, first_text, missing_problem, refuse
+from equidp.data.checks import feature_problems, first_text, missing_problem, refuse, weight_problem
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
@@ -72,13 +72,21 @@ class TableSource:
         bounds = {name: (low, high) for name, low, high in recipe.bounds}
         encoder = TableEncoder.fitted(features, train, bounds, recipe.missing)
         labels = torch.from_numpy(targets), torch.from_numpy(groups)
-        whole = GroupedDataset(encoder.encode(features), *labels, group_names, class_names, self.name)
+        inputs, weights = encoder.encode(features), self._weights(table)
+        whole = GroupedDataset(inputs, *labels, group_names, class_names, self.name, weights)
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
         return DataSplit(trained, tested, encoder.notes()), encoder
 
     @property
     def _labels(self) -> list[str]:
-        return list(dict.fromkeys([str(self.recipe.target), *self.recipe.group]))
+        """Columns that are no inputs."""
+        weight = () if self.recipe.weight is None else (self.recipe.weight,)
+        return list(dict.fromkeys([str(self.recipe.target), *self.recipe.group, *weight]))
+
+    def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
+        if self.recipe.weight is None:
+            return None
+        return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
     def _table(self) -> pd.DataFrame:
         """The columns of the file that are not dropped, after all checks; problems are raised together."""
@@ -117,6 +125,8 @@ class TableSource:
         absent = int(table[target].isna().sum())
         if absent:
             found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
+        if self.recipe.weight is not None:
+            found += weight_problem(table[self.recipe.weight])
         if classes == 1:
             only = coded(table[target])[1][0]
             found.append(f"target {target!r} has one class only, {only!r}; expected at least two.")

@@ -3,7 +3,7 @@
 A weight is a factor of one example's loss, so it scales that example's gradient and no other's. The private
 step measures the norm of the scaled gradient and bounds it as any other: the sensitivity stays what it was,
 and weights cost nothing, as long as they are public. A weight beyond clipping bound / norm has no further
-effect.
+effect, so weights do most where the largest is about 1.
 """
 
 from __future__ import annotations
@@ -107,13 +107,16 @@ def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
 
 
 def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:
-    """Returns the weight of each class, [classes], float32; classes that are not named have weight 1.
+    """Returns the weight of each class, [classes], float32, divided by the largest.
+
+    Only ratios count: a clipped gradient counts no more at weight 8 than at 1, so the heaviest class has
+    weight 1 and the others less. Classes that are not named have weight 1 before that.
 
     Raises:
         SettingError: a name that is no class, a weight outside [0, `MOST_WEIGHT`], or no class above zero.
 
     >>> weights_of_classes({"yes": 8}, ("no", "yes"))
-    tensor([1., 8.])
+    tensor([0.1250, 1.0000])
     """
     for name, weight in given.items():
         if name not in class_names:
@@ -125,7 +128,7 @@ def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...])
             f"class_weight={dict(given)} leaves fewer than two classes of {', '.join(class_names)} with a "
             "weight above zero; a classifier needs two."
         )
-    return torch.tensor(weights)
+    return torch.tensor(weights) / max(weights)
 
 
 def parse_class_weights(text: str) -> dict[str, float]:

@@ -92,7 +92,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 that tell groups apart. Rows are matched by position, as in all of scikit-learn.
             sample_weight: [n], numbers >= 0 that multiply each example's loss before its gradient is clipped.
                 They must be public: known for each row, or following from nothing but that row. Then they
-                cost no privacy, since every gradient is bounded as without them.
+                cost no privacy, since every gradient is bounded as without them. Scale them to at most 1 or
+                so: above clipping bound / norm a weight has no further effect.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.

@@ -46,8 +46,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             bound_learning_rate, tolerance.
         accountant: a name from `equidp.accounting.ACCOUNTANTS`.
         class_weight: class -> number that multiplies the losses of its examples before their gradients are
-            clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. The
-            numbers must be public. They shift predicted probabilities towards heavy classes. None: all are 1.
+            clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. Only
+            ratios count: all are divided by the largest. The numbers must be public. They shift predicted
+            probabilities towards heavy classes. None: all are 1.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
         random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
 

@@ -221,6 +221,7 @@ def _write_cards(
         "epochs": plan.epochs,
         "momentum": plan.momentum,
         "weight decay": plan.weight_decay,
+        **_weights(config, plan),
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
@@ -252,6 +253,14 @@ def _write_cards(
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
     )
+
+
+def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:
+    """What the card says of weights; nothing where there are none."""
+    by_class = plan.class_weight or {}
+    listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
+    said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}
+    return {name: text for name, text in said.items() if text}
 
 
 def _estimate(row: dict[str, Any], spent: float) -> str:

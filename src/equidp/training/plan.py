@@ -14,6 +14,7 @@ from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
+from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
@@ -78,7 +79,8 @@ class Plan:
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
-            are clipped; other classes have 1, and None is 1 for all.
+            are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
+            divided by the largest. None: all are 1.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -100,7 +102,7 @@ class Plan:
     delta: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
-    class_weight: Mapping[str, float] | None = None
+    class_weight: Mapping[str, float] | str | None = None
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -118,6 +120,7 @@ class Plan:
         check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
         check_whole(1, batch_size=self.batch_size)
+        _by_class(self.class_weight)
         known = all_settings()
         for name in self.method_settings:
             if name not in known:
@@ -208,7 +211,7 @@ class Plan:
             delta=delta,
             momentum=own.momentum,
             weight_decay=own.weight_decay,
-            class_weight=own.class_weight,
+            class_weight=_by_class(own.class_weight),
         )
 
     def _changed(self, changes: Mapping[str, Any]) -> Plan:
@@ -218,6 +221,11 @@ class Plan:
 
 
 _FIELDS = frozenset(each.name for each in fields(Plan)) - {"method_settings", "by_method"}
+
+
+def _by_class(weights: Mapping[str, float] | str | None) -> Mapping[str, float] | None:
+    """Class weights by class name; a SettingError for a text that is none."""
+    return parse_class_weights(weights) if isinstance(weights, str) else weights
 
 
 def default_plan(data: str | DataSource) -> Plan:
