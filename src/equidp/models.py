@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from equidp._parts import is_import_path, own_part
+from equidp._validate import unknown_name
 from equidp.errors import ModelError
 
 
@@ -118,6 +120,23 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 >>> MODELS["logistic"]((40,), 2)(torch.zeros(5, 40)).shape
 torch.Size([5, 2])
 """
+
+
+def model_named(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """The factory of a name from `MODELS`, or of an import path such as "my_module:make_model".
+
+    Raises:
+        SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if not is_import_path(name):
+        raise unknown_name("model", name, MODELS)
+    expected = "a function of (shape of one input, number of classes) that makes a torch module"
+    factory: Callable[[tuple[int, ...], int], nn.Module] = own_part(
+        name, "model", lambda part: callable(part) and not isinstance(part, nn.Module), expected
+    )
+    return factory
 
 
 def _image(shape: tuple[int, ...], *, smallest: int, name: str) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, dataset_norms, made_up_examples, make_engine
 from equidp.errors import SettingError
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import taken
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
@@ -66,14 +67,15 @@ class NormProfile:
         return float(_EDGES[min(cell, len(_EDGES) - 1)])
 
 
-def public_profile(data: GroupedDataset, model: nn.Module) -> NormProfile:
+def public_profile(data: GroupedDataset, model: nn.Module, loss: LossFunction | None = None) -> NormProfile:
     """Returns the profile of a public dataset, which costs nothing.
 
     Args:
         data: similar to the private data: same columns, classes and scale.
-        model: with fresh weights; cross-entropy loss.
+        model: with fresh weights.
+        loss: of each example; None: cross entropy.
     """
-    norms, groups = _counted(data, model)
+    norms, groups = _counted(data, model, loss)
     return NormProfile(_plain(norms.sum(dim=0)), _plain(groups.double().mean(dim=0)))
 
 
@@ -83,6 +85,7 @@ def private_profile(
     *,
     epsilon: float,
     delta: float,
+    loss: LossFunction | None = None,
     ledger: Ledger | None = None,
     randomness: Randomness | None = None,
 ) -> NormProfile:
@@ -93,8 +96,9 @@ def private_profile(
 
     Args:
         data: the training data. Its size and the number of groups are public.
-        model: with fresh weights; cross-entropy loss.
+        model: with fresh weights.
         epsilon, delta: what it may cost.
+        loss: of each example; None: cross entropy.
         ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(MemoryLedger())`.
         randomness: of the noise; None: the operating system's.
 
@@ -102,7 +106,7 @@ def private_profile(
         SettingError, ModelError, BudgetError: before anything is spent.
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
-    norms, groups = _counted(data, model)
+    norms, groups = _counted(data, model, loss)
     (MemoryLedger() if ledger is None else ledger).spend(event)
     released = math.sqrt(2) * private_sum(
         torch.cat([norms, groups], dim=1) / math.sqrt(2),
@@ -118,9 +122,9 @@ def private_profile(
     return NormProfile(_plain(counts), _plain((sizes / len(data)).clamp(0.0, 1.0)), ((event, 1),))
 
 
-def _counted(data: GroupedDataset, model: nn.Module) -> tuple[Tensor, Tensor]:
+def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> tuple[Tensor, Tensor]:
     """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
-    loss = data.training_loss()
+    loss = data.training_loss() if loss is None else loss
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     first, target = taken((data.inputs, data.targets), slice(1))

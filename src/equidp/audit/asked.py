@@ -15,7 +15,7 @@ from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
-from equidp.kernel.policy import Policy, check_settings
+from equidp.policies.methods import MethodLike
 from equidp.training.build import build_model
 from equidp.training.checks import check_own_policy
 from equidp.training.plan import Plan, ResolvedPlan
@@ -27,13 +27,13 @@ LOSS: LossFunction = nn.CrossEntropyLoss(reduction="none")
 
 
 def resolved(
-    plan: Plan, method: str | Policy, train: GroupedDataset, examples: int, epsilon: float | None
+    plan: Plan, method: MethodLike, train: GroupedDataset, examples: int, epsilon: float | None
 ) -> ResolvedPlan:
-    """The plan for a method by name, or for a policy of the user's own.
+    """The plan for a method by name or import path, or for a policy of the user's own.
 
     Args:
         plan: how to train.
-        method: a name from `METHODS`, or a policy.
+        method: a name from `METHODS`, an import path, or a policy.
         train: the data.
         examples: n that the sample rate follows from, public.
         epsilon: target; None: the plan's noise multiplier.
@@ -47,12 +47,8 @@ def resolved(
         raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
     if epsilon is not None:
         check_number("(0, inf)", epsilon=epsilon)
-    if isinstance(method, str):
-        found = plan.resolve(method, examples)
-    else:
-        check_settings(method)
-        found = replace(plan.resolve("dpsgd", examples), method=type(method).__name__, policy=method)
-        check_own_policy(method, train.num_groups, found.noise_multiplier)
+    found = plan.resolve(method, examples)
+    check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):
         raise SettingError(f"{found.method} without noise claims no epsilon; there is nothing to audit.")
     if epsilon is None:
@@ -73,10 +69,11 @@ def subject(
     """
     model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
     model.train()
-    few = made_up_examples(model, LOSS, train.one_tensor[:1], train.targets[:1], train.num_classes)
-    check_model(model, LOSS, *few, train.class_names)
-    measuring = make_engine(engine, model, LOSS)
-    check_engine(measuring, model, LOSS, *few)
+    loss = plan.loss_function or LOSS
+    few = made_up_examples(model, loss, train.one_tensor[:1], train.targets[:1], train.num_classes)
+    check_model(model, loss, *few, train.class_names)
+    measuring = make_engine(engine, model, loss)
+    check_engine(measuring, model, loss, *few)
     return model, measuring
 
 

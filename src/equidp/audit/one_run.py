@@ -18,7 +18,7 @@ from equidp.audit.guesses import check_canaries, equal_gaussian, guess_bound
 from equidp.audit.kept import Kept, data_digest, policy_facts
 from equidp.audit.result import Audit
 from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
-from equidp.comparison.code_digest import object_digest
+from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
@@ -59,7 +59,7 @@ def audit_training(
 
     Args:
         train: the data, all of which is trained on.
-        method: a name from `METHODS`, or a policy of your own.
+        method: a name from `METHODS`, an import path, or a policy of your own.
         plan: how to train; default: `Plan()`.
         epsilon: the claim, which noise is calibrated to; None: what follows from the plan's noise.
         canaries: a name from `CANARIES`: "gradient" (white box) or "data" (black box).
@@ -108,7 +108,7 @@ def audit_training(
         "seed": seed,
         "secure": secure,
     }
-    code = {"factory": object_digest(asked.factory), "policy": policy_facts(asked.policy)}
+    code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
     kept = Kept(directory, {**facts, **code, "data": data_digest(train)})
     groups = torch.arange(count) % train.num_groups
     model, measuring = subject(asked, train, engine, seed)

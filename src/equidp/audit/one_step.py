@@ -21,7 +21,7 @@ from equidp.audit.kept import Kept, data_digest, policy_facts
 from equidp.audit.repeated import RepeatedRuns, Repetition
 from equidp.audit.result import Audit, GroupBound
 from equidp.audit.rules import bounds, training_runs
-from equidp.comparison.code_digest import object_digest
+from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
@@ -58,7 +58,7 @@ def audit_step(
 
     Args:
         train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
-        method: a name from `METHODS`, or a policy of your own.
+        method: a name from `METHODS`, an import path, or a policy of your own.
         plan: model, batch size, delta and settings of methods; default: `Plan()`.
         epsilon: the claim; noise is calibrated so that a run has this epsilon.
         sample_rate: q. At 1, every example takes part, and the audit sees most.
@@ -118,7 +118,7 @@ def audit_step(
         "seed": seed,
         "secure": secure,
     }
-    code = {"factory": object_digest(asked.factory), "policy": policy_facts(asked.policy)}
+    code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
     kept = Kept(directory, {**facts, **code, "data": data_digest(others)})
     taken = _take(RepeatedRuns(repetition, generator), runs, kept, secure, seed, on_progress)
     found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]

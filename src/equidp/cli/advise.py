@@ -23,7 +23,7 @@ from equidp.cli.app import command
 from equidp.data import DataSource, GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
-from equidp.models import MODELS
+from equidp.models import model_named
 from equidp.training.build import build_model
 from equidp.training.plan import default_plan
 
@@ -80,7 +80,7 @@ def advise_command(
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     split = table.open(data).split(wanted.seed)
     train, model = split.train, wanted.model or default_plan(data).model_name
-    fresh = build_model(MODELS[model], train.one_tensor.shape[1:], train.num_classes, wanted.seed)
+    fresh = build_model(model_named(model), train.one_tensor.shape[1:], train.num_classes, wanted.seed)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
     profile: NormProfile | None = None
     if wanted.public is not None:

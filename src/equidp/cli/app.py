@@ -10,6 +10,8 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Literal, get_args
 
@@ -17,6 +19,7 @@ import cyclopts
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict, Toml
 
+from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
 from equidp.cli.messages import fail, say, show_warning
@@ -160,12 +163,33 @@ def _missing(error: cyclopts.MissingArgumentError, tokens: list[str]) -> str:
     return f"equidp {tokens[0]} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
 
 
+def import_own_methods(tokens: Sequence[str]) -> None:
+    """Imports methods of the user's that a command or its TOML file names: their settings become options.
+
+    What cannot be imported is left to the command, which says so.
+    """
+    given = [(name, value) for name, _, value in (token.partition("=") for token in tokens)]
+    given += [(name, after) for (name, value), after in zip(given, tokens[1:], strict=False) if not value]
+    texts = [value for name, value in given if name in ("--method", "--methods")]
+    with suppress(SettingError):
+        files = [_read(value) for name, value in given if name == "--config" and value]
+        texts += [str(file[key]) for file in files for key in ("method", "methods") if key in file]
+    paths = [path for path in re.split(r"[\s,'\"\[\]]+", " ".join(texts)) if is_import_path(path)]
+    if paths:
+        from equidp.policies.methods import method_named
+
+        for path in paths:
+            with suppress(EquidpError):
+                method_named(path)
+
+
 def main() -> None:
     """Entry point of the `equidp` command."""
     keep_freed_memory()
     warnings.showwarning = show_warning  # type: ignore[assignment]
     tokens = sys.argv[1:]
     try:
+        import_own_methods(tokens)
         if tokens and tokens[0] in COMMANDS and app[tokens[0]].default_command:
             app[tokens[0]].help = None  # of the list of commands; the command's own says more
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import joblib
 from cyclopts import Group, Parameter
 
 from equidp._files import check_writable
@@ -15,10 +16,11 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
+from equidp.comparison.asked import parse_sweep
 from equidp.comparison.compare import DEFAULT_METHODS, compare
+from equidp.comparison.prepare import prepare
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
-from equidp.policies.methods import METHODS
 from equidp.report.diagnosis_section import sensitive_findings
 from equidp.report.page import write_report
 from equidp.report.pictures import figures_folder, save_figures
@@ -30,6 +32,7 @@ app = command(
     "equidp compare --report report.html",
     "equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5",
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
+    "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
     "equidp compare --individual --report report.html",
 )
 
@@ -39,12 +42,15 @@ app = command(
 class ComparisonOptions:
     """What is compared: arguments of `equidp.compare`."""
 
-    methods: Annotated[tuple[str, ...], Parameter(choices=METHODS)] = DEFAULT_METHODS
-    """Methods to compare, with commas."""
+    methods: tuple[options.MethodName, ...] = DEFAULT_METHODS
+    """Methods to compare, with commas; also of one's own, my_module:MyPolicy."""
     seeds: int = 5
     """Number of runs of each method."""
     epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()
     """Target epsilon, which the noise is calibrated to; several, with commas, show the trade-off."""
+    sweep: tuple[str, ...] = ()
+    """Setting of the plan or of methods with values to compare, such as clipping_bound=1,2,5; several: all
+    combinations."""
     tau: float = 0.05
     """Largest gap in privacy cost that counts as equal."""
     engine: options.Engine = "ghost"
@@ -112,6 +118,9 @@ def compare_command(
     release: options.ReleaseOptions = options.ReleaseOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
+    dry_run: Annotated[
+        bool, Parameter(help="Check everything, say how many runs and how long, and train nothing.")
+    ] = False,
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
 
@@ -128,12 +137,20 @@ def compare_command(
     changed = changes(plan, settings, wanted.methods)
     options.check_one_noise(wanted.epsilons, changed)
     asked = {"release_epsilon": release.cost(), "diagnosis": diagnosis.plan(), **vars(wanted)}
+    asked |= {"sweep": parse_sweep(wanted.sweep)}
     source = table.open(data)
+    trained_by = default_plan(source).with_changes(changed)
+    if dry_run:
+        del asked["tau"]
+        prepared = prepare(source, plan=trained_by, **asked)
+        for line in prepared.in_words(wanted.jobs or joblib.cpu_count()):
+            print(line)
+        return
     stopped = "stopped. Finished runs are kept: the same command continues from them."
     with stoppable(stopped), progress_bar() as on_progress:
         comparison = compare(
             source,
-            plan=default_plan(source).with_changes(changed),
+            plan=trained_by,
             on_progress=on_progress,
             command=shlex.join(["equidp", *sys.argv[1:]]),
             **asked,

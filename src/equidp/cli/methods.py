@@ -7,22 +7,27 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from equidp.cli import options
 from equidp.cli.app import command
-from equidp.policies.methods import METHODS
+from equidp.policies.methods import METHODS, method_named
 from equidp.policies.setting import settings_of
 
 app = command(
     "methods",
     "equidp methods",
     "equidp methods dpsgd-f",
+    "equidp methods my_module:MyPolicy",
 )
 
 
 @app.default
 def methods_command(
-    name: Annotated[str | None, Parameter(help="Method to describe.", choices=METHODS)] = None,
+    name: Annotated[
+        options.MethodName | None, Parameter(help="Method to describe, or my_module:MyPolicy.")
+    ] = None,
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.")] = False,
@@ -37,12 +42,16 @@ def methods_command(
         for row in content.items():
             table.add_row(*row)
     else:
-        settings = settings_of(METHODS[name].policy)
+        method = method_named(name)
+        settings = settings_of(method.policy)
         content = {each.name: {"default": each.default, "help": each.help} for each in settings}
-        table = Table("setting", "default", "meaning", box=None, title=f"{name}: {METHODS[name].summary}")
+        table = Table("setting", "default", "meaning", box=None)
         for each in settings:
-            table.add_row(f"--{each.name.replace('_', '-')}", str(each.default), each.help)
+            table.add_row(f"--{each.name.replace('_', '-')}", str(each.default), escape(each.help))
     if as_json:
         print(json.dumps(content, indent=2))
-    else:
+        return
+    if name is not None:
+        print(f"{name}: {method.summary.rstrip('.')}.{'' if content else ' It has no settings.'}")
+    if content:
         Console().print(table)

@@ -24,11 +24,13 @@ from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 
 if TYPE_CHECKING:
-    NameOrFile = str
-else:
-    NameOrFile = Literal[tuple(SOURCES)] | str | Path  # completes to names and files
+    NameOrFile = MethodName = ModelName = str
+else:  # completes to names, and takes files and import paths
+    NameOrFile = Literal[tuple(SOURCES)] | str | Path
+    MethodName = Literal[tuple(METHODS)] | str
+    ModelName = Literal[tuple(MODELS)] | str
 
-_DATA_HELP = "A dataset, or a path to a CSV or Parquet file; --data is the same."
+_DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
 _DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
 _RISK_HELP = (
     "What no membership attack may exceed, to work out the noise from: tpr=0.05@0.01 (5% of members found at "
@@ -37,9 +39,12 @@ _RISK_HELP = (
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
+_MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
+_BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
+
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
-Method = Annotated[str, Parameter(help="How gradients are bounded; see equidp methods.", choices=METHODS)]
-Model = Annotated[str | None, Parameter(help="Default: of the dataset, or logistic.", choices=MODELS)]
+Method = Annotated[MethodName, Parameter(help=_BOUNDED_HELP)]
+Model = Annotated[ModelName | None, Parameter(help=_MODEL_HELP)]
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]

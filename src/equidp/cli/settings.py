@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from cyclopts import Parameter
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from equidp.cli.messages import say
 from equidp.models import MODELS
-from equidp.policies.methods import METHODS, all_settings
+from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
 from equidp.training.plan import Plan
 
@@ -31,7 +29,7 @@ def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
 
 def method_settings() -> list[MethodSetting]:
     """Returns the settings of all methods, one for each name; their help says which methods take them."""
-    every = {each.name: each for method in METHODS.values() for each in settings_of(method.policy)}
+    every = {each.name: each for policy in known_policies().values() for each in settings_of(policy)}
     return [
         dataclasses.replace(every[name], help=f"{every[name].help} Of {', '.join(owners)}.")
         for name, owners in all_settings().items()
@@ -44,8 +42,8 @@ def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]]
     def add(cls: type[_Options]) -> type[_Options]:
         cls.__annotations__ = {}
         for each in settings:
-            choices = Parameter(choices=MODELS) if each.name == "model" else None
-            cls.__annotations__[each.name] = Annotated[_without_none(each.type) | None, choices]
+            kind = Literal[tuple(MODELS)] | str if each.name == "model" else _without_none(each.type)
+            cls.__annotations__[each.name] = kind | None
             setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
         return dataclasses.dataclass(frozen=True)(cls)
 
@@ -65,14 +63,16 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
     for name in given:
         owners = all_settings()[name]
-        if not set(owners) & set(methods):
+        taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
+        if name not in taken:
             option = f"--{name.replace('_', '-')}"
             say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
     return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
 
 
 _HELP = {
-    "model": "Model; default: of the dataset, or logistic.",
+    "model": "Model, or my_module:make_model; default: of the dataset, or logistic.",
+    "loss": "Loss of one's own, my_module:my_loss, of each example; default: cross entropy.",
     "learning_rate": "Learning rate of SGD.",
     "batch_size": "Expected size of a Poisson sample.",
     "epochs": "Passes over the training data.",

@@ -27,7 +27,7 @@ from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, begin, check_new, train
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import default_plan
-from equidp.training.progress import ProgressBar
+from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
 
 
@@ -162,15 +162,9 @@ def _say_plan(prepared: Prepared) -> None:
         )
     seconds = seconds_per_step(prepared)
     print(
-        f"Training would take about {_duration(seconds * trainer.steps)} on this machine, "
+        f"Training would take about {duration(seconds * trainer.steps)} on this machine, "
         f"{1000 * seconds:.3g} ms a step. Nothing was spent or written."
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
 def _report(folder: Path, run: Run, found: Evaluation) -> None:

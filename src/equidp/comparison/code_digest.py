@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, final
 
 import cloudpickle
 
@@ -49,74 +53,160 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def object_digest(thing: Any) -> str:
-    """Of a class or function: its name if it is equidp's own, else its code and what that code uses of its
-    module.
+    """Of a class, function or object: its name if it is equidp's own, else its code and what that code uses.
 
-    A method or model of the user's keeps its name while its code changes, so the name says too little. The
-    digest is the same in each process: neither the order of sets nor names that pickles draw at random are in
-    it.
+    A method or model of the user's keeps its name while its code changes, so the name says too little. Code
+    that it uses counts too, where it is the user's: in the same module, the same package, or any other module
+    that is not installed. The digest is of what this process would run, and the same in each process: neither
+    the order of sets nor names that pickles draw at random are in it.
     """
     inner = thing
     while isinstance(inner, partial):
         inner = inner.func
     module = getattr(inner, "__module__", None) or type(inner).__module__
-    if inner is thing and module.partition(".")[0] == "equidp":
-        return f"{module}.{getattr(thing, '__qualname__', repr(thing))}"
-    return hashlib.sha256(repr(_content(thing, module, {})).encode()).hexdigest()
+    if inner is thing and module.partition(".")[0] == "equidp" and hasattr(thing, "__qualname__"):
+        return f"{module}.{thing.__qualname__}"
+    return hashlib.sha256(repr(_Reader(module.partition(".")[0]).content(thing)).encode()).hexdigest()
 
 
-def _content(thing: Any, module: str, seen: dict[int, Any]) -> Any:
-    """Plain values that differ where the thing does; what other modules define goes in by name."""
+@final
+class _Reader:
+    """Makes plain values of the user's code, which differ where it does; code of others goes in by name.
 
-    def inside(each: Any) -> Any:
-        return _content(each, module, seen)
+    Args:
+        package: top name of the part's module, whose code is the user's even where it is installed.
+    """
 
-    name = getattr(thing, "__qualname__", "")
-    if isinstance(thing, int | float | complex | str | bytes | None):
-        return repr(thing)
-    if isinstance(thing, ModuleType) or (
-        isinstance(thing, type | FunctionType | BuiltinFunctionType) and thing.__module__ != module
-    ):
-        return getattr(thing, "__module__", ""), name or thing.__name__
-    if not isinstance(
-        thing, tuple | frozenset | CodeType
-    ):  # which have no identity of their own, and no circles
-        if id(thing) in seen:
-            return name
-        seen[id(thing)] = thing
-    if isinstance(thing, set | frozenset):
-        return sorted(repr(inside(each)) for each in thing)
-    if isinstance(thing, dict):
-        return [(inside(key), inside(value)) for key, value in thing.items()]
-    if isinstance(thing, list | tuple):
-        return [inside(each) for each in thing]
-    if isinstance(thing, CodeType):
-        return thing.co_code, thing.co_names, thing.co_varnames, [inside(each) for each in thing.co_consts]
-    if isinstance(thing, FunctionType):
-        used = {each: thing.__globals__.get(each) for each in sorted(_names(thing.__code__))}
-        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return name, [
-            inside(each) for each in (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, used)
-        ]
-    if isinstance(thing, classmethod | staticmethod):
-        return inside(thing.__func__)
-    if isinstance(thing, property):
-        return [inside(each) for each in (thing.fget, thing.fset)]
-    if isinstance(thing, partial):
-        return [inside(each) for each in (thing.func, thing.args, thing.keywords)]
-    if isinstance(thing, type):
-        own = {
-            key: value
-            for key, value in vars(thing).items()
-            if isinstance(value, FunctionType) or not key.startswith(("__", "_abc_"))
-        }
-        return name, [inside(each) for each in thing.__bases__], inside(own)
-    if type(thing).__module__ == module:
-        return inside(type(thing)), inside(vars(thing))
-    return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._seen: dict[int, Any] = {}  # which also keeps them alive, so that no id is used twice
+
+    def content(self, thing: Any) -> Any:
+        name = getattr(thing, "__qualname__", "")
+        if isinstance(thing, int | float | complex | str | bytes | None):
+            return repr(thing)
+        if isinstance(thing, ModuleType):
+            return thing.__name__
+        if isinstance(thing, type | FunctionType | BuiltinFunctionType) and not self._own(thing.__module__):
+            return thing.__module__ or "", name
+        # Tuples, frozen sets and code have no identity of their own, and no circles.
+        if not isinstance(thing, tuple | frozenset | CodeType):
+            if id(thing) in self._seen:
+                return name
+            self._seen[id(thing)] = thing
+        if isinstance(thing, set | frozenset):
+            return sorted(repr(self.content(each)) for each in thing)
+        if isinstance(thing, dict):
+            return [(self.content(key), self.content(value)) for key, value in thing.items()]
+        if isinstance(thing, list | tuple):
+            return [self.content(each) for each in thing]
+        if isinstance(thing, CodeType):
+            constants = [self.content(each) for each in thing.co_consts]
+            return thing.co_code, thing.co_names, thing.co_varnames, constants
+        if isinstance(thing, FunctionType):
+            cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+            parts = (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, self._used(thing))
+            return name, [self.content(each) for each in parts]
+        if isinstance(thing, type):
+            own = {
+                key: value
+                for key, value in vars(thing).items()
+                if isinstance(value, FunctionType) or not key.startswith(("__", "_abc_"))
+            }
+            return name, [self.content(each) for each in thing.__bases__], self.content(own)
+        for kind, names in _WRAPPERS.items():
+            if isinstance(thing, kind):
+                return [self.content(getattr(thing, each)) for each in names]
+        if hasattr(thing, "__wrapped__"):  # by functools.cache, for one
+            return self.content(thing.__wrapped__)
+        if self._own(type(thing).__module__) and hasattr(thing, "__dict__"):
+            return self.content(type(thing)), self.content(vars(thing))
+        try:
+            return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
+        except Exception:  # a lock or an open file: what it is, is all that there is to tell
+            return type(thing).__qualname__
+
+    def _used(self, function: FunctionType) -> dict[str, Any]:
+        """What code looks up by name: in its module, in modules of the user's that it names, or imports."""
+        codes = list(_codes(function.__code__))
+        found = _looked_up(codes, function.__globals__)
+        package = function.__globals__.get("__package__") or ""
+        for name in sorted({name for code in codes for name in _imports(code)}):
+            for full in (name, f"{package}.{name}"):
+                if self._own(full) and (module := _module(full)) is not None:
+                    found[full] = module
+        names = {name for code in codes for name in code.co_names}
+        left = [(name, value) for name, value in found.items() if isinstance(value, ModuleType)]
+        while left:
+            path, module = left.pop()
+            for name in sorted(names & vars(module).keys()) if self._own(module.__name__) else ():
+                if (full := f"{path}.{name}") not in found and path.count(".") < _DEEPEST:
+                    found[full] = value = vars(module)[name]
+                    if isinstance(value, ModuleType):
+                        left.append((full, value))
+        return found
+
+    def _own(self, module: str | None) -> bool:
+        """Whether code of that module is the user's."""
+        top = (module or "").partition(".")[0]
+        if top == "equidp" or top in sys.stdlib_module_names:
+            return False
+        if top in ("__main__", self._package):
+            return True
+        file = getattr(sys.modules.get(module or ""), "__file__", None)
+        if file is None:
+            return (spec := _spec(module or "")) is not None and not _installed(spec)
+        return not _installed(file)
 
 
-def _names(code: CodeType) -> set[str]:
-    """Names that code may look up in its module, also from functions inside it."""
-    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return set(code.co_names).union(*inner)
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    MethodType: ("__func__", "__self__"),
+    property: ("fget", "fset"),
+    partial: ("func", "args", "keywords"),
+}
+"""What only wraps other code -> where that is."""
+_DEEPEST = 6
+"""Dots in the names that are followed from module to module."""
+
+
+def _installed(file: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _spec(module: str) -> str | None:
+    """File of a module that is not imported yet; None where there is none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except Exception:  # it may never be called
+        return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of functions inside it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _looked_up(codes: Sequence[CodeType], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.argval for code in codes for each in dis.get_instructions(code) if each.opname in _GLOBALS}
+    return {name: namespace[name] for name in sorted(names) if name in namespace}
+
+
+def _imports(code: CodeType) -> set[str]:
+    """Modules that code imports when it runs."""
+    return {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+
+
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")

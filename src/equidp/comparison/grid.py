@@ -7,8 +7,8 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import joblib
 import pandas as pd
 import torch
+from joblib.externals.loky import get_reusable_executor
 
 from equidp._provenance import versions
 from equidp.comparison.code_digest import object_digest, package_digest
@@ -34,6 +35,10 @@ Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""
 
 
+_NAMES = ("method", "model", "loss")
+"""Fields of a plan that only name what its other fields and digests of code determine."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One run of a comparison: everything that its figures depend on.
@@ -41,13 +46,14 @@ class Cell:
     Attributes:
         source: where the split of `seed` comes from.
         plan: how to train.
-        setting: label of the epsilon asked for, "" where none was.
+        setting: label of the epsilon and the swept settings, "" where neither was asked for.
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
             None: neither.
         diagnosis: what to diagnose of it; None: nothing.
+        swept: the swept settings that the method has, by name.
     """
 
     source: DataSource
@@ -58,20 +64,30 @@ class Cell:
     engine: str
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
+    swept: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What its figures go by in a comparison: no part of what is kept."""
+        names = {"method": self.method, "setting": self.setting, "target_epsilon": self.target_epsilon}
+        return {**names, "seed": self.seed, **self.swept}
 
     @property
     def method(self) -> str:
         """The method's name."""
         return self.plan.method
 
+    @property
+    def code(self) -> dict[str, str]:
+        """Digests of the code of policy, model and loss, as this process has it."""
+        return {"policy": object_digest(type(self.plan.policy)), **part_digests(self.plan)}
+
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
-        plan = asdict(self.plan)
-        plan["policy"] = {"settings": asdict(self.plan.policy), "code": object_digest(type(self.plan.policy))}  # type: ignore[call-overload]
-        plan["factory"] = object_digest(self.plan.factory)
+        plan = {name: value for name, value in self.plan.to_dict().items() if name not in _NAMES}
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
-        facts = [plan, self.setting, self.target_epsilon, self.seed, self.engine, self.release_epsilon]
-        facts += [diagnosis, split_facts(self.source, self.seed).digest, package_digest(), versions()]
+        facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
+        facts += [diagnosis, split_facts(self.source, self.seed), package_digest(), versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
@@ -79,6 +95,10 @@ class Cell:
         return build(
             self.plan, data.train, seed=self.seed, secure=False, engine=self.engine, callbacks=callbacks
         )
+
+
+class StaleWorker(SettingError):
+    """A worker process has other code of the user's than the process that asks."""
 
 
 @lru_cache(maxsize=2)
@@ -92,18 +112,35 @@ class SplitFacts(NamedTuple):
 
     digest: str
     num_train: int
+    names: tuple[tuple[str, ...], ...]
 
 
 @lru_cache(maxsize=256)
 def split_facts(source: DataSource, seed: int) -> SplitFacts:
     """Kept for all seeds, where the splits themselves would fill memory."""
     data = split(source, seed)
-    return SplitFacts(data.digest(), len(data.train))
+    return SplitFacts(data.digest(), len(data.train), (data.train.group_names, data.train.class_names))
 
 
-def _execute(cell: Cell, path: Path, threads: int) -> int:
-    """Trains one run and keeps its record, whole or not at all; returns its number of steps."""
+def part_digests(plan: ResolvedPlan) -> dict[str, str]:
+    """Digests of the code of a plan's model and loss."""
+    parts = {"factory": plan.factory, "loss": plan.loss_function}
+    return {name: "" if part is None else object_digest(part) for name, part in parts.items()}
+
+
+def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
+    """Trains one run and keeps its record, whole or not at all; returns its number of steps.
+
+    Raises:
+        StaleWorker: this process has other code of the user's than the one that asks.
+    """
     torch.set_num_threads(threads)
+    if (here := cell.code) != code:
+        changed = ", ".join(name for name in code if here[name] != code[name])
+        raise StaleWorker(
+            f"a worker process has other code of the {changed} than this one: a file was changed after it "
+            "was imported. Start Python anew, or give jobs=1."
+        )
     data = split(cell.source, cell.seed)
     record = RunRecord()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)]
@@ -116,24 +153,14 @@ def _execute(cell: Cell, path: Path, threads: int) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = trainer.fit()
-    facts = {
-        "method": cell.method,
-        "setting": cell.setting,
-        "target_epsilon": cell.target_epsilon,
-        "seed": cell.seed,
-    }
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     individual = pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant)
-
-    def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-        return [{**facts, **row} for row in table.to_dict("records")]
-
     further = {
-        "results": rows(run.metrics(data.test).assign(**spent)),
+        "results": run.metrics(data.test).assign(**spent).to_dict("records"),
         "noise_multiplier": trainer.noise_multiplier,
-        "individual": rows(individual),
+        "individual": individual.to_dict("records"),
     }
-    RunRecord({**record.settings, **further}, rows(record.table())).save(path)
+    RunRecord({**record.settings, **further}, record.table().to_dict("records")).save(path)
     return trainer.steps
 
 
@@ -158,15 +185,25 @@ def run_all(
 ) -> list[RunRecord]:
     """Trains what is not in the folder yet, in parallel, and reads all; cells are in order of seeds."""
     paths = [folder / cell.file_name() for cell in cells]
-    missing = [(cell, path) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
-    done, total = 0, sum(cell.plan.steps for cell, _ in missing)
+    try:
+        _train_missing(cells, paths, jobs, on_progress)
+    except StaleWorker:  # kept from an earlier comparison; new ones read the user's files anew
+        get_reusable_executor().shutdown(wait=True)
+        _train_missing(cells, paths, jobs, on_progress)
+    return [RunRecord.load(path) for path in paths]
+
+
+def _train_missing(
+    cells: Sequence[Cell], paths: Sequence[Path], jobs: int | None, on_progress: Progress | None
+) -> None:
+    missing = [(cell, path, cell.code) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
+    done, total = 0, sum(cell.plan.steps for cell, *_ in missing)
     if on_progress is not None and missing:
         on_progress(0, total)
     for steps in in_parallel(_execute, missing, jobs):
         done += steps
         if on_progress is not None:
             on_progress(done, total)
-    return [RunRecord.load(path) for path in paths]
 
 
 def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:

@@ -55,6 +55,7 @@ class TrainingFacts:
         sample_rate: probability with which an example is in a step's sample, for the first seed.
         learning_rate: of SGD.
         momentum, weight_decay: of the optimizer.
+        loss: name of the loss of the user's own; "" for cross entropy.
         delta: of every private run.
         noise_multipliers: of each private run of the first seed, by method and setting.
         method_settings: method -> its settings, by name.
@@ -73,6 +74,7 @@ class TrainingFacts:
     noise_multipliers: Mapping[str, float]
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    loss: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Setup:
         tau: largest gap in privacy cost that counts as equal.
         level: of the confidence intervals.
         command: the command that made the comparison; "" if none did.
+        swept: settings of which several values were compared -> those values; columns of the results.
     """
 
     data: DataFacts
@@ -102,6 +105,7 @@ class Setup:
     tau: float = 0.05
     level: float = 0.95
     command: str = ""
+    swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as one flat dictionary of plain values; the data's name is called "data"."""
@@ -117,7 +121,7 @@ class Comparison:
     Attributes:
         setup: what was compared and how.
         results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss,
-            epsilon.
+            epsilon, and one for each swept setting (NaN where a method has it not).
         epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
         individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.

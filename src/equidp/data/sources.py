@@ -7,12 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from equidp._parts import is_import_path
 from equidp._validate import unknown_name
 from equidp.data.adult import ADULT, ADULT_ESIPOVA
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
 from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
 from equidp.data.mnist import MNIST
+from equidp.data.own import OwnSource
 from equidp.data.read import is_file_name
 from equidp.data.recipe import Recipe
 from equidp.data.table import TableSource
@@ -48,7 +50,8 @@ def open_source(
     """Returns a named dataset, or a CSV or Parquet file as one.
 
     Args:
-        name_or_path: a name from SOURCES, or a file. All other arguments are for files.
+        name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
+            arguments are for files.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
             column, or several, which are crossed.
@@ -69,16 +72,17 @@ def open_source(
     }
     asked |= {"bounds": bounds or None, "test_share": test_share}
     whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
+    named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
-    if not is_file_name(name_or_path) and not path.is_file():
-        if name_or_path not in SOURCES:
+    if named is not None or not (is_file_name(name_or_path) or path.is_file()):
+        if named is None:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
         if given := whole.to_plain():
             raise SettingError(
                 f"{', '.join(given)} and other settings of a recipe are for files; {name_or_path!r} comes "
                 "with its own. Leave them out."
             )
-        return SOURCES[name_or_path]
+        return named
     if not path.is_file():
         raise DataError(f"there is no file {name_or_path!r}; check the path.")
     if not whole.target or not whole.group:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import getdoc, isabstract
 from typing import Any, NamedTuple
 
+from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
-from equidp.kernel.policy import Policy
+from equidp.errors import EquidpError, PolicyError, SettingError
+from equidp.kernel.policy import Policy, check_settings
 from equidp.policies.automatic import Automatic
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
@@ -15,7 +19,6 @@ from equidp.policies.global_adapt import GlobalAdapt
 from equidp.policies.naive import Naive
 from equidp.policies.psac import PSAC
 from equidp.policies.quantile import Quantile
-from equidp.policies.setting import settings_of
 from equidp.policies.sgd import SGD
 
 BASELINE = "sgd"
@@ -60,32 +63,114 @@ METHODS: dict[str, Method] = {
 """Name -> method. A line here makes a policy known to the command line, plans, comparisons and estimators."""
 
 
-def method_named(name: str) -> Method:
-    """The method of that name.
+MethodLike = str | Policy | type[Policy]
+"""A name from `METHODS`, an import path such as "my_module:MyPolicy", a policy, or a policy's class."""
+
+
+def method_named(method: MethodLike) -> Method:
+    """What a name, an import path, a policy or a policy's class stands for.
 
     Raises:
-        SettingError: unknown; names the closest one.
+        SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
+        PolicyError: no frozen dataclass, or an abstract one.
     """
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return METHODS[name]
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method]
+    found = found_policy(method)
+    policy = found if isinstance(found, type) else type(found)
+    if not (is_dataclass(policy) and policy.__dataclass_params__.frozen):
+        raise PolicyError(
+            f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class."
+        )
+    if isabstract(policy):
+        missing = ", ".join(sorted(policy.__abstractmethods__))
+        raise PolicyError(f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.")
+    return Method(policy, (getdoc(policy) or "").partition("\n")[0])
+
+
+def found_policy(method: MethodLike) -> Policy | type[Policy]:
+    """The policy or the class that a method stands for.
+
+    Raises:
+        SettingError: nothing of that name, or something else.
+    """
+    if isinstance(method, str):
+        if method in METHODS:
+            return METHODS[method].policy
+        if not is_import_path(method):
+            raise unknown_name("method", method, METHODS)
+        expected = "a subclass of equidp.Policy, or an object of one"
+        method = own_part(method, "method", _is_policy, expected)
+    if not _is_policy(method):
+        raise SettingError(
+            f"method {method!r}; expected a name from equidp.METHODS, an import path such as "
+            "'my_module:MyPolicy', or a policy such as equidp.DPSGD(clipping_bound=1.0)."
+        )
+    return method  # type: ignore[return-value]
+
+
+def _is_policy(thing: Any) -> bool:
+    return isinstance(thing, Policy) or (isinstance(thing, type) and issubclass(thing, Policy))
 
 
 def all_settings() -> dict[str, list[str]]:
-    """Every setting of any method -> the methods that have it."""
+    """Every setting of any method -> the methods that have it; the user's own are under their classes."""
     owners: dict[str, list[str]] = {}
-    for name, method in METHODS.items():
-        for each in settings_of(method.policy):
+    for name, policy in known_policies().items():
+        for each in fields(policy):  # type: ignore[arg-type]
             owners.setdefault(each.name, []).append(name)
     return owners
 
 
-def make_policy(name: str, settings: Mapping[str, Any]) -> Policy:
-    """The method's policy with those of these settings that it has.
+def known_policies() -> dict[str, type[Policy]]:
+    """The policies of `METHODS` by name, and all others that this process has defined, by their classes."""
+    known = {name: method.policy for name, method in METHODS.items()}
+    own = {each.__name__: each for each in _below(Policy) if each not in known.values()}  # type: ignore[type-abstract]
+    return {**known, **{name: each for name, each in own.items() if name not in known}}
+
+
+def _below(policy: type[Policy]) -> Iterator[type[Policy]]:
+    for each in policy.__subclasses__():
+        if is_dataclass(each) and not each.__module__.startswith("equidp."):
+            yield each
+        yield from _below(each)
+
+
+def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
+    """The method's policy with those of these settings that it has. A policy that was made stays as it is.
 
     Raises:
-        SettingError: an unknown method, or a value that the policy refuses.
+        SettingError: an unknown method, a setting that is missing, or a value that the policy refuses.
     """
-    policy = method_named(name).policy
-    known = {each.name for each in settings_of(policy)}
-    return policy(**{key: value for key, value in settings.items() if key in known})
+    policy, made = method_named(method).policy, found_policy(method)
+    if isinstance(made, Policy):
+        check_settings(made)
+        return made
+    own = {each.name: each for each in fields(policy)}  # type: ignore[arg-type]
+    given = {key: value for key, value in settings.items() if key in own}
+    required = [name for name, each in own.items() if each.default is each.default_factory is MISSING]
+    if missing := [name for name in required if name not in given]:
+        raise SettingError(
+            f"method {name_of(method)!r} has no default for {', '.join(missing)}; give it as a setting, or "
+            "write a default in the class."
+        )
+    try:
+        return policy(**given)
+    except EquidpError:
+        raise
+    except Exception as error:
+        raise SettingError(
+            f"method {name_of(method)!r} cannot be made with {given}: {type(error).__name__}: {error}."
+        ) from error
+
+
+def name_of(method: MethodLike) -> str:
+    """What a method is called: its name or path, or its class, by its name in `METHODS` where it has one.
+
+    >>> name_of(DPSGD(2.0)), name_of("my_module:MyPolicy")
+    ('dpsgd', 'my_module:MyPolicy')
+    """
+    if isinstance(method, str):
+        return method
+    policy = method if isinstance(method, type) else type(method)
+    return next((name for name, known in METHODS.items() if known.policy is policy), policy.__name__)

@@ -151,7 +151,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     ledger = read_ledger(place / layout.LEDGER)
     _check_card(place, weights_digest(model), ledger.checks[-1])
     layout.check_files(place)
-    loss = nn.CrossEntropyLoss(reduction="none")
+    loss = plan.loss_function or nn.CrossEntropyLoss(reduction="none")
     known = RunFacts(num_examples=facts["num_train"])
     run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, layout.read_released(place))

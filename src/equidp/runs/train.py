@@ -25,7 +25,7 @@ from equidp.individual import IndividualAccountant
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
-from equidp.policies.methods import METHODS
+from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
@@ -215,8 +215,9 @@ def _write_cards(
     budget: PrivacyBudget | None,
 ) -> None:
     details = {
-        "method's name": f"{config.method}: {METHODS[config.method].summary}",
+        "method's name": f"{config.method}: {method_named(config.method).summary}",
         "model": plan.model,
+        **({"loss": plan.loss} if plan.loss else {}),
         "input shape": tuple(facts["input_shape"]),
         "epochs": plan.epochs,
         "momentum": plan.momentum,

@@ -90,7 +90,7 @@ def build(
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
         num_groups=num_groups,
-        loss=_class_weighted(loss, plan, train),
+        loss=_class_weighted(plan.loss_function if loss is None else loss, plan, train),
         engine=engine,
         accountant=accountant,
         secure=secure,

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import RiskTarget
@@ -16,11 +17,12 @@ from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
 from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
-from equidp.models import MODELS
-from equidp.policies.methods import all_settings, make_policy
+from equidp.models import model_named
+from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
 
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
@@ -31,12 +33,13 @@ class ResolvedPlan:
     """How one method trains on one dataset; made by `Plan.resolve`. Other fields are those of `Plan`.
 
     Attributes:
-        method: its name in `METHODS`.
+        method: its name in `METHODS`, its import path, or the name of a policy's class.
         policy: made from the settings that the method has.
         model: its name; `factory` makes it.
         sample_rate: q = b / n.
         steps: T.
         noise_multiplier: sigma; 0 for a method without privacy.
+        loss: its name; "" for cross entropy. `loss_function` is the loss; None for cross entropy.
     """
 
     method: str
@@ -53,17 +56,24 @@ class ResolvedPlan:
     momentum: float
     weight_decay: float
     class_weight: Mapping[str, float] | None = None
+    loss: str = ""
+    loss_function: LossFunction | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
-        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "factory"}
+        left_out = ("factory", "loss_function")
+        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         return {**content, "policy": asdict(self.policy)}  # type: ignore[call-overload]
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """What `to_dict` gave; the model must be a name from `equidp.models.MODELS`."""
-        policy = make_policy(content["method"], content["policy"])
-        return cls(**{**content, "policy": policy, "factory": MODELS[content["model"]]})
+        """What `to_dict` gave; method, model and loss must have a name or an import path."""
+        made = {
+            "policy": make_policy(content["method"], content["policy"]),
+            "factory": model_named(content["model"]),
+            "loss_function": loss_named(content["loss"]) if content["loss"] else None,
+        }
+        return cls(**{**content, **made})
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,15 @@ class Plan:
     """How to train, whatever the method.
 
     Attributes:
-        model: a name from `equidp.models.MODELS`, or a factory.
+        model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
+            factory.
         learning_rate: of SGD; None: 1 / sqrt(steps), as Xu et al. set it.
         batch_size: b, expected.
         epochs: passes over the training data.
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
+        loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs,
+            targets) that gives one loss for each example; None: cross entropy.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
@@ -103,6 +116,7 @@ class Plan:
     momentum: float = 0.0
     weight_decay: float = 0.0
     class_weight: Mapping[str, float] | str | None = None
+    loss: str | LossFunction | None = None
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -112,8 +126,10 @@ class Plan:
                 "model is a module; expected a name, or a function that makes a fresh one for each training: "
                 "lambda shape, classes: nn.Linear(shape[0], classes)."
             )
-        if isinstance(self.model, str) and self.model not in MODELS:
-            raise unknown_name("model", self.model, MODELS)
+        if isinstance(self.model, str):
+            model_named(self.model)
+        if isinstance(self.loss, str):
+            loss_named(self.loss)
         if self.learning_rate is not None:
             check_number("(0, inf)", learning_rate=self.learning_rate)
         check_number("(0, inf)", epochs=self.epochs)
@@ -133,9 +149,7 @@ class Plan:
     @property
     def model_name(self) -> str:
         """The model's name, for a reader."""
-        if isinstance(self.model, str):
-            return self.model
-        return getattr(self.model, "__name__", type(self.model).__name__)
+        return _name(self.model)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
         """This plan with other fields, or settings of methods, which then hold for every method."""
@@ -145,17 +159,17 @@ class Plan:
         }
         return replace(self._changed(changes), by_method=kept)
 
-    def for_method(self, method: str) -> Plan:
+    def for_method(self, method: MethodLike) -> Plan:
         """This plan with what `by_method` says of one method."""
-        return replace(self._changed(self.by_method.get(method, {})), by_method={})
+        return replace(self._changed(self.by_method.get(name_of(method), {})), by_method={})
 
-    def policy(self, method: str) -> Policy:
-        """The method's policy under this plan."""
+    def policy(self, method: MethodLike) -> Policy:
+        """The method's policy under this plan. A policy that was made keeps its own settings."""
         return make_policy(method, self.for_method(method).method_settings)
 
     def resolve(
         self,
-        method: str,
+        method: MethodLike,
         num_examples: int,
         *,
         epsilon: float | None = None,
@@ -166,7 +180,7 @@ class Plan:
         """What this plan means for one method and n training examples.
 
         Args:
-            method: a name from `METHODS`.
+            method: a name from `METHODS`, an import path, or a policy or its class.
             num_examples: n, public.
             epsilon: target that the noise is calibrated to; None: the plan's noise multiplier.
             risk: target that the noise is calibrated to instead.
@@ -188,7 +202,8 @@ class Plan:
         if not policy.private:
             if (epsilon, risk) != (None, None):
                 raise SettingError(
-                    f"{method} takes no noise and has no epsilon; choose a private method, such as dpsgd."
+                    f"{name_of(method)} takes no noise and has no epsilon; choose a private method, such as "
+                    "dpsgd."
                 )
             noise = 0.0
         elif epsilon is not None:
@@ -198,10 +213,10 @@ class Plan:
         elif risk is not None:
             noise = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio, also_spent)
         return ResolvedPlan(
-            method=method,
+            method=name_of(method),
             policy=policy,
             model=own.model_name,
-            factory=MODELS[own.model] if isinstance(own.model, str) else own.model,
+            factory=model_named(own.model) if isinstance(own.model, str) else own.model,
             learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
             batch_size=own.batch_size,
             epochs=own.epochs,
@@ -212,12 +227,37 @@ class Plan:
             momentum=own.momentum,
             weight_decay=own.weight_decay,
             class_weight=_by_class(own.class_weight),
+            loss="" if own.loss is None else _name(own.loss),
+            loss_function=loss_named(own.loss) if isinstance(own.loss, str) else own.loss,
         )
 
     def _changed(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in _FIELDS}
         of_methods = {name: value for name, value in changes.items() if name not in _FIELDS}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
+
+
+def loss_named(path: str) -> LossFunction:
+    """The loss of an import path: a function, or a class that is made without arguments.
+
+    Raises:
+        SettingError: the path leads nowhere, or to something else.
+    """
+    expected = "a function of (outputs, targets) that gives one loss for each example"
+    if not is_import_path(path):
+        raise SettingError(f"loss {path!r}; expected an import path, such as my_module:my_loss: {expected}.")
+    found = own_part(path, "loss", callable, expected)
+    try:
+        loss: LossFunction = found() if isinstance(found, type) else found
+    except TypeError as error:
+        message = f"loss {path!r} is a class that needs arguments ({error}); name an object."
+        raise SettingError(message) from error
+    return loss
+
+
+def _name(part: Any) -> str:
+    """What a part is called: its import path, or its own name."""
+    return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
 _FIELDS = frozenset(each.name for each in fields(Plan)) - {"method_settings", "by_method"}

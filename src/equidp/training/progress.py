@@ -44,3 +44,16 @@ class ProgressBar(Callback):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+def duration(seconds: float) -> str:
+    """A time for a reader.
+
+    >>> duration(0.2), duration(600), duration(9000)
+    ('1 second', '10 minutes', '2.5 hours')
+    """
+    if seconds < 1.5:
+        return "1 second"
+    if seconds < 100:
+        return f"{round(seconds)} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,236 @@
+"""What a comparison was asked for: methods under names, settings to sweep, and the runs of a seed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, get_args, get_type_hints
+
+from equidp._validate import names, unknown_name
+from equidp.errors import SettingError
+from equidp.kernel.policy import Policy
+from equidp.policies.methods import (
+    BASELINE,
+    MethodLike,
+    all_settings,
+    found_policy,
+    known_policies,
+    method_named,
+    name_of,
+)
+from equidp.training.plan import Plan, ResolvedPlan
+
+Sweep = Mapping[str, Sequence[Any]]
+"""Name of a setting of the plan or of methods -> its values; of several, every combination."""
+
+_NOT_SWEPT = {
+    "epsilon": "give several to epsilons (--epsilon 1,3)",
+    "seed": "give several to seeds",
+    "method": "give several to methods",
+    "loss": "compare one loss at a time: the figures of two are on two scales",
+    "method_settings": "name the setting itself, such as clipping_bound",
+    "by_method": "name the setting itself, such as clipping_bound",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One run of each seed, before it is resolved for a number of examples.
+
+    Attributes:
+        name: of the method.
+        method: the method itself.
+        plan: how to train.
+        epsilon: target; None: the plan's noise multiplier.
+        setting: label of what differs from other runs of the method; "" where nothing does.
+        swept: the swept settings that the method has, by name.
+    """
+
+    name: str
+    method: MethodLike
+    plan: Plan
+    epsilon: float | None
+    setting: str
+    swept: Mapping[str, Any]
+
+    def resolve(self, num_train: int) -> ResolvedPlan:
+        """The plan for this many examples, under the method's name in the comparison."""
+        resolved = self.plan.resolve(self.method, num_train, epsilon=self.epsilon)
+        return replace(resolved, method=self.name)
+
+
+def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
+    """Name -> method, the baseline first. Policies of one class are told apart by their settings.
+
+    Raises:
+        SettingError, PolicyError: an unknown method, or none beside the baseline.
+
+    >>> from equidp.policies import DPSGD
+    >>> list(named_methods(["dpsgd", DPSGD(1.0), DPSGD(2.0)]))
+    ['sgd', 'dpsgd', 'dpsgd clipping_bound=1', 'dpsgd clipping_bound=2']
+    """
+    if isinstance(methods, str):
+        raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
+    chosen: list[MethodLike] = [BASELINE]
+    for method in methods:
+        method_named(method)
+        if name_of(method) != BASELINE and method not in chosen:
+            chosen.append(method)
+    if len(chosen) == 1:
+        raise SettingError(
+            f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
+        )
+    plain = [name_of(method) for method in chosen]
+    named: dict[str, MethodLike] = {}
+    for method, name in zip(chosen, plain, strict=True):
+        label = name if plain.count(name) == 1 or isinstance(method, str) else _told_apart(method, chosen)
+        again = next(number for number in itertools.count(1) if _numbered(label, number) not in named)
+        named[_numbered(label, again)] = method
+    return named
+
+
+def _numbered(label: str, number: int) -> str:
+    return label if number == 1 else f"{label} #{number}"
+
+
+def _told_apart(method: MethodLike, others: Sequence[MethodLike]) -> str:
+    """A policy's name with the settings in which it differs from others of its class, or all of them."""
+    if not isinstance(method, Policy):
+        return name_of(method)
+    settings = asdict(method)  # type: ignore[call-overload]
+    alike = [asdict(each) for each in others if type(each) is type(method)]  # type: ignore[call-overload]
+    differing = [name for name in settings if len({each[name] for each in alike}) > 1]
+    return f"{name_of(method)} {_label({name: settings[name] for name in differing or settings})}".strip()
+
+
+def _label(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in settings.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(getattr(value, "__name__", value))
+
+
+def runs_of_a_seed(
+    methods: Mapping[str, MethodLike], plan: Plan, epsilons: Sequence[float], sweep: Sweep
+) -> list[Asked]:
+    """Every method at every epsilon and combination of the swept settings that it has; the baseline once.
+
+    Raises:
+        SettingError: an epsilon, a setting or a value that cannot be.
+    """
+    _check_sweep(methods, sweep)
+    runs = []
+    for name, method in methods.items():
+        if name == BASELINE:
+            runs.append(Asked(name, method, plan, None, "", {}))
+            continue
+        targets: Sequence[float | None] = epsilons or [None]
+        for epsilon, swept in itertools.product(targets, _combinations(method, sweep)):
+            parts = {"epsilon": epsilon} if len(targets) > 1 else {}
+            shown = {key: value if _plain(value) else _text(value) for key, value in swept.items()}
+            label, changed = _label({**parts, **shown}), plan.with_changes(swept)
+            runs.append(Asked(name, _with(method, swept), changed, epsilon, label, shown))
+    return runs
+
+
+def _with(method: MethodLike, swept: Mapping[str, Any]) -> MethodLike:
+    """The method; a policy that was made, with the swept settings that it has."""
+    policy = found_policy(method)
+    if not isinstance(policy, Policy):
+        return method
+    own = {name: value for name, value in swept.items() if name in _settings(method)}
+    changed: Policy = replace(policy, **own)  # type: ignore[type-var]
+    return changed
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | None)
+
+
+def _combinations(method: MethodLike, sweep: Sweep) -> Iterator[dict[str, Any]]:
+    has = {*_PLAN, *_settings(method)}
+    taken = {name: list(dict.fromkeys(values)) for name, values in sweep.items() if name in has}
+    for values in itertools.product(*taken.values()):
+        yield dict(zip(taken, values, strict=True))
+
+
+def _settings(method: MethodLike) -> set[str]:
+    return {each.name for each in fields(method_named(method).policy)}  # type: ignore[arg-type]
+
+
+def _check_sweep(methods: Mapping[str, MethodLike], sweep: Sweep) -> None:
+    taken = {*_PLAN}.union(*(_settings(each) for name, each in methods.items() if name != BASELINE))
+    for name, values in sweep.items():
+        if name in _NOT_SWEPT:
+            raise SettingError(f"{name} cannot be swept; {_NOT_SWEPT[name]}.")
+        if name not in taken:
+            owners = all_settings().get(name)
+            if owners is None:
+                raise unknown_name("setting to sweep", name, taken)
+            raise SettingError(
+                f"sweep of {name}: it is a setting of {', '.join(owners)}, and none of them is compared; add "
+                f"one, or sweep another: {', '.join(sorted(taken))}."
+            )
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise SettingError(f"sweep of {name}: {values!r}; expected a list of values, such as [1.0, 2.0].")
+
+
+def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """What to sweep, from texts such as "clipping_bound=1,2,5", which may be cut at their commas.
+
+    Raises:
+        SettingError: a text without "=", an unknown setting, or a value of another type.
+
+    >>> parse_sweep(["clipping-bound=1,2", "5", "epochs=10"])
+    {'clipping_bound': [1.0, 2.0, 5.0], 'epochs': [10.0]}
+    """
+    sweep: dict[str, list[Any]] = {}
+    kinds, name = _kinds(), ""
+    for text in itertools.chain.from_iterable(map(names, texts)):
+        head, equals, value = text.rpartition("=")
+        if equals:
+            name = head.strip().replace("-", "_")
+        if not name or not value.strip():
+            raise SettingError(f"sweep {text!r}; expected setting=values, such as clipping_bound=1,2,5.")
+        if name not in kinds and name not in _NOT_SWEPT:
+            raise unknown_name("setting to sweep", name, kinds)
+        sweep.setdefault(name, []).append(_parsed(name, value.strip(), kinds.get(name, str)))
+    return sweep
+
+
+def _parsed(name: str, text: str, hint: Any) -> Any:
+    kinds = get_args(hint) or (hint,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    for kind in (bool, int, float, str):
+        if kind in kinds:
+            try:
+                return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+            except (ValueError, KeyError):
+                continue
+    expected = getattr(hint, "__name__", hint)
+    raise SettingError(f"sweep of {name}: {text!r}; expected values of type {expected}.")
+
+
+def _kinds() -> dict[str, Any]:
+    """Setting -> its type, of the plan and of all known methods."""
+    hints = [get_type_hints(policy) for policy in known_policies().values()]
+    known, of_plan = dict(ChainMap(*hints)), get_type_hints(Plan)
+    return {name: known[name] for name in all_settings() if name in known} | {
+        name: of_plan[name] for name in _PLAN
+    }
+
+
+_PLAN = tuple(each.name for each in fields(Plan) if each.name not in _NOT_SWEPT)
+"""Fields of a plan that can be swept."""
+
+
+def target(epsilon: float | None) -> float:
+    """A target epsilon as figures have it: NaN where there is none."""
+    return math.nan if epsilon is None else epsilon

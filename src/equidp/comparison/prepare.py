@@ -1,0 +1,163 @@
+"""A comparison before anything is trained: its runs, checked, and what they would take."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equidp._validate import check_whole
+from equidp.accounting import calibrate_noise
+from equidp.accounting.cache import remembered
+from equidp.accounting.schedule import default_delta
+from equidp.comparison import grid
+from equidp.comparison.asked import Sweep, named_methods, runs_of_a_seed, target
+from equidp.comparison.grid import Cell, split, split_facts
+from equidp.data import open_source
+from equidp.data.dataset import DataSource, DataSplit
+from equidp.diagnostics import DiagnosisPlan, Diagnostics
+from equidp.errors import ApproximationWarning, PrivacyWarning
+from equidp.kernel.epsilon import epsilon
+from equidp.policies.methods import MethodLike
+from equidp.training.plan import Plan, checked_seeds, default_plan
+from equidp.training.progress import duration
+
+_TIMED_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The runs of a comparison, each of which was built once.
+
+    Attributes:
+        source: of the data.
+        data: the split of the first seed.
+        plan: how to train, where a run says nothing else.
+        cells: all runs, in order of seeds.
+        sizes: seed -> number of training examples.
+        folder: where finished runs are kept.
+        swept: settings of which several values are compared -> those values.
+    """
+
+    source: DataSource
+    data: DataSplit
+    plan: Plan
+    cells: tuple[Cell, ...]
+    sizes: Mapping[int, int]
+    folder: Path
+    swept: Mapping[str, tuple[Any, ...]]
+
+    @property
+    def first(self) -> list[Cell]:
+        """The runs of the first seed."""
+        return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
+
+    def in_words(self, jobs: int) -> list[str]:
+        """How many runs there are, what each private kind would spend, and about how long all take.
+
+        Args:
+            jobs: processes at a time.
+        """
+        missing = [cell for cell in self.cells if not (self.folder / cell.file_name()).exists()]
+        runs, kept = len(self.cells), len(self.cells) - len(missing)
+        lines = [
+            f"{runs} runs: {len(self.first)} of each of {len(self.sizes)} seeds. {kept} are kept in "
+            f"{os.fspath(self.folder)!r}, {len(missing)} would be trained."
+        ]
+        for cell in self.first:
+            label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
+            lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell)}.")
+        if missing:
+            kinds = {cell.method: cell for cell in missing}
+            seconds = {method: _seconds_per_step(cell, self.data) for method, cell in kinds.items()}
+            total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / min(jobs, len(missing))
+            lines.append(f"Training would take about {duration(total)} with {jobs} processes.")
+        return lines
+
+
+def _planned(cell: Cell) -> str:
+    if not cell.plan.policy.private:
+        return "no privacy"
+    trainer = cell.trainer(split(cell.source, cell.seed))
+    spent = epsilon(((trainer.event, trainer.steps),), trainer.delta, "pld")
+    return f"noise multiplier {trainer.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {trainer.delta:g}"
+
+
+def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
+    trainer = cell.trainer(data)
+    batches, began, steps = trainer.batches(), 0.0, 0
+    for batch in batches:
+        trainer.step(batch)
+        if not began:  # the first step warms up
+            began = time.perf_counter()
+            continue
+        steps += 1
+        if time.perf_counter() - began > _TIMED_SECONDS:
+            break
+    return (time.perf_counter() - began) / max(1, steps)
+
+
+def prepare(
+    data: str | DataSource,
+    *,
+    methods: Sequence[MethodLike],
+    seeds: int | Sequence[int] = 5,
+    plan: Plan | None = None,
+    epsilons: Sequence[float] = (),
+    sweep: Sweep | None = None,
+    engine: str = "ghost",
+    directory: str | os.PathLike[str] = "equidp-runs",
+    jobs: int | None = None,
+    release_epsilon: float | None = None,
+    diagnosis: DiagnosisPlan | None = None,
+) -> Prepared:
+    """The runs of a comparison, each kind built once; arguments are those of `equidp.compare`.
+
+    Raises:
+        SettingError, DataError, ModelError, PolicyError: something that no run could be trained with.
+    """
+    source = open_source(data) if isinstance(data, str) else data
+    seeds, epsilons, sweep = checked_seeds(seeds), list(dict.fromkeys(epsilons)), dict(sweep or {})
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
+    named = named_methods(methods)
+    sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
+    data_split = split(source, seeds[0])
+    plan = default_plan(source) if plan is None else plan
+    if plan.delta is None:
+        plan = replace(plan, delta=default_delta(max(sizes.values())))
+    asked = runs_of_a_seed(named, plan, epsilons, sweep)
+    # Absolute, since worker processes outlive a comparison and stay where the first one was.
+    folder = Path(directory).absolute()
+    grid.check_folder(folder)
+    with remembered(folder):
+        if release_epsilon is not None:  # refuse one that no noise can meet
+            calibrate_noise(release_epsilon, plan.delta, 1.0, 1)
+        cells = []
+        for seed, size in sizes.items():
+            for run in asked:
+                resolved = run.resolve(size)
+                watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
+                names = {**dict.fromkeys(sweep), **run.swept}
+                cells.append(
+                    Cell(source, resolved, run.setting, target(run.epsilon), seed, engine, *watched, names)
+                )
+        swept = {name: tuple(values) for name, values in sweep.items()}
+        prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept)
+        _build_each(prepared.first, data_split)
+    return prepared
+
+
+def _build_each(cells: Sequence[Cell], data: DataSplit) -> None:
+    """Builds each kind of run once, to raise what is wrong with one before any is trained."""
+    with warnings.catch_warnings():
+        for category in (PrivacyWarning, ApproximationWarning):
+            warnings.simplefilter("once", category)
+        for cell in cells:
+            trainer = cell.trainer(data)
+            if cell.diagnosis is not None:
+                Diagnostics.of(cell.diagnosis).check(trainer)
