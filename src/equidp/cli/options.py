@@ -24,7 +24,9 @@ from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 
 if TYPE_CHECKING:
-    NameOrFile = MethodName = ModelName = str
+    NameOrFile = str
+    MethodName = str
+    ModelName = str
 else:  # completes to names, and takes files and import paths
     NameOrFile = Literal[tuple(SOURCES)] | str | Path
     MethodName = Literal[tuple(METHODS)] | str

@@ -113,7 +113,8 @@ class _Reader:
                 for key, value in vars(thing).items()
                 if isinstance(value, FunctionType) or not key.startswith(("__", "_abc_"))
             }
-            return name, [self.content(each) for each in thing.__bases__], self.content(own)
+            in_order = dict(sorted(own.items()))  # a class that was pickled may have another
+            return name, [self.content(each) for each in thing.__bases__], self.content(in_order)
         for kind, names in _WRAPPERS.items():
             if isinstance(thing, kind):
                 return [self.content(getattr(thing, each)) for each in names]

@@ -21,6 +21,7 @@ from joblib.externals.loky import get_reusable_executor
 from equidp._provenance import versions
 from equidp.comparison.code_digest import object_digest, package_digest
 from equidp.data.dataset import DataSource, DataSplit
+from equidp.data.own import OwnSource
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual import IndividualAccountant
@@ -97,13 +98,29 @@ class Cell:
         )
 
 
+def _all_code(cell: Cell) -> dict[str, str]:
+    """Digests of all that a run executes of the user's; that of data counts by what it gives."""
+    return {**cell.code, "source": source_digest(cell.source)}
+
+
 class StaleWorker(SettingError):
     """A worker process has other code of the user's than the process that asks."""
 
 
-@lru_cache(maxsize=2)
+def source_digest(source: DataSource) -> str:
+    """Digest of the code of a source of the user's own, which may change under its name; "" for equidp's."""
+    part = source.part if isinstance(source, OwnSource) else source
+    code = object_digest(part if isinstance(part, type) else type(part))
+    return "" if code.startswith("equidp.") else code
+
+
 def split(source: DataSource, seed: int) -> DataSplit:
     """`source.split(seed)`, kept while one seed's runs follow each other."""
+    return _split(source, seed, source_digest(source))
+
+
+@lru_cache(maxsize=2)
+def _split(source: DataSource, seed: int, code: str) -> DataSplit:
     return source.split(seed)
 
 
@@ -115,10 +132,14 @@ class SplitFacts(NamedTuple):
     names: tuple[tuple[str, ...], ...]
 
 
-@lru_cache(maxsize=256)
 def split_facts(source: DataSource, seed: int) -> SplitFacts:
     """Kept for all seeds, where the splits themselves would fill memory."""
-    data = split(source, seed)
+    return _split_facts(source, seed, source_digest(source))
+
+
+@lru_cache(maxsize=256)
+def _split_facts(source: DataSource, seed: int, code: str) -> SplitFacts:
+    data = _split(source, seed, code)
     return SplitFacts(data.digest(), len(data.train), (data.train.group_names, data.train.class_names))
 
 
@@ -135,7 +156,7 @@ def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
         StaleWorker: this process has other code of the user's than the one that asks.
     """
     torch.set_num_threads(threads)
-    if (here := cell.code) != code:
+    if (here := _all_code(cell)) != code:
         changed = ", ".join(name for name in code if here[name] != code[name])
         raise StaleWorker(
             f"a worker process has other code of the {changed} than this one: a file was changed after it "
@@ -196,7 +217,9 @@ def run_all(
 def _train_missing(
     cells: Sequence[Cell], paths: Sequence[Path], jobs: int | None, on_progress: Progress | None
 ) -> None:
-    missing = [(cell, path, cell.code) for cell, path in zip(cells, paths, strict=True) if not path.exists()]
+    missing = [
+        (cell, path, _all_code(cell)) for cell, path in zip(cells, paths, strict=True) if not path.exists()
+    ]
     done, total = 0, sum(cell.plan.steps for cell, *_ in missing)
     if on_progress is not None and missing:
         on_progress(0, total)

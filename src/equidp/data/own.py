@@ -27,6 +27,11 @@ class OwnSource:
         _found(self.path)
 
     @property
+    def part(self) -> Any:
+        """What the path names: an object, or its class."""
+        return own_part(self.path, "data", _splits, _EXPECTED)
+
+    @property
     def name(self) -> str:
         """The source's own name, or its path."""
         return str(getattr(_found(self.path), "name", self.path))
@@ -48,9 +53,15 @@ class OwnSource:
         return made
 
 
+_EXPECTED = "an object with split(seed), or a class of such objects"
+
+
+def _splits(part: Any) -> bool:
+    return callable(getattr(part, "split", None))
+
+
 def _found(path: str) -> Any:
-    expected = "an object with split(seed), or a class of such objects"
-    found = own_part(path, "data", lambda part: callable(getattr(part, "split", None)), expected)
+    found = own_part(path, "data", _splits, _EXPECTED)
     if not isinstance(found, type):
         return found
     try:

@@ -74,7 +74,7 @@ def open_source(
     whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
     named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
-    if named is not None or not (is_file_name(name_or_path) or path.is_file()):
+    if not is_file_name(name_or_path) and not path.is_file():
         if named is None:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
         if given := whole.to_plain():

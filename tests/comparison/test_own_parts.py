@@ -1,0 +1,368 @@
+"""A method, a model, a loss and data of the user's own are compared as they are now, never as they were."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import equidp
+from equidp.comparison.asked import named_methods
+from equidp.comparison.code_digest import object_digest
+from equidp.errors import DataError, PolicyError, SettingError
+from equidp.training.plan import Plan, ResolvedPlan
+
+HELPER = """
+def scale():
+    return SHARE
+
+SHARE = 1.0
+"""
+METHOD = '''
+"""A user's parts, in a package, which use another module of it."""
+from dataclasses import dataclass, field
+import torch
+from torch import nn
+import equidp
+from own_lab import helper
+
+
+@dataclass(frozen=True)
+class Soft(equidp.Policy):
+    """Weighs by bound / (norm + softness)."""
+
+    bound: float = 1.0
+    softness: float = 0.5
+
+    def weight(self, state, norm, group):
+        return helper.scale() * self.bound / (norm + self.softness)
+
+    def sensitivity(self, state):
+        return self.bound
+
+
+tight = Soft(0.25)
+
+
+def make_model(shape, classes):
+    from .widths import WIDTH
+    return nn.Sequential(nn.Linear(shape[0], WIDTH), nn.Tanh(), nn.Linear(WIDTH, classes))
+
+
+def smooth(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
+
+
+class Source:
+    def split(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+
+        def part(n):
+            inputs = torch.randn(n, 4, generator=generator)
+            groups = (torch.rand(n, generator=generator) < 0.3).long()
+            targets = (inputs[:, 0] + groups * inputs[:, 1] > 0).long()
+            return equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), ("no", "yes"))
+
+        return equidp.DataSplit(part(160), part(80))
+
+
+class Empty:
+    def split(self, seed):
+        return None
+
+
+@dataclass
+class Thawed(equidp.Policy):
+    bound: float = 1.0
+
+    def weight(self, state, norm, group):
+        return norm
+
+    def sensitivity(self, state):
+        return self.bound
+
+
+@dataclass(frozen=True)
+class Abstract(equidp.Policy):
+    bound: float = 1.0
+
+
+@dataclass(frozen=True)
+class Needy(Soft):
+    limit: float = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Greedy(Soft):
+    def weight(self, state, norm, group):
+        return torch.ones_like(norm)
+'''
+SOURCES = {"method": METHOD, "helper": HELPER, "widths": "WIDTH = 3\n", "__init__": ""}
+PARTS = {
+    "methods": ["dpsgd", "own_lab.method:Soft"],
+    "plan": Plan(batch_size=40, epochs=2, delta=1e-4, learning_rate=0.5),
+    "seeds": 1,
+    "jobs": 1,
+}
+
+
+def write(folder: Path, **changed: str) -> None:
+    """The package, anew."""
+    (folder / "own_lab").mkdir(exist_ok=True)
+    shutil.rmtree(folder / "own_lab" / "__pycache__", ignore_errors=True)
+    for name, source in {**SOURCES, **changed}.items():
+        (folder / "own_lab" / f"{name}.py").write_text(source)
+    for name in [each for each in sys.modules if each.partition(".")[0] == "own_lab"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """The current folder, with the user's package."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write(tmp_path)
+    yield tmp_path
+    for name in [each for each in sys.modules if each.partition(".")[0] == "own_lab"]:
+        del sys.modules[name]
+
+
+def own_plan() -> Plan:
+    return Plan(
+        "own_lab.method:make_model", batch_size=40, epochs=2, delta=1e-4, loss="own_lab.method:smooth"
+    )
+
+
+def losses(**settings) -> dict[str, float]:
+    """The loss over all test examples, by method."""
+    comparison = equidp.compare("own_lab.method:Source", **{**PARTS, "plan": own_plan(), **settings})
+    rows = comparison.results[comparison.results["group"] == "all"]
+    return dict(zip(rows["method"], rows["loss"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("method", "(norm + self.softness)", "(2 * norm + self.softness)", {"own_lab.method:Soft"}),
+        ("helper", "return SHARE", "return 0.5 * SHARE", {"own_lab.method:Soft"}),
+        ("helper", "SHARE = 1.0", "SHARE = 0.25", {"own_lab.method:Soft"}),
+        ("widths", "WIDTH = 3", "WIDTH = 4", {"sgd", "dpsgd", "own_lab.method:Soft"}),
+        ("method", "nn.Tanh()", "nn.ReLU()", {"sgd", "dpsgd", "own_lab.method:Soft"}),
+        ("method", "label_smoothing=0.2", "label_smoothing=0.4", {"sgd", "dpsgd", "own_lab.method:Soft"}),
+        ("method", "groups * inputs[:, 1] > 0", "inputs[:, 1] > 0", {"sgd", "dpsgd", "own_lab.method:Soft"}),
+        ("method", "Weighs by", "Weights are", set()),
+    ],
+    ids=["policy", "helper", "constant", "inner import", "model", "loss", "source", "words"],
+)
+def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(lab, file, old, new, changes):
+    before = losses()
+    assert old in SOURCES[file]
+    write(lab, **{file: SOURCES[file].replace(old, new)})
+    after = losses()
+    assert {name for name in before if before[name] != after[name]} == changes
+    write(lab)
+    assert losses() == before
+
+
+@pytest.mark.soak
+def test_worker_processes_run_the_code_that_is_asked_for(lab):
+    """Workers are kept from one comparison to the next, with the modules that they have imported."""
+    runs = {"seeds": 2, "jobs": 2}
+    before = losses(**runs)
+    write(lab, helper=HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
+    after = losses(**runs)
+    write(lab, helper=HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
+    assert losses(**runs, directory="again") == after != before
+
+
+@pytest.mark.soak
+def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab):
+    """Their figures would be of other code than this process names."""
+    losses()
+    (lab / "own_lab" / "helper.py").write_text(HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
+    with pytest.raises(SettingError, match=r"other code of the policy.*Start Python anew, or give jobs=1"):
+        losses(seeds=[4, 5], jobs=2)
+
+
+NOTEBOOK = """
+from dataclasses import dataclass
+import sys
+from torch import nn
+import equidp
+
+@dataclass(frozen=True)
+class Halved(equidp.Policy):
+    bound: float = 1.0
+    def weight(self, state, norm, group):
+        return (self.bound / norm).clamp(max=SHARE)
+    def sensitivity(self, state):
+        return self.bound
+
+SHARE = 1.0
+
+def make_model(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+if __name__ == "__main__":
+    plan = equidp.Plan(make_model, batch_size=300, epochs=1)
+    comparison = equidp.compare("digits", methods=[Halved(), Halved(0.5)], seeds=1, plan=plan, jobs=2)
+    print(sorted(set(comparison.results["method"])))
+"""
+
+
+@pytest.mark.soak
+def test_objects_of_a_notebook_reach_worker_processes(tmp_path):
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    done = subprocess.run([sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "['Halved bound=0.5', 'Halved bound=1', 'sgd']\n", done.stderr
+
+
+@dataclass(frozen=True)
+class Lower(equidp.Policy):
+    """Clips at a public bound."""
+
+    bound: float = 1.0
+    share: float = 0.5
+
+    def weight(self, state, norm, group):
+        return (self.share * self.bound / norm).clamp(max=1.0)
+
+    def sensitivity(self, state):
+        return self.share * self.bound
+
+
+def test_objects_of_one_class_are_methods_of_their_own(lab, tmp_path):
+    methods = ["dpsgd", Lower(1.0), Lower(2.0, 0.25), Lower(2.0)]
+    comparison = equidp.compare("own_lab.method:Source", **{**PARTS, "methods": methods})
+    names = (
+        "sgd",
+        "dpsgd",
+        "Lower bound=1, share=0.5",
+        "Lower bound=2, share=0.25",
+        "Lower bound=2, share=0.5",
+    )
+    assert comparison.setup.methods == names
+    assert comparison.setup.training.method_settings["Lower bound=2, share=0.25"] == {
+        "bound": 2.0,
+        "share": 0.25,
+    }
+    equidp.write_report(comparison, tmp_path / "report.html")
+    assert "Lower bound=2, share=0.25" in (tmp_path / "report.html").read_text()
+
+
+def test_methods_have_clear_names_that_differ():
+    other = type("Lower", (Lower,), {"__module__": "elsewhere"})
+    given = [Lower, Lower(), other(), equidp.DPSGD(2.0), "dpsgd", Lower(), equidp.SGD(), "dpsgd"]
+    assert list(named_methods(given)) == [
+        "sgd",
+        "Lower",
+        "Lower bound=1, share=0.5",
+        "Lower bound=1, share=0.5 #2",
+        "dpsgd clipping_bound=2",
+        "dpsgd",
+    ]
+
+
+def test_settings_of_a_plan_reach_a_class_by_path_and_not_a_policy_that_was_made(lab):
+    equidp.METHODS  # noqa: B018
+    plan = Plan()
+    assert plan.policy("own_lab.method:Soft").bound == 1.0
+    plan = Plan(method_settings={"bound": 3.0, "softness": 0.1})
+    assert (plan.policy("own_lab.method:Soft").bound, plan.policy("own_lab.method:tight").bound) == (
+        3.0,
+        0.25,
+    )
+    own = Plan(by_method={"own_lab.method:Soft": {"bound": 4.0, "epochs": 3}})
+    resolved = own.resolve("own_lab.method:Soft", 1000)
+    assert (resolved.policy.bound, resolved.epochs) == (4.0, 3)
+
+
+def test_a_resolved_plan_of_own_parts_is_read_back(lab):
+    resolved = own_plan().resolve("own_lab.method:Soft", 160)
+    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+
+
+def test_an_ablation_takes_a_method_of_ones_own(lab):
+    from equidp.comparison.ablation import ablate
+
+    table = ablate(
+        "own_lab.method:Source",
+        method="own_lab.method:Soft",
+        errors=["both"],
+        seeds=1,
+        plan=own_plan(),
+        jobs=1,
+    )
+    assert set(table["group"]) == {"a", "b", "all"}
+
+
+def test_an_estimator_takes_parts_by_import_path(lab):
+    data = toy_arrays()
+    estimator = equidp.PrivateClassifier("own_lab.method:Soft", epochs=1, model="own_lab.method:make_model")
+    assert estimator.fit(*data).run_.facts.method == "Soft"
+
+
+def toy_arrays():
+    data = importlib.import_module("own_lab.method").Source().split(0).train
+    return data.inputs.numpy(), data.targets.numpy()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"methods": ["own_lab.method:Sofd"]}, SettingError, "Did you mean 'own_lab.method:Soft'"),
+        ({"methods": ["own_lab.methods:Soft"]}, SettingError, "no module 'own_lab.methods'"),
+        ({"methods": ["own_lab.method:smooth"]}, SettingError, "expected a subclass of equidp.Policy"),
+        ({"methods": ["own_lab.method:Thawed"]}, PolicyError, "Thawed is not a frozen dataclass"),
+        ({"methods": ["own_lab.method:Abstract"]}, PolicyError, "Abstract lacks sensitivity, weight"),
+        ({"methods": ["own_lab.method:Needy"]}, SettingError, "no default for limit; give it as a setting"),
+        ({"methods": ["own_lab.method:Greedy"]}, PolicyError, "above its sensitivity"),
+        ({"methods": [3]}, SettingError, "expected a name from equidp.METHODS, an import path"),
+        (
+            {"plan": {"model": "own_lab.method:make_modle"}},
+            SettingError,
+            "Did you mean 'own_lab.method:make_m",
+        ),
+        (
+            {"plan": {"loss": "own_lab.method:tight"}},
+            SettingError,
+            "expected a function of .outputs, targets",
+        ),
+        ({"plan": {"loss": "smooth"}}, SettingError, "expected an import path, such as my_module:my_loss"),
+        ({"data": "own_lab.method:Empty"}, DataError, "gives a NoneType; expected an equidp.DataSplit"),
+        ({"data": "own_lab.method:smooth"}, SettingError, "expected an object with split.seed."),
+    ],
+    ids=lambda value: "",
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lab, settings, error, message):
+    given = {"data": "own_lab.method:Source", **PARTS, **settings}
+    with pytest.raises(error, match=message):
+        equidp.compare(**{**given, "plan": Plan(**given["plan"]) if "plan" in settings else PARTS["plan"]})
+    assert not list(lab.rglob("*.parquet"))
+
+
+def test_digests_follow_code_that_wrappers_hide(lab):
+    before = digests()
+    write(lab, helper=HELPER.replace("return SHARE", "return 2 * SHARE"))
+    after = digests()
+    assert [name for name in before if before[name] == after[name]] == ["plain"]
+
+
+def digests() -> dict[str, str]:
+    from functools import lru_cache, partial
+
+    helper = importlib.import_module("own_lab.helper")
+    kinds = {
+        "cached": lru_cache(helper.scale),
+        "partial": partial(helper.scale),
+        "list": [helper.scale],
+        "plain": equidp.DPSGD,
+    }
+    return {name: object_digest(kind) for name, kind in kinds.items()}
