@@ -124,7 +124,7 @@ def private_profile(
 
 def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> tuple[Tensor, Tensor]:
     """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
-    loss = data.training_loss() if loss is None else loss
+    loss = data.training_loss(loss)
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     first, target = taken((data.inputs, data.targets), slice(1))

@@ -31,6 +31,7 @@ _NOT_SWEPT = {
     "seed": "give several to seeds",
     "method": "give several to methods",
     "loss": "compare one loss at a time: the figures of two are on two scales",
+    "class_weight": "it is a table",
     "method_settings": "name the setting itself, such as clipping_bound",
     "by_method": "name the setting itself, such as clipping_bound",
 }
