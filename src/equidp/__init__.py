@@ -35,6 +35,7 @@ _HOMES = {
     "report.page": "write_report",
     "report.terminal": "print_comparison",
     "training.checkpoint": "Checkpoints",
+    "training.loggers": "MLflowLogger TensorBoardLogger",
     "training.plan": "Plan default_plan",
     "training.progress": "ProgressBar",
     "training.record": "RunRecord",

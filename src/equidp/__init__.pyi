@@ -67,6 +67,10 @@ from equidp.report.page import write_report as write_report
 from equidp.report.pictures import plot as plot, save_figures as save_figures
 from equidp.report.terminal import print_comparison as print_comparison
 from equidp.training.checkpoint import Checkpoints as Checkpoints
+from equidp.training.loggers import (
+    MLflowLogger as MLflowLogger,
+    TensorBoardLogger as TensorBoardLogger,
+)
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import ProgressBar as ProgressBar
 from equidp.training.record import RunRecord as RunRecord
