@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from equidp._validate import check_number
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
+from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, StepEvent
 
 
@@ -23,6 +25,18 @@ def release_event(epsilon: float, delta: float) -> StepEvent:
     13.0
     """
     return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
+
+
+def check_share(share: float, epsilon: float | None) -> None:
+    """Raises a SettingError unless a release can take this share of a target epsilon.
+
+    >>> check_share(0.1, 3.0)
+    """
+    check_number("(0, 1)", preprocessing_share=share)
+    if epsilon is None:
+        raise SettingError(
+            "private preprocessing takes a share of a target epsilon, which is not given; give --epsilon."
+        )
 
 
 def charge_releases(

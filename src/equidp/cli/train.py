@@ -95,6 +95,7 @@ def train_command(
     settings: options.MethodOptions = options.MethodOptions(),
     budget: options.BudgetOptions = options.BudgetOptions(),
     release: options.ReleaseOptions = options.ReleaseOptions(),
+    preprocessing: options.PreprocessingOptions = options.PreprocessingOptions(),
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
     """Train one model privately and write its model card.
@@ -126,13 +127,14 @@ def train_command(
         method,
         default_plan(data).with_changes(changed),
         release_epsilon=release.cost(),
+        preprocessing_share=preprocessing.share(),
         **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
     prepared = prepare(wanted)
     if dry_run or out is None:
         _say_plan(prepared)
         return
-    begin(prepared, out)
+    prepared = begin(prepared, out)
     with stoppable(_to_continue(out)):
         trained = train(out, callbacks=bar, prepared=prepared)
     _report(out, *trained)
@@ -154,10 +156,11 @@ def _say_plan(prepared: Prepared) -> None:
     else:
         for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
             print(line)
-    if config.release_epsilon is not None:
+    if config.release_costs:
+        costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
         entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
         print(
-            f"Releasing the mean epsilon of each group costs {config.release_epsilon:g} more: epsilon "
+            f"Beside the steps it would release {costs}: epsilon "
             f"{epsilon(entries, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
         )
     seconds = seconds_per_step(prepared)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.model_selection import train_test_split
 
-from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.encoding import Categories, Numbers, TableEncoder
+from equidp.data.dataset import DataSplit
+from equidp.data.encoding import PRIVATE, Categories, Numbers, TableEncoder
 from equidp.data.fetch import RemoteFile
+from equidp.data.private_encoding import private_numbers
+from equidp.data.release import Release
+from equidp.data.unencoded import Unencoded, prepared
 
 SEXES = ("Male", "Female")
 
@@ -46,7 +48,7 @@ class Preparation:
     source: str
     standardised: bool = False
 
-    def split(self, table: pd.DataFrame, seed: int, test_share: float) -> DataSplit:
+    def unencoded(self, table: pd.DataFrame, seed: int, test_share: float) -> Unencoded:
         """Splits a table of texts by the seed, stratified by class and group."""
         table = table.astype(dict.fromkeys(self.numbers, float)).reset_index(drop=True)
         targets, groups = (
@@ -55,24 +57,12 @@ class Preparation:
         train, test = train_test_split(
             np.arange(len(table)), test_size=test_share, stratify=2 * targets + groups, random_state=seed
         )
-        fitted = Numbers.standardised if self.standardised else Numbers.ranged
-        numbers = [fitted(name, table[name].to_numpy()[train]) for name in self.numbers]
-        categories = [Categories(name, codes) for name, codes in self.categories.items()]
-        whole = GroupedDataset(
-            TableEncoder((*numbers, *categories), "refuse").encode(table),
-            torch.from_numpy(targets),
-            torch.from_numpy(groups),
-            group_names=SEXES,
-            class_names=self.class_names,
-            source=self.source,
-        )
-        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
-        scale = "means and deviations" if self.standardised else "ranges"
-        note = (
-            f"The {scale} that {', '.join(self.numbers)} are scaled by come from the training split; epsilon "
-            "does not cover them."
-        )
-        return DataSplit(trained, tested, (note,) if self.numbers else ())
+        return Unencoded(table, train, test, targets, groups, SEXES, self.class_names, self.source)
+
+    def encoder(self, numbers: Iterable[Numbers], *, private: bool = False) -> TableEncoder:
+        """Returns an encoder of these columns of numbers and of the public codes."""
+        categories = (Categories(name, codes) for name, codes in self.categories.items())
+        return TableEncoder((*numbers, *categories), "refuse", private)
 
 
 @dataclass(frozen=True)
@@ -86,6 +76,7 @@ class Census:
         per_group: sample each sex down to about so many rows: a row is kept with probability `per_group` over
             its sex's count. None: keep all.
         test_share: share of the rows to test on.
+        private_noise: see `EncodedSource`.
     """
 
     name: str
@@ -94,18 +85,47 @@ class Census:
     per_group: int | None = None
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = SEXES
+    private_noise: float | None = None
 
     def split(self, seed: int) -> DataSplit:
         """Splits by the seed, stratified by class and group; samples rows before, if asked to."""
+        return prepared(self, seed)[0]
+
+    def unencoded(self, seed: int) -> Unencoded:
+        """Splits the rows, before any becomes an input."""
         table = self.rows()
         if self.per_group is None:
-            return self.preparation.split(table, seed, self.test_share)
+            return self.preparation.unencoded(table, seed, self.test_share)
         sex = self.preparation.female[0]
         sizes = table.groupby(sex)[sex].transform("size").to_numpy()
         kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
-        split = self.preparation.split(table[kept], seed, self.test_share)
+        rows = self.preparation.unencoded(table[kept], seed, self.test_share)
         note = (
             f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; epsilon "
             "does not cover that count."
         )
-        return replace(split, notes=(*split.notes, note))
+        return replace(rows, notes=(note,))
+
+    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
+        fitted = Numbers.standardised if self.preparation.standardised else Numbers.ranged
+        training = rows.training
+        return self.preparation.encoder(
+            fitted(name, training[name].to_numpy()) for name in self.preparation.numbers
+        )
+
+    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
+        numbers = private_numbers(
+            training[list(self.preparation.numbers)],
+            release,
+            share=1.0,
+            standardised=self.preparation.standardised,
+        )
+        return self.preparation.encoder(numbers.values(), private=True)
+
+    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
+        if encoder.private:
+            return (PRIVATE,)
+        names = ", ".join(self.preparation.numbers)
+        scale = "means and deviations" if self.preparation.standardised else "ranges"
+        note = f"The {scale} that {names} are scaled by come from the training split; epsilon does not cover "
+        return (f"{note}them.",) if names else ()

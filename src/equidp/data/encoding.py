@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,25 @@ from equidp.data.labels import as_text
 from equidp.errors import DataError
 
 Floats = npt.NDArray[np.float64]
+
+PRIVATE = (
+    "Preprocessing was private: what it took from training rows was released with noise, which epsilon "
+    "counts."
+)
+CELLS = 2**16
+"""Cells that texts fall into by their hash: public, so that a list of cells need not list texts."""
+
+
+def hashed(column: pd.Series) -> npt.NDArray[np.int64]:
+    """Returns the cell of each text, [n], by the first two bytes of its BLAKE2b hash; missing is a text.
+
+    >>> hashed(pd.Series(["cook", "clerk", None, "cook"])).tolist()
+    [48805, 48912, 32482, 48805]
+    """
+    codes, texts = pd.factorize(as_text(column).to_numpy(dtype=object))
+    cells = [int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big") for text in texts]
+    found: npt.NDArray[np.int64] = np.asarray(cells, dtype=np.int64)[codes]
+    return found
 
 
 @dataclass(frozen=True)
@@ -31,6 +52,27 @@ class Categories:
         text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
         matches: Floats = (text == np.asarray(self.values, dtype=object)).astype(np.float64)
         return matches
+
+    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
+        """Returns whether each text, [n], is among the values."""
+        return np.asarray(as_text(column).isin(self.values))
+
+
+@dataclass(frozen=True)
+class HashedCategories:
+    """A column of texts, one-hot over `cells` of `hashed`. A text in any other cell becomes all zeros."""
+
+    name: str
+    cells: tuple[int, ...]
+
+    def encode(self, column: pd.Series) -> Floats:
+        """Returns [n, len(cells)]."""
+        matches: Floats = (hashed(column)[:, np.newaxis] == np.asarray(self.cells)).astype(np.float64)
+        return matches
+
+    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
+        """Returns whether each text, [n], is in one of the cells."""
+        return np.isin(hashed(column), self.cells)
 
 
 @dataclass(frozen=True)
@@ -97,6 +139,7 @@ class TableEncoder:
     Attributes:
         columns: in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
+        private: whether all that it took from rows was released with noise and paid for.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fitted(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -104,8 +147,9 @@ class TableEncoder:
     [[0.20000000298023224, 0.0, 1.0], [0.4000000059604645, 1.0, 0.0]]
     """
 
-    columns: tuple[Categories | Numbers, ...]
+    columns: tuple[Categories | HashedCategories | Numbers, ...]
     missing: str
+    private: bool = False
 
     @classmethod
     def fitted(
@@ -148,16 +192,18 @@ class TableEncoder:
         return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
-        """Counts, for each column that has any, the rows whose text was not in the training rows."""
+        """Counts, for each column that has any, the rows whose text is not among the encoder's."""
         counts = {
-            column.name: int((~as_text(table[column.name]).isin(column.values)).sum())
+            column.name: int((~column.knows(table[column.name])).sum())
             for column in self.columns
-            if isinstance(column, Categories)
+            if not isinstance(column, Numbers)
         }
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> tuple[str, ...]:
-        """Returns sentences on what epsilon does not cover."""
+        """Returns sentences on what epsilon does not cover, or that it covers everything."""
+        if self.private:
+            return (PRIVATE,)
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
         scaled = [column.name for column in numbers if column.low is None]
         listed = [column.name for column in self.columns if isinstance(column, Categories)]
@@ -176,14 +222,19 @@ class TableEncoder:
         return tuple(sentence.format(", ".join(names)) for names, sentence in sentences if names)
 
     def to_json(self) -> str:
-        return json.dumps({"missing": self.missing, "columns": [asdict(column) for column in self.columns]})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
         """Reads what `to_json` wrote."""
         content = json.loads(text)
-        columns = [
-            Categories(each["name"], tuple(each["values"])) if "values" in each else Numbers(**each)
-            for each in content["columns"]
-        ]
-        return cls(tuple(columns), content["missing"])
+        return cls(tuple(map(_column, content["columns"])), content["missing"], content["private"])
+
+
+def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers:
+    """What `asdict` made of a column."""
+    if "values" in content:
+        return Categories(content["name"], tuple(content["values"]))
+    if "cells" in content:
+        return HashedCategories(content["name"], tuple(content["cells"]))
+    return Numbers(**content)

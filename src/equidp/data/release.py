@@ -52,7 +52,7 @@ class Release:
     | a code outside the cells, such as -1 | counts nowhere |
     | a row of a sum longer than the bound | scaled to it; one that is not finite counts as zero |
     | shares of more than 1 together | SettingError before anything is read |
-    | no columns | an empty result |
+    | no columns | an empty result, which takes no share |
 
     Args:
         noise_multiplier: sigma, > 0 and finite.
@@ -86,9 +86,9 @@ class Release:
             [columns, cells], and the deviation of the noise.
         """
         columns = codes.shape[1]
-        deviation = self._multiplier(share) * math.sqrt(columns)
         if not columns:
-            return Noisy(np.zeros((0, cells)), deviation)
+            return Noisy(np.zeros((0, cells)), 0.0)
+        deviation = self._multiplier(share) * math.sqrt(columns)
         inside = (codes >= 0) & (codes < cells)
         places = (codes + cells * np.arange(columns))[inside]
         exact = np.bincount(places, minlength=columns * cells).astype(np.float64)
@@ -97,9 +97,9 @@ class Release:
 
     def sums(self, rows: Floats, *, bound: float, share: float) -> Noisy:
         """Sums rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
-        multiplier = self._multiplier(share)
         if not rows.shape[1]:
-            return Noisy(np.zeros(0), multiplier * bound)
+            return Noisy(np.zeros(0), 0.0)
+        multiplier = self._multiplier(share)
         released = private_sum(
             torch.from_numpy(rows), bound=bound, noise_multiplier=multiplier, randomness=self._randomness
         )

@@ -11,12 +11,15 @@ import pandas as pd
 import torch
 
 from equidp.data.checks import feature_problems, first_text, missing_problem, refuse, weight_problem
-from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
 from equidp.data.labels import coded, crossed, rows_by_content
+from equidp.data.private_encoding import private_encoder
 from equidp.data.read import plain_name, read_table
 from equidp.data.recipe import Recipe
+from equidp.data.release import Release
+from equidp.data.unencoded import Unencoded, prepared
 from equidp.errors import DataWarning, SettingError
 
 _MOST_CLASSES = 100
@@ -31,6 +34,7 @@ class TableSource:
         path: the file.
         recipe: how it is read, with target and group. Numbers without public bounds are standardised by the
             training split, which epsilon does not cover.
+        private_noise: see `EncodedSource`.
 
     >>> TableSource("people.csv", Recipe(target="income", group=("sex",))).name
     'people'
@@ -38,6 +42,7 @@ class TableSource:
 
     path: str
     recipe: Recipe
+    private_noise: float | None = None
 
     def __post_init__(self) -> None:
         if not self.recipe.target:
@@ -59,23 +64,30 @@ class TableSource:
         Raises:
             DataError: says what in the file cannot be used, and what to do.
         """
-        return self.prepared(seed)[0]
+        return prepared(self, seed)[0]
 
-    def prepared(self, seed: int) -> tuple[DataSplit, TableEncoder]:
-        """Returns the split, and the encoder that made its inputs; warns of `doubts` about the columns."""
-        recipe = self.recipe
+    def unencoded(self, seed: int) -> Unencoded:
+        """Splits the rows, before any becomes an input; warns of `doubts` about the columns."""
         table = self._table()
-        targets, class_names = coded(table[recipe.target])
-        groups, group_names = crossed(table, recipe.group)
+        targets, class_names = coded(table[self.recipe.target])
+        groups, group_names = crossed(table, self.recipe.group)
         features = table.drop(columns=self._labels)
-        train, test = rows_by_content(table, groups, group_names, recipe.test_share, seed)
-        bounds = {name: (low, high) for name, low, high in recipe.bounds}
-        encoder = TableEncoder.fitted(features, train, bounds, recipe.missing)
-        labels = torch.from_numpy(targets), torch.from_numpy(groups)
-        inputs, weights = encoder.encode(features), self._weights(table)
-        whole = GroupedDataset(inputs, *labels, group_names, class_names, self.name, weights)
-        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (train, test))
-        return DataSplit(trained, tested, encoder.notes()), encoder
+        train, test = rows_by_content(table, groups, group_names, self.recipe.test_share, seed)
+        names, weights = (group_names, class_names, self.name), self._weights(table)
+        return Unencoded(features, train, test, targets, groups, *names, weights)
+
+    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
+        return TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
+
+    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
+        return private_encoder(training, self._bounds, self.recipe.missing, release)
+
+    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
+        return encoder.notes()
+
+    @property
+    def _bounds(self) -> dict[str, tuple[float, float]]:
+        return {name: (low, high) for name, low, high in self.recipe.bounds}
 
     @property
     def _labels(self) -> list[str]:
@@ -94,7 +106,7 @@ class TableSource:
         table, labels = read.table, self._labels
         said = doubts(table, str(self.recipe.target), self.recipe.group)
         for sentence in (*read.notes, *said):
-            warnings.warn(sentence, DataWarning, stacklevel=4)
+            warnings.warn(sentence, DataWarning, stacklevel=5)
         problems = [*read.problems, *feature_problems(table.drop(columns=labels, errors="ignore"))]
         if len(table.columns) + len(read.problems) == len(labels):
             problems.append(

@@ -16,6 +16,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import StepEvent
 from equidp.report.format import counted, number, points, upper
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
@@ -50,6 +51,7 @@ def write_card(
     released: Mapping[str, float] | None = None,
     group_risks: Mapping[str, Mapping[str, float]] | None = None,
     details: Mapping[str, Any] | None = None,
+    releases: Sequence[tuple[str, StepEvent]] = (),
 ) -> None:
     """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -64,6 +66,7 @@ def write_card(
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
         group_risks: by group, the figures of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
+        releases: (name, event) of each release that the run paid for beside its steps.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -104,7 +107,7 @@ def write_card(
         "private": math.isfinite(spent),
         "guarantee": [*guarantee_in_words(run), *risk_in_words(run)],
         "summary": _summary(found),
-        "parameters": _parameters(run, spent, released=bool(released)),
+        "parameters": _parameters(run, spent, releases or _of_individual_privacy(run, released)),
         "recompute": _recompute(run),
         "evaluation": found,
         "groups": facts.groups or (() if test is None else test.group_names),
@@ -251,7 +254,13 @@ def _summary(evaluation: Evaluation | None) -> str:
     )
 
 
-def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, str]]:
+def _of_individual_privacy(run: Run, released: Mapping[str, float] | None) -> list[tuple[str, StepEvent]]:
+    """What paid for what was released, where the caller does not name it."""
+    single = [event for event, steps in run.entries if event.sample_rate == 1 and steps == 1]
+    return [("individual privacy", event) for event in single if released]
+
+
+def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]]) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", f"{run.delta:g}"),
@@ -263,11 +272,12 @@ def _parameters(run: Run, spent: float, *, released: bool) -> list[tuple[str, st
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     for event, steps in run.entries:
-        is_release = released and event.sample_rate == 1 and steps == 1
+        names = [name for name, each in releases if each == event]
         noise = f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}"
         if event.statistics_noise is not None:
             noise += f", statistics noise {event.statistics_noise:.6g}"
-        rows.append(("1 release of individual privacy" if is_release else counted(steps, "step"), noise))
+        label = f"{counted(len(names), 'release')} of {' and '.join(names)}"
+        rows.append((label if names else counted(steps, "step"), noise))
     return rows
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.releases import release_event
+from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
-from equidp.data import DataSource, DataSplit, Recipe, TableSource, open_source
+from equidp.data import DataSource, DataSplit, Recipe, open_source
 from equidp.data.encoding import TableEncoder
-from equidp.errors import SettingError
+from equidp.data.release import Release
+from equidp.data.unencoded import EncodedSource, can_be_private
+from equidp.errors import DataWarning, SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.policies.methods import method_named
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import Plan, ResolvedPlan
+
+PREPROCESSING, INDIVIDUAL = "preprocessing", "individual privacy"
+"""Names of what a run releases beside its steps."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class TrainConfig:
         checkpoint_seconds: see `Checkpoints`.
         release_epsilon: account for each training example, its norm taken once an epoch, and release each
             group's mean epsilon at this epsilon, which the run's epsilon includes; None: neither.
+        preprocessing_share: of epsilon, for private preprocessing, in (0, 1); None: exact preprocessing,
+            which epsilon does not cover.
     """
 
     data: str
@@ -58,6 +67,7 @@ class TrainConfig:
     beyond_budget: str = "refuse"
     checkpoint_seconds: float = 30.0
     release_epsilon: float | None = None
+    preprocessing_share: float | None = None
 
     def __post_init__(self) -> None:
         method_named(self.method)
@@ -70,6 +80,8 @@ class TrainConfig:
                 "budget_epsilon, budget_delta and budget_data are of a budget's file; give budget too."
             )
         self.risk_target()
+        if self.preprocessing_share is not None:
+            check_share(self.preprocessing_share, self.epsilon)
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
@@ -78,19 +90,44 @@ class TrainConfig:
         """Where the data comes from."""
         return open_source(self.data, recipe=self.recipe)
 
-    def load(self) -> tuple[DataSplit, TableEncoder | None]:
-        """The split, and for a table what made inputs of its columns."""
+    def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
+        """The split, and what made inputs of its columns: for a table, or where that was private.
+
+        Args:
+            encoder: that the run began with. None: one of exact figures; or, where preprocessing is private,
+                one of noise alone, in the shape that no rows give, to try things out before it is paid for.
+        """
         source = self.source()
-        if isinstance(source, TableSource):
-            return source.prepared(self.seed)
-        return source.split(self.seed), None
+        if self.preprocessing_share is not None:
+            source = can_be_private(source)
+        elif not isinstance(source, EncodedSource):
+            return source.split(self.seed), None
+        rows = source.unencoded(self.seed)
+        if self.preprocessing_share is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # of columns without rows
+                drawn = encoder or source.private_encoder(
+                    rows.training[:0], Release(1.0, SeededRandomness(0))
+                )
+        else:
+            drawn = encoder or source.exact_encoder(rows)
+        split = rows.encoded(drawn, source.notes(drawn))
+        return split, drawn if self.recipe.target or drawn.private else None
+
+    def load_privately(self, event: StepEvent) -> tuple[DataSplit, TableEncoder]:
+        """The split by private preprocessing, drawn once; `event` was paid for."""
+        source = can_be_private(self.source())
+        rows = source.unencoded(self.seed)
+        release = Release(event.noise_multiplier, SystemRandomness())
+        encoder = source.private_encoder(rows.training, release)
+        return rows.encoded(encoder, source.notes(encoder)), encoder
 
     def risk_target(self) -> RiskTarget | None:
         """The risk that the noise is calibrated to; None where it is epsilon, or the noise was given."""
         return None if self.risk is None else RiskTarget.parse(self.risk)
 
     def resolve(self, num_examples: int) -> ResolvedPlan:
-        """The plan for this method and n training examples; epsilon pays for the release too.
+        """The plan for this method and n training examples; epsilon pays for releases too.
 
         Raises:
             SettingError: an epsilon that the method cannot have, or that the release leaves nothing of.
@@ -114,12 +151,26 @@ class TrainConfig:
             epsilon=self.epsilon,
             risk=self.risk_target(),
             accountant=self.accountant,
-            also_spent=tuple((event, 1) for event in releases),
+            also_spent=tuple((event, 1) for event in releases.values()),
         )
 
-    def releases(self, delta: float) -> tuple[StepEvent, ...]:
-        """What is released beside the steps, each paid for before the first of them, at the run's delta."""
-        return () if self.release_epsilon is None else (release_event(self.release_epsilon, delta),)
+    @property
+    def release_costs(self) -> dict[str, float]:
+        """Epsilon of each release beside the steps, alone, by name."""
+        share = self.preprocessing_share
+        costs = {
+            PREPROCESSING: None if None in (share, self.epsilon) else share * self.epsilon,  # type: ignore[operator]
+            INDIVIDUAL: self.release_epsilon,
+        }
+        return {name: cost for name, cost in costs.items() if cost is not None}
+
+    def releases(self, delta: float) -> dict[str, StepEvent]:
+        """What is released beside the steps, by name, each paid for before the first of them.
+
+        Args:
+            delta: of the run.
+        """
+        return {name: release_event(cost, delta) for name, cost in self.release_costs.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp.data.dataset import DataSplit
+from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError
 from equidp.runs.config import TrainConfig
 from equidp.training.plan import ResolvedPlan
@@ -36,7 +37,7 @@ FILES = {
         "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
         "confirms no guess of a row.",
     ),
-    NOTICE: (MAY_LEAVE, "this list, the same for every run."),
+    NOTICE: (MAY_LEAVE, "this list, which follows from settings alone."),
     CHECKPOINTS: (
         IF_KNOWN,
         "the last two states of the run. They follow from releases alone; how many steps lie between them "
@@ -71,12 +72,24 @@ COPIES = (
 """What follows where a run goes on twice."""
 
 
-def notice() -> str:
+def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
+    """FILES, as it is for a run of this configuration."""
+    if config.preprocessing_share is None:
+        return FILES
+    told = {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()}
+    released = (
+        "ranges, means, deviations and categories, released with noise and paid for. Categories are numbers "
+        "of cells that a public hash puts texts into. Predictions for new rows need it."
+    )
+    return {**told, ENCODER: (MAY_LEAVE, released)}
+
+
+def notice(config: TrainConfig) -> str:
     """What of a run's folder may leave the house, for the folder itself."""
     lines = ["What of this folder may leave the house. The folder as a whole stays.", ""]
     for heading in (MAY_LEAVE, IF_KNOWN, STAYS):
-        files = [f"{name}: {what}" for name, (kind, what) in FILES.items() if kind == heading]
-        texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in files]
+        listed = [f"{name}: {what}" for name, (kind, what) in files(config).items() if kind == heading]
+        texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in listed]
         lines += [f"{heading}:", "", *texts, ""]
     return "\n".join([*lines, textwrap.fill(COPIES, 88), ""])
 
@@ -119,6 +132,28 @@ def check_files(place: Path) -> None:
             f"{', '.join(changed)} in {os.fspath(place)!r} {are} not as equidp wrote {them} ({MANIFEST} "
             f"lists checksums); bring {them} back."
         )
+
+
+def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
+    """What made inputs of the run's columns; None where it is not kept, or follows from the data.
+
+    Raises:
+        DataError: it is not as equidp wrote it.
+    """
+    try:
+        return TableEncoder.from_json((place / ENCODER).read_text())
+    except FileNotFoundError as error:
+        if config.preprocessing_share is None:
+            return None
+        raise DataError(
+            f"{ENCODER} in {os.fspath(place)!r} is gone. What it held was released, and paid for, once; "
+            "bring it back."
+        ) from error
+    except Exception as error:
+        raise DataError(
+            f"{ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it "
+            "back."
+        ) from error
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

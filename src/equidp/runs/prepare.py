@@ -32,7 +32,8 @@ class Prepared:
         config: what was asked for.
         plan: what follows for its method and data.
         split: its data.
-        encoder: of a table's columns.
+        encoder: of a table's columns, and of others whose preprocessing is private; before `begin`, a private
+            one stands for it that no rows were read for.
         trainer: in memory; not for training.
     """
 
@@ -73,7 +74,7 @@ def prepare(config: TrainConfig) -> Prepared:
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
         ledger = MemoryLedger()
-        charge_releases(config.releases(plan.delta), ledger, budget)
+        charge_releases(config.releases(plan.delta).values(), ledger, budget)
         return Prepared(config, plan, split, encoder, make_trainer(config, plan, split, ledger, budget))
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from equidp._provenance import weights_digest
 from equidp.data.checks import check_read, refuse
 from equidp.data.dataset import GroupedDataset
-from equidp.data.encoding import Categories, TableEncoder
+from equidp.data.encoding import Numbers, TableEncoder
 from equidp.data.labels import known_codes
 from equidp.data.read import read_table
 from equidp.errors import DataError, DataWarning, SettingError
@@ -34,7 +34,7 @@ class KeptRun:
         folder: where it is.
         config: what was asked for.
         facts: what followed, as plain values.
-        encoder: of a table's columns; None for a named dataset.
+        encoder: of a table's columns, or of private preprocessing; None for other named datasets.
         run: the trained model and what it cost.
         released: each group's released mean epsilon (group, mean, standard_error); empty if none was.
     """
@@ -52,7 +52,7 @@ class KeptRun:
         Raises:
             DataError: the data is missing or changed.
         """
-        split = self.config.load()[0]
+        split = self.config.load(self.encoder)[0]
         layout.check_same(split, self.config, self.facts, self.folder)
         return split.test
 
@@ -66,14 +66,14 @@ class KeptRun:
         return self._encoded(self._read(path))
 
     def _read(self, path: Path, *further: str) -> pd.DataFrame:
-        if self.encoder is None:
+        if self.encoder is None or self.config.recipe.target is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
                 "table out to use its test examples."
             )
         names = [column.name for column in self.encoder.columns]
         # A column that held texts when the model was trained holds texts, also where all look like numbers.
-        texts = [each.name for each in self.encoder.columns if isinstance(each, Categories)]
+        texts = [each.name for each in self.encoder.columns if not isinstance(each, Numbers)]
         plain = [name for name in texts if name not in self.config.recipe.categorical]
         recipe = self.config.recipe.with_changes({"categorical": plain})
         read = read_table(path, recipe, only=[*names, *further], fewest=1)
@@ -138,15 +138,13 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
     model = plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
-    encoder = None
+    encoder = layout.read_encoder(place, config)
     try:
         model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
-        if (place / layout.ENCODER).exists():
-            encoder = TableEncoder.from_json((place / layout.ENCODER).read_text())
     except Exception as error:  # what is not a pickle can fail as anything
         raise DataError(
-            f"{layout.MODEL} or {layout.ENCODER} in {os.fspath(place)!r} is not as equidp wrote it "
-            f"({type(error).__name__}); bring it back."
+            f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
+            "bring it back."
         ) from error
     ledger = read_ledger(place / layout.LEDGER)
     _check_card(place, weights_digest(model), ledger.checks[-1])

@@ -28,7 +28,7 @@ from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.runs import layout
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import PREPROCESSING, TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import ResolvedPlan
@@ -42,29 +42,33 @@ DIVERGED = (
 )
 
 
-def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
+def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     """Makes the folder with all that training in it needs; whole or not at all.
+
+    Private preprocessing is drawn here, once, after its cost is in the run's ledger and its budget. A run
+    that is stopped before its folder is there never was: what a budget paid for it stays paid.
+
+    Returns:
+        What training begins with.
 
     Raises:
         SettingError: the folder holds something, or cannot be made.
+        BudgetError: private preprocessing does not fit; it was not drawn.
     """
     target = Path(folder)
     check_new(target)
-    facts = prepared.facts
-    if prepared.config.budget is not None:
-        with open_budget(prepared.config, prepared.config.budget) as budget:
-            facts["budget_id"] = budget.id
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         draft.mkdir(parents=True)
         if target.exists():
             draft.chmod(target.stat().st_mode)
+        prepared, facts = _paid_and_drawn(prepared, draft)
         content = {
             "config": prepared.config.to_dict(),
             "plan": prepared.plan.to_dict(),
             "facts": facts,
         }
-        write_whole(draft / layout.NOTICE, layout.notice().encode())
+        write_whole(draft / layout.NOTICE, layout.notice(prepared.config).encode())
         write_whole(draft / layout.CONFIG, layout.salted(content).encode())
         if prepared.encoder is not None:
             write_whole(
@@ -78,6 +82,29 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> None:
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    return prepared
+
+
+def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str, Any]]:
+    """The run with its preprocessing, and its facts; the ledger in the draft has paid for the former."""
+    config, budget_id = prepared.config, {}
+    release = config.releases(prepared.plan.delta).get(PREPROCESSING)
+    with ExitStack() as stack:
+        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        if budget is not None:
+            budget_id = {"budget_id": budget.id}
+        if release is not None:
+            if budget is not None:
+                budget.for_data(prepared.split.train.source)
+            ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=_run_name(config)))
+            charge_releases([release], ledger, budget)
+            split, encoder = config.load_privately(release)
+            prepared = replace(prepared, split=split, encoder=encoder)
+    return prepared, {**prepared.facts, **budget_id}
+
+
+def _run_name(config: TrainConfig) -> str:
+    return f"train {config.method} on {config.source().name}"
 
 
 def check_new(folder: Path) -> None:
@@ -118,11 +145,10 @@ def train(
     config, plan, facts = layout.read_config(place)
     if (place / layout.MANIFEST).exists():
         layout.check_files(place)
-    split = config.load()[0] if prepared is None else prepared.split
+    split = config.load(layout.read_encoder(place, config))[0] if prepared is None else prepared.split
     layout.check_same(split, config, facts, place)
-    name = f"train {config.method} on {facts['name']}"
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=name))
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=_run_name(config)))
         for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
             stale.unlink(missing_ok=True)
         budget = None
@@ -137,7 +163,7 @@ def train(
             after_saving=lambda _: record.save(place / layout.RECORD),
         )
         releases = config.releases(plan.delta)
-        resumed = any(event not in releases for event, _ in ledger.entries)
+        resumed = any(event not in releases.values() for event, _ in ledger.entries)
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
@@ -145,7 +171,7 @@ def train(
         individual = config.release_epsilon is not None
         accountants = [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
-        charge_releases(releases, ledger, budget)
+        charge_releases(releases.values(), ledger, budget)
         trainer = make_trainer(config, plan, split, ledger, budget, watchers)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
@@ -228,6 +254,8 @@ def _write_cards(
     }
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
+    if config.preprocessing_share is not None:
+        details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
     if (recipe := config.recipe).target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
@@ -253,6 +281,7 @@ def _write_cards(
         released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
+        releases=tuple(config.releases(plan.delta).items()),
     )
 
 

@@ -1,0 +1,134 @@
+"""Rows before they are inputs: what a source splits, and what an encoder is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.encoding import TableEncoder
+from equidp.data.release import Release
+from equidp.errors import SettingError
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.noise import SeededRandomness
+
+EXACT, PRIVATE = "exact", "private"
+PREPROCESSINGS = (EXACT, PRIVATE)
+PREPROCESSING_SHARE = 0.1
+"""What private preprocessing takes of epsilon, where nothing else is said."""
+
+_PART = 29  # of a seed's streams: apart from those of samples and training noise
+
+
+@dataclass(frozen=True, eq=False)
+class Unencoded:
+    """A split whose columns are not inputs yet.
+
+    Attributes:
+        features: [n, columns], floats and texts.
+        train, test: rows of either set, int64.
+        targets, groups: [n], int64 codes.
+        group_names, class_names: of the codes.
+        source: a name for the people.
+        weights: public, [n]; None: all are 1.
+        notes: on how the rows were chosen.
+    """
+
+    features: pd.DataFrame
+    train: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    group_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    source: str
+    weights: torch.Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def training(self) -> pd.DataFrame:
+        """The features of the training rows."""
+        return self.features.iloc[self.train]
+
+    def encoded(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
+        """Returns the split; `notes` are on the encoder."""
+        whole = GroupedDataset(
+            encoder.encode(self.features),
+            torch.from_numpy(self.targets),
+            torch.from_numpy(self.groups),
+            self.group_names,
+            self.class_names,
+            self.source,
+            self.weights,
+        )
+        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
+        return DataSplit(trained, tested, (*notes, *self.notes))
+
+
+@runtime_checkable
+class EncodedSource(DataSource, Protocol):
+    """A source whose inputs an encoder makes, from figures of the training rows.
+
+    Attributes:
+        private_noise: noise multiplier of private preprocessing in `split`, whose noise follows from the
+            seed: for comparisons. None: exact figures.
+    """
+
+    @property
+    def private_noise(self) -> float | None: ...
+
+    def unencoded(self, seed: int) -> Unencoded: ...
+
+    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
+        """From the training rows as they are, which epsilon does not cover."""
+
+    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
+        """From one release, paid for and not drawn from yet: a Gaussian mechanism."""
+
+    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
+        """Sentences on what epsilon does not cover of the encoder, or that it covers all of it."""
+
+
+def prepared(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
+    """Returns the split of a seed, and the encoder that made its inputs."""
+    rows = source.unencoded(seed)
+    if source.private_noise is None:
+        encoder = source.exact_encoder(rows)
+    else:
+        release = Release(source.private_noise, SeededRandomness(seed, _PART))
+        encoder = source.private_encoder(rows.training, release)
+    return rows.encoded(encoder, source.notes(encoder)), encoder
+
+
+def can_be_private(source: DataSource) -> EncodedSource:
+    """Returns the source, or raises a SettingError where its inputs need no encoder."""
+    if not isinstance(source, EncodedSource):
+        raise SettingError(
+            f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
+            "nothing from its rows to preprocess by. Leave it out."
+        )
+    return source
+
+
+def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSource:
+    """Returns the source with private preprocessing in its splits, by noise from their seeds.
+
+    Raises:
+        SettingError: a source that takes nothing from rows to preprocess by.
+
+    >>> from equidp.data import open_source
+    >>> with_private_noise(open_source("adult"), 20.0).private_noise
+    20.0
+    """
+    return replace(can_be_private(source), private_noise=noise_multiplier)  # type: ignore[type-var]
+
+
+def releases_of(source: DataSource) -> tuple[StepEvent, ...]:
+    """Returns what one split of a source releases of its rows, to be charged."""
+    noise = getattr(source, "private_noise", None)
+    return () if noise is None else (StepEvent(1.0, noise),)

@@ -1,0 +1,204 @@
+"""Private preprocessing of a run: paid for before the data is read for it, drawn once, within epsilon."""
+
+import json
+import re
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import equidp
+from equidp.accounting.releases import release_event
+from equidp.data import Recipe, table as table_module
+from equidp.data.encoding import TableEncoder
+from equidp.errors import BudgetError, DataError, SettingError
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger_format import read_ledger
+from equidp.runs import layout
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.saved import open_run
+from equidp.runs.train import begin, train
+
+DELTA = 1e-4
+PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
+OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", "--accountant", "rdp")
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+BUDGET = {"budget_epsilon": 5.0, "budget_delta": DELTA}
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    age = rng.integers(20, 60, 2000)
+    table = pd.DataFrame(
+        {
+            "age": np.where(rng.random(2000) < 0.05, np.nan, age),
+            "job": rng.choice(["cook", "clerk"], 2000),
+            "sex": rng.choice(["F", "M"], 2000),
+            "income": np.where(age + 5 * rng.standard_normal(2000) > 40, "high", "low"),
+        }
+    )
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    table.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def config(people):
+    recipe = Recipe(target="income", group=("sex",), missing="category")
+    given = {"epsilon": 3.0, "accountant": "rdp", "preprocessing_share": 0.4}
+    return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
+
+
+def spent(folder):
+    return read_ledger(folder / layout.LEDGER).entries
+
+
+def events(folder):
+    return [(event.sample_rate, steps) for event, steps in spent(folder)]
+
+
+def test_a_run_and_its_preprocessing_meet_epsilon_together(config, tmp_path):
+    run, _ = train(tmp_path / "run", prepared=begin(prepare(config()), tmp_path / "run"))
+    assert spent(tmp_path / "run")[0] == (release_event(0.4 * 3.0, DELTA), 1)
+    assert 2.99 < epsilon(spent(tmp_path / "run"), DELTA, "rdp") == run.epsilon() <= 3.0
+
+
+def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
+    begin(prepare(config()), tmp_path / "run")
+    run, evaluation = train(tmp_path / "run")
+    kept = open_run(tmp_path / "run")
+    assert kept.encoder.private
+    assert kept.facts["input_shape"] == [2 + len(kept.encoder.columns[1].cells)]
+    assert kept.inputs(people).shape[1:] == run.model[-1].weight.shape[1:]
+    again = kept.test()
+    assert len(again) == evaluation.groups.set_index("group").at["all", "count"]
+
+
+def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_path):
+    begin(prepare(config()), tmp_path / "run")
+    train(tmp_path / "run")
+    card = (tmp_path / "run" / layout.CARD).read_text()
+    assert "1 release of preprocessing | sample rate 1" in card
+    assert "Preprocessing was private" in card
+    assert "does not cover them" not in card
+    notice = (tmp_path / "run" / layout.NOTICE).read_text()
+    leaves, stays = notice.split(layout.IF_KNOWN)
+    assert f"{layout.ENCODER}:" in leaves
+    assert f"{layout.ENCODER}:" not in stays
+    assert "input shape" not in notice
+
+
+def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
+    begin(prepare(config()), tmp_path / "run")
+    kept = (tmp_path / "run" / layout.ENCODER).read_text()
+    assert "cook" not in kept
+    assert "clerk" not in kept
+    for name in ("age", "job"):
+        assert name in kept
+
+
+def test_a_run_that_was_stopped_before_its_first_step_goes_on_with_what_it_drew(config, tmp_path):
+    begin(prepare(config()), tmp_path / "run")
+    drawn = (tmp_path / "run" / layout.ENCODER).read_text()
+    assert events(tmp_path / "run") == [(1.0, 1)]
+    train(tmp_path / "run")
+    assert (tmp_path / "run" / layout.ENCODER).read_text() == drawn
+    assert [rate for rate, _ in events(tmp_path / "run")].count(1.0) == 1
+    train(tmp_path / "run")  # finished: nothing is spent or drawn again
+    assert (tmp_path / "run" / layout.ENCODER).read_text() == drawn
+    assert events(tmp_path / "run")[0] == (1.0, 1)
+
+
+def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
+    begin(prepare(config()), tmp_path / "run")
+    (tmp_path / "run" / layout.ENCODER).unlink()
+    with pytest.raises(DataError, match="released, and paid for, once; bring it back"):
+        train(tmp_path / "run")
+    assert events(tmp_path / "run") == [(1.0, 1)]
+
+
+def test_the_budget_has_paid_before_the_data_is_read_for_it(config, tmp_path, monkeypatch):
+    prepared = prepare(config(budget=str(tmp_path / "budget"), **BUDGET))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table_module, "private_encoder", killed)
+    with pytest.raises(KeyboardInterrupt):
+        begin(prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    entries = read_ledger(tmp_path / "budget").entries
+    assert [(event.sample_rate, steps) for event, steps in entries] == [(1.0, 1)]
+
+
+def test_a_budget_that_cannot_pay_is_told_before_anything_is_drawn(config, tmp_path, monkeypatch):
+    small = {"budget": str(tmp_path / "budget"), "budget_epsilon": 0.5, "budget_delta": DELTA}
+    with pytest.raises(BudgetError):
+        prepare(config(**small))
+    assert not (tmp_path / "budget").exists()
+
+
+def test_a_budget_pays_for_preprocessing_and_steps_once(config, tmp_path):
+    begin(prepare(config(budget=str(tmp_path / "budget"), **BUDGET)), tmp_path / "run")
+    train(tmp_path / "run")
+    of_budget = read_ledger(tmp_path / "budget").entries
+    assert sorted(map(str, of_budget)) == sorted(map(str, spent(tmp_path / "run")))
+
+
+def test_rehearsals_read_no_rows_and_spend_nothing(config, tmp_path):
+    prepared = prepare(config(budget=str(tmp_path / "budget"), **BUDGET))
+    assert isinstance(prepared.encoder, TableEncoder)
+    assert prepare(config()).encoder == prepared.encoder  # noise of a fixed seed alone
+    assert not (tmp_path / "budget").exists()
+
+
+def test_two_runs_draw_apart(config, tmp_path):
+    for name in ("one", "two"):
+        begin(prepare(config()), tmp_path / name)
+    one, two = (json.loads((tmp_path / name / layout.ENCODER).read_text()) for name in ("one", "two"))
+    assert one["columns"][0] != two["columns"][0]
+
+
+def test_settings_that_mean_nothing_are_refused(config):
+    with pytest.raises(SettingError, match="takes a share of a target epsilon"):
+        config(epsilon=None)
+    with pytest.raises(SettingError, match=r"preprocessing_share=1\.5"):
+        config(preprocessing_share=1.5)
+    with pytest.raises(SettingError, match="'digits' takes nothing from its rows"):
+        prepare(TrainConfig("digits", "dpsgd", PLAN, epsilon=3.0, preprocessing_share=0.1))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--preprocessing", "privat"), 'Did you mean "private"?'),
+        (("--preprocessing-share", "0.2"), "give that too"),
+        (("--preprocessing", "private", "--preprocessing-share", "0"), "preprocessing_share=0.0"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, more, message):
+    code, out, err = command(
+        "train", *TABLE, *OPTIONS, *more, "--out", str(tmp_path / "run"), cwd=people.parent
+    )
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_from_the_command_line_to_predictions(command, people, tmp_path):
+    run = partial(command, cwd=people.parent)
+    private = ("--missing", "category", "--preprocessing", "private", "--preprocessing-share", "0.4")
+    folder = str(tmp_path / "run")
+    code, out, _ = run("train", *TABLE, *OPTIONS, *private, "--out", folder, "--dry-run")
+    assert code == 0
+    total = re.search(r"release preprocessing \(epsilon 1.2\): epsilon ([\d.]+) in all", out)[1]
+    assert 2.99 < float(total) <= 3
+    code, _, err = run("train", *TABLE, *OPTIONS, *private, "--out", folder)
+    assert (code, err) == (0, "")
+    code, out, _ = run("predict", folder, "people.csv")
+    assert code == 0
+    assert len(out.splitlines()) == 2001
+    assert run("evaluate", folder)[0] == 0
