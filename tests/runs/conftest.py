@@ -12,9 +12,10 @@ import pytest
 import equidp
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
+from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
-from equidp.runs.train import begin, train
+from equidp.runs.train import train
 from equidp.training.run import Run
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)

@@ -17,9 +17,10 @@ from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
+from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
-from equidp.runs.train import begin, train
+from equidp.runs.train import train
 from equidp.training.record import RunRecord
 
 RECIPE = Recipe(target="income", group=("sex",))

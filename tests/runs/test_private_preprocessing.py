@@ -16,10 +16,11 @@ from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
+from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
-from equidp.runs.train import begin, train
+from equidp.runs.train import train
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)

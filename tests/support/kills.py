@@ -31,10 +31,11 @@ from equidp.kernel.ledger import run_of
 from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
+from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
-from equidp.runs.train import begin, train
+from equidp.runs.train import train
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import default_plan
 

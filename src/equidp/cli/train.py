@@ -22,9 +22,10 @@ from equidp.evaluation.predict import diverged
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE
 from equidp.report.format import counted
+from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
-from equidp.runs.train import DIVERGED, begin, check_new, train
+from equidp.runs.train import DIVERGED, train
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar, duration
