@@ -69,6 +69,12 @@ def object_digest(thing: Any) -> str:
     return hashlib.sha256(repr(_Reader(module.partition(".")[0]).content(thing)).encode()).hexdigest()
 
 
+def own_digests(parts: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of those of these parts that are the user's own, by what they are."""
+    digests = {what: object_digest(part) for what, part in parts.items() if part is not None}
+    return {what: digest for what, digest in digests.items() if not digest.startswith("equidp.")}
+
+
 @final
 class _Reader:
     """Makes plain values of the user's code, which differ where it does; code of others goes in by name.

@@ -9,9 +9,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from equidp._provenance import versions
+from equidp.comparison.code_digest import own_digests
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
-from equidp.errors import DataError
+from equidp.errors import DataError, EquidpError
 from equidp.runs.config import TrainConfig
 from equidp.training.plan import ResolvedPlan
 
@@ -175,11 +177,43 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         content = json.loads((place / CONFIG).read_text())
         config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
         return config, plan, content["facts"]
+    except EquidpError as error:
+        raise DataError(
+            f"the run in {os.fspath(place)!r} cannot be read as it was asked for: {error}"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read "
             f"({type(error).__name__}); expected a folder that equidp train --out made."
         ) from error
+
+
+def own_code(plan: ResolvedPlan) -> dict[str, str]:
+    """Digests of the code of the user's own that a plan trains with, by what it is."""
+    return own_digests({"method": type(plan.policy), "model": plan.factory, "loss": plan.loss_function})
+
+
+def check_code(
+    plan: ResolvedPlan,
+    facts: dict[str, Any],
+    place: Path,
+    parts: tuple[str, ...] = ("method", "model", "loss"),
+) -> None:
+    """Raises DataError if code of the user's own has changed since the run began.
+
+    Code is compared as Python compiles it, so a run of another version of Python passes.
+    """
+    began = facts.get("own_code", {})
+    if not began or facts["versions"]["python"].split(".")[:2] != versions()["python"].split(".")[:2]:
+        return
+    now = own_code(plan)
+    if changed := [part for part in parts if now.get(part) != began.get(part)]:
+        names = {"method": plan.method, "model": plan.model, "loss": plan.loss}
+        listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
+        raise DataError(
+            f"the code of {listed} is not the one that the run in {os.fspath(place)!r} was trained with; "
+            "bring back that code, or train anew."
+        )
 
 
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:

@@ -18,6 +18,7 @@ from equidp.accounting.releases import charge_releases
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.kernel.ledger import Ledger, MemoryLedger
+from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
 from equidp.training.plan import ResolvedPlan
@@ -55,6 +56,7 @@ class Prepared:
             "notes": list(self.split.notes),
             "name": self.config.source().name,
             "versions": versions(),
+            "own_code": layout.own_code(self.plan),
             "sensitive_data_sha256": self.split.digest(),
         }
 

@@ -137,6 +137,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         raise DataError(
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
+    layout.check_code(plan, facts, place, ("model", "loss"))
     model = plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
     encoder = layout.read_encoder(place, config)
     try:

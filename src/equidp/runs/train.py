@@ -67,6 +67,7 @@ def train(
     """
     place = Path(folder)
     config, plan, facts = layout.read_config(place)
+    layout.check_code(plan, facts, place)
     if (place / layout.MANIFEST).exists():
         layout.check_files(place)
     split = config.load(layout.read_encoder(place, config))[0] if prepared is None else prepared.split

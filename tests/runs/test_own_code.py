@@ -1,0 +1,113 @@
+"""A run by code of the user's own is read with that code, and with no other."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from equidp.errors import DataError
+from equidp.evaluation.predict import predict
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.saved import open_run
+from equidp.runs.train import begin, train
+from equidp.training.plan import Plan
+
+MODULE = '''
+from dataclasses import dataclass
+import torch
+from torch import nn
+import equidp
+
+
+@dataclass(frozen=True)
+class Soft(equidp.Policy):
+    """Weighs by bound / (norm + 1)."""
+
+    bound: float = 1.0
+
+    def weight(self, state, norm, group):
+        return self.bound / (norm + 1)
+
+    def sensitivity(self, state):
+        return self.bound
+
+
+def make_model(shape, classes):
+    return nn.Sequential(nn.Linear(shape[0], 3), nn.Tanh(), nn.Linear(3, classes))
+
+
+def smooth(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
+
+
+class Source:
+    def split(self, seed):
+        inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(seed))
+        groups = torch.arange(200) % 2
+        data = equidp.GroupedDataset(inputs, (inputs[:, 0] > 0).long(), groups, ("a", "b"), ("no", "yes"))
+        return equidp.DataSplit(data.subset(torch.arange(150)), data.subset(torch.arange(150, 200)))
+'''
+
+
+def write(folder: Path, source: str = MODULE) -> None:
+    """The module, anew."""
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+    (folder / "own_run_parts.py").write_text(source)
+    sys.modules.pop("own_run_parts", None)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The folder of a finished run by the module's parts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write(tmp_path)
+    plan = Plan(
+        "own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0, loss="own_run_parts:smooth"
+    )
+    config = TrainConfig("own_run_parts:Source", "own_run_parts:Soft", plan, accountant="rdp")
+    begin(prepare(config), tmp_path / "run")
+    train(tmp_path / "run")
+    yield tmp_path / "run"
+    sys.modules.pop("own_run_parts", None)
+
+
+def test_it_is_read_predicts_and_names_its_parts(run):
+    kept = open_run(run)
+    assert predict(kept.run.model, kept.test().inputs).shape == (50, 2)
+    card = (run / "card.md").read_text()
+    assert all(f"own_run_parts:{name}" in card for name in ("Soft", "make_model", "smooth", "Source"))
+    assert kept.run.loss.__name__ == "smooth"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [("nn.Tanh()", "nn.ReLU()", "model"), ("label_smoothing=0.2", "label_smoothing=0.1", "loss")],
+)
+def test_a_changed_model_or_loss_is_refused(run, old, new, part):
+    write(run.parent, MODULE.replace(old, new))
+    with pytest.raises(DataError, match=f"the code of {part} 'own_run_parts:.* bring back that code"):
+        open_run(run)
+    write(run.parent)
+    open_run(run)
+
+
+def test_a_changed_method_is_refused_where_the_run_goes_on(run):
+    write(run.parent, MODULE.replace("(norm + 1)", "(norm + 2)"))
+    open_run(run)
+    with pytest.raises(DataError, match="the code of method 'own_run_parts:Soft'"):
+        train(run)
+
+
+def test_code_that_is_gone_is_named(run):
+    (run.parent / "own_run_parts.py").unlink()
+    sys.modules.pop("own_run_parts")
+    with pytest.raises(DataError, match=r"'own_run_parts:make_model': there is no module .* Expected a file own_run"):
+        open_run(run)
