@@ -109,5 +109,6 @@ def test_a_changed_method_is_refused_where_the_run_goes_on(run):
 def test_code_that_is_gone_is_named(run):
     (run.parent / "own_run_parts.py").unlink()
     sys.modules.pop("own_run_parts")
-    with pytest.raises(DataError, match=r"'own_run_parts:make_model': there is no module .* Expected a file own_run"):
+    message = r"'own_run_parts:make_model': there is no module .* Expected a file own_run"
+    with pytest.raises(DataError, match=message):
         open_run(run)

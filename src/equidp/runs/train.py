@@ -167,8 +167,7 @@ def _write_cards(
 ) -> None:
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
-        "model": plan.model,
-        **({"loss": plan.loss} if plan.loss else {}),
+        "model": plan.model + (plan.loss and f", trained on {plan.loss}"),
         "input shape": tuple(facts["input_shape"]),
         "epochs": plan.epochs,
         "momentum": plan.momentum,
@@ -222,5 +221,5 @@ def _estimate(row: dict[str, Any], spent: float) -> str:
     """The name of a released mean, with its standard error, which can exceed the mean of a small group."""
     error = row["standard_error"]
     little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
-    who = f"the training examples of {row['group']}"
-    return f"estimated mean epsilon of {who} (standard error {error:.2g}{little})"
+    who = f"the training examples of {row['group']} (standard error {error:.2g}{little})"
+    return f"estimated mean epsilon of {who}"
