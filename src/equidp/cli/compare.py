@@ -116,6 +116,7 @@ def compare_command(
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
     release: options.ReleaseOptions = options.ReleaseOptions(),
+    preprocessing: options.PreprocessingOptions = options.PreprocessingOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[
@@ -137,7 +138,7 @@ def compare_command(
     changed = changes(plan, settings, wanted.methods)
     options.check_one_noise(wanted.epsilons, changed)
     asked = {"release_epsilon": release.cost(), "diagnosis": diagnosis.plan(), **vars(wanted)}
-    asked |= {"sweep": parse_sweep(wanted.sweep)}
+    asked |= {"sweep": parse_sweep(wanted.sweep), "preprocessing_share": preprocessing.share()}
     source = table.open(data)
     trained_by = default_plan(source).with_changes(changed)
     if dry_run:

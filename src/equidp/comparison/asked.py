@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
 from equidp.errors import SettingError
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import (
     BASELINE,
@@ -57,9 +58,10 @@ class Asked:
     setting: str
     swept: Mapping[str, Any]
 
-    def resolve(self, num_train: int) -> ResolvedPlan:
-        """The plan for this many examples, under the method's name in the comparison."""
-        resolved = self.plan.resolve(self.method, num_train, epsilon=self.epsilon)
+    def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
+        """The plan for this many examples, under the method's name; epsilon pays for the releases too."""
+        spent = tuple((event, 1) for event in releases)
+        resolved = self.plan.resolve(self.method, num_train, epsilon=self.epsilon, also_spent=spent)
         return replace(resolved, method=self.name)
 
 

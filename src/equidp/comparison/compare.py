@@ -47,6 +47,7 @@ def compare(
     command: str = "",
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
+    preprocessing_share: float | None = None,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
@@ -75,6 +76,8 @@ def compare(
             epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
             neither.
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
+        preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
+            exact preprocessing, which epsilon does not cover.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -100,6 +103,7 @@ def compare(
         jobs=jobs,
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
+        preprocessing_share=preprocessing_share,
     )
     cells, split_data = prepared.cells, prepared.data
     records = grid.run_all(cells, prepared.folder, jobs, on_progress)

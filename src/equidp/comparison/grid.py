@@ -22,10 +22,12 @@ from equidp._provenance import versions
 from equidp.comparison.code_digest import object_digest, package_digest
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.own import OwnSource
+from equidp.data.unencoded import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
-from equidp.errors import ApproximationWarning, SettingError
+from equidp.errors import ApproximationWarning, DataWarning, SettingError
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
 from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
@@ -89,12 +91,19 @@ class Cell:
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
         facts += [diagnosis, split_facts(self.source, self.seed), package_digest(), versions()]
+        facts += [asdict(event) for event in releases_of(self.source)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Checked and ready; nothing is spent yet."""
         return build(
-            self.plan, data.train, seed=self.seed, secure=False, engine=self.engine, callbacks=callbacks
+            self.plan,
+            data.train,
+            seed=self.seed,
+            secure=False,
+            engine=self.engine,
+            callbacks=callbacks,
+            ledger=MemoryLedger(tuple((event, 1) for event in releases_of(self.source))),
         )
 
 
@@ -162,7 +171,9 @@ def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
             f"a worker process has other code of the {changed} than this one: a file was changed after it "
             "was imported. Start Python anew, or give jobs=1."
         )
-    data = split(cell.source, cell.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # said before the first run
+        data = split(cell.source, cell.seed)
     record = RunRecord()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)]
     if cell.diagnosis is not None:

@@ -13,16 +13,18 @@ from typing import Any
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
+from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.schedule import default_delta
 from equidp.comparison import grid
-from equidp.comparison.asked import Sweep, named_methods, runs_of_a_seed, target
+from equidp.comparison.asked import Asked, Sweep, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, split, split_facts
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
+from equidp.data.unencoded import releases_of, with_private_noise
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, PrivacyWarning
 from equidp.kernel.epsilon import epsilon
-from equidp.policies.methods import MethodLike
+from equidp.policies.methods import BASELINE, MethodLike
 from equidp.training.plan import Plan, checked_seeds, default_plan
 from equidp.training.progress import duration
 
@@ -83,7 +85,7 @@ def _planned(cell: Cell) -> str:
     if not cell.plan.policy.private:
         return "no privacy"
     trainer = cell.trainer(split(cell.source, cell.seed))
-    spent = epsilon(((trainer.event, trainer.steps),), trainer.delta, "pld")
+    spent = epsilon((*trainer.ledger.entries, (trainer.event, trainer.steps)), trainer.delta, "pld")
     return f"noise multiplier {trainer.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {trainer.delta:g}"
 
 
@@ -114,6 +116,7 @@ def prepare(
     jobs: int | None = None,
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
+    preprocessing_share: float | None = None,
 ) -> Prepared:
     """The runs of a comparison, each kind built once; arguments are those of `equidp.compare`.
 
@@ -140,16 +143,39 @@ def prepare(
         cells = []
         for seed, size in sizes.items():
             for run in asked:
-                resolved = run.resolve(size)
+                own = _preprocessed(source, run, plan, preprocessing_share)
+                resolved = run.resolve(size, releases_of(own))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
                 cells.append(
-                    Cell(source, resolved, run.setting, target(run.epsilon), seed, engine, *watched, names)
+                    Cell(own, resolved, run.setting, target(run.epsilon), seed, engine, *watched, names)
                 )
         swept = {name: tuple(values) for name, values in sweep.items()}
+        if preprocessing_share is not None:
+            data_split = replace(data_split, notes=_private_notes(cells))
         prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept)
         _build_each(prepared.first, data_split)
     return prepared
+
+
+def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | None) -> DataSource:
+    """The source as a run reads it: private ones preprocess privately, for a share of their epsilon."""
+    if share is None or run.name == BASELINE:
+        return source
+    check_share(share, run.epsilon)
+    assert run.epsilon is not None
+    delta = run.plan.for_method(run.method).delta or plan.delta
+    assert delta is not None
+    return with_private_noise(source, release_event(share * run.epsilon, delta).noise_multiplier)
+
+
+def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """What is said of the data where preprocessing is private, in all runs but the baseline's."""
+    private = next(cell for cell in cells if releases_of(cell.source))
+    return (
+        *split(private.source, private.seed).notes,
+        "That holds for the private runs; plain SGD, the baseline, was preprocessed exactly.",
+    )
 
 
 def _build_each(cells: Sequence[Cell], data: DataSplit) -> None:

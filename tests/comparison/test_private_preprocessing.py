@@ -1,0 +1,77 @@
+"""A comparison whose private runs preprocess privately: each cell's epsilon, key and split have it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import equidp
+from equidp.comparison.prepare import prepare
+from equidp.data import Recipe, TableSource
+from equidp.data.unencoded import releases_of
+from equidp.errors import SettingError
+
+PLAN = equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    age = rng.integers(20, 60, 600)
+    table = pd.DataFrame(
+        {
+            "age": age,
+            "job": rng.choice(["cook", "clerk"], 600),
+            "sex": rng.choice(["F", "M"], 600),
+            "income": np.where(age > 40, "high", "low"),
+        }
+    )
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    table.to_csv(path, index=False)
+    return TableSource(str(path), Recipe(target="income", group=("sex",)))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    given = {"methods": ["dpsgd"], "seeds": [0], "plan": PLAN, "epsilons": [3.0], "directory": place}
+    return {**given, "jobs": 1, "preprocessing_share": 0.5}
+
+
+def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
+    comparison = equidp.compare(source, **asked)
+    spent = comparison.results.set_index("method")["epsilon"]
+    assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
+    assert np.isinf(spent["sgd"].iloc[0])
+    notes = " ".join(comparison.setup.data.notes)
+    assert "Preprocessing was private" in notes
+    assert "plain SGD, the baseline, was preprocessed exactly" in notes
+
+
+def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
+    cells = [prepare(source, **{**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
+    names = [{cell.method: cell.file_name() for cell in each} for each in cells]
+    assert len({each["dpsgd"] for each in names}) == 3
+    assert len({each["sgd"] for each in names}) == 1  # the baseline preprocesses exactly, whatever the share
+    exact, private = ({cell.method: cell for cell in each}["dpsgd"] for each in cells[:2])
+    assert private.plan.noise_multiplier > exact.plan.noise_multiplier
+    (event,) = releases_of(private.source)
+    assert private.trainer(private.source.split(0)).ledger.entries == ((event, 1),)
+
+
+def test_a_seed_draws_the_same_preprocessing_again(source, asked):
+    cell = next(cell for cell in prepare(source, **asked).cells if cell.method == "dpsgd")
+    assert cell.source.split(0).digest() == cell.source.split(0).digest()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"epsilons": []}, "takes a share of a target epsilon"), ({"preprocessing_share": 1.0}, "share=1")],
+)
+def test_a_share_of_nothing_is_refused(source, asked, changed, message):
+    with pytest.raises(SettingError, match=message):
+        equidp.compare(source, **{**asked, **changed})
+
+
+def test_data_without_preprocessing_is_refused(asked):
+    with pytest.raises(SettingError, match="'digits' takes nothing from its rows"):
+        equidp.compare("digits", **asked)
