@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 from equidp.data.guesses import doubts
+from equidp.data.recipe import Recipe
 
 ROWS = np.arange(120)
 LABELS = pd.DataFrame({"sex": ["F", "M"] * 60, "ill": ["yes", "no", "no"] * 40})
 
 
 def of(values, **others) -> list[str]:
-    return doubts(LABELS.assign(lab=values, **others), target="ill", groups=["sex"])
+    return doubts(LABELS.assign(lab=values, **others), Recipe(target="ill", group=("sex",)))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def of(values, **others) -> list[str]:
         ([f"{row % 7},{row % 5}" for row in ROWS], "'lab' holds numbers with decimal commas"),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],
-            "'lab' holds numbers, but 1 of its 120 values are none, the first in row 4: all become",
+            "'lab' holds numbers, but 1 of its 120 values are not numbers, the first in row 4: all",
         ),
     ],
     ids=["names of rows", "codes for missing", "decimal commas", "a slip among numbers"],

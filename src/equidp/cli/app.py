@@ -26,6 +26,7 @@ from equidp.cli.messages import fail, say, show_warning
 from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {
+    "inspect": "Show what is in a table before it is used, and write a recipe for it.",
     "train": "Train one model privately and write its model card.",
     "evaluate": "Show the guarantee of a run, its metrics by group, and what privacy cost each group.",
     "predict": "Predict the class of each row with a trained model.",

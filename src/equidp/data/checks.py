@@ -59,7 +59,7 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     if lacking:
         raise DataError(
             f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
-            "trained on."
+            "trained on. Where new rows cannot have one, train anew without it (--drop)."
         )
 
 

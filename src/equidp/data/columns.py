@@ -108,11 +108,11 @@ def _readable(
     lost = values[values.isna()]
     if len(lost) > UNREADABLE_SHARE * len(known):
         raise _Problem(
-            f"column {name!r} is to hold {kind}, but {len(lost):,} of its {len(known):,} values are none, "
+            f"column {name!r} is to hold {kind}, but {len(lost):,} of its {len(known):,} values are not, "
             f"{row_of(lost)}; equidp inspect shows what it holds."
         )
     note = (
-        f"column {name!r} is to hold {kind}: {len(lost):,} of its {len(known):,} values are none, "
+        f"column {name!r} is to hold {kind}: {len(lost):,} of its {len(known):,} values are not, "
         f"{row_of(lost)}, and count as missing."
         if len(lost)
         else ""

@@ -5,13 +5,23 @@ Each guess looks at one column and returns a sentence, or None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
+
+from equidp.data.recipe import Recipe
 
 FEW_TEXTS = 0.1
 """Share of a column's values that may be slips among numbers; a column with more holds texts."""
 MISSING_CODES = (-99, -999, -9999, 999, 9999, 99999)
+"""Numbers that people write for a missing value."""
+MISSING_WORDS = frozenset(
+    (
+        *("-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing"),
+        *("not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a."),
+        *("(null)", "(none)", "#ref!", "#value!", "#div/0!", "inconnu", "desconocido", "undefined", "void"),
+    )
+)
+"""Words that, among numbers or dates, stand for a missing value; in small letters."""
+MISSING_NUMBERS = (-1, -9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999, 9999999)
 """Numbers that people write for a missing value."""
 RARE_CODES = 0.005
 """Share of a column that such codes must exceed: below it, they may be measurements."""
@@ -23,21 +33,25 @@ MANY_CLASSES = 20
 """A target with more different numbers is taken to measure something."""
 
 
-def doubts(table: pd.DataFrame, target: str, groups: Sequence[str]) -> list[str]:
+def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
     """Returns a sentence for each doubt about a table of `read_table`; rows are counted from 1.
 
+    What the recipe says of a column leaves no doubt about it.
+
     >>> table = pd.DataFrame({"lab": ["1,5", "2,0"], "sex": ["F", "M"], "ill": ["no", "yes"]})
-    >>> doubts(table, target="ill", groups=["sex"])
-    ["column 'lab' holds numbers with decimal commas, which are taken as categories; write 1.5, not 1,5."]
+    >>> doubts(table, Recipe(target="ill", group=("sex",)))
+    ["column 'lab' holds numbers with decimal commas, taken as categories; say so (--decimal 'lab=comma')."]
     """
     found = []
     for name in table.columns:
         column = table[name].dropna()
+        if name in recipe.categorical:
+            continue
         if table[name].dtype != float:
             found += [_few_texts(name, column), _decimal_commas(name, column)]
-        elif name == target:
+        elif name == recipe.target:
             found.append(_many_classes(name, column))
-        elif name not in groups:
+        elif name not in recipe.group:
             found += [_missing_codes(name, column, len(table)), _names_of_rows(name, table[name])]
     return [sentence for sentence in found if sentence]
 
@@ -47,8 +61,9 @@ def _few_texts(name: str, known: pd.Series) -> str | None:
     if texts.empty or len(texts) > FEW_TEXTS * len(known):
         return None
     return (
-        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are none, the first "
-        f"in row {texts.index[0] + 1:,}: all become categories. Write those as numbers, or leave them empty."
+        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are not numbers, "
+        f"the first in row {texts.index[0] + 1:,}: all become categories. Let those count as missing "
+        f"(--numeric {name!r})."
     )
 
 
@@ -56,8 +71,8 @@ def _decimal_commas(name: str, known: pd.Series) -> str | None:
     # A column of whole numbers alone would have been read as numbers.
     if known.empty or not known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
         return None
-    commas = f"column {name!r} holds numbers with decimal commas, which are taken as categories"
-    return f"{commas}; write 1.5, not 1,5."
+    commas = f"column {name!r} holds numbers with decimal commas, taken as categories"
+    return f"{commas}; say so (--decimal '{name}=comma')."
 
 
 def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
@@ -66,7 +81,7 @@ def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
         return None
     return (
         f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if "
-        "it stands for a missing value, leave those cells empty (missing='category'; --missing category)."
+        f"it stands for a missing value, say so (--na '{name}={codes.mode()[0]:g}')."
     )
 
 

@@ -42,6 +42,11 @@ def is_file_name(name: str) -> bool:
     return path.suffix.lower() in (".csv", ".tsv", ".txt", *PARQUET) or path.name != Path(name).name
 
 
+def is_parquet(name: str) -> bool:
+    """Tells whether a name ends as a Parquet file's does."""
+    return Path(name).suffix.lower() in PARQUET
+
+
 def plain_name(name: str) -> str:
     """Returns a file's name without the ending of a compressed file."""
     return name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in _COMPRESSED else name
@@ -83,7 +88,7 @@ def read_as_written(path: Path, recipe: Recipe = Recipe()) -> pd.DataFrame:
         DataError: not a table, duplicate or nameless columns.
     """
     try:
-        table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path, recipe)
+        table = _read_parquet(path) if is_parquet(path.name) else _read_csv(path, recipe)
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from equidp.data.checks import feature_problems, first_text, missing_problem, refuse, weight_problem
+from equidp.data.columns import Columns
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
@@ -71,7 +72,7 @@ class TableSource:
         table = self._table()
         targets, class_names = coded(table[self.recipe.target])
         groups, group_names = crossed(table, self.recipe.group)
-        features = table.drop(columns=self._labels)
+        features = table.drop(columns=_labels(self.recipe))
         train, test = rows_by_content(table, groups, group_names, self.recipe.test_share, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
         return Unencoded(features, train, test, targets, groups, *names, weights)
@@ -89,12 +90,6 @@ class TableSource:
     def _bounds(self) -> dict[str, tuple[float, float]]:
         return {name: (low, high) for name, low, high in self.recipe.bounds}
 
-    @property
-    def _labels(self) -> list[str]:
-        """Columns that are no inputs."""
-        weight = () if self.recipe.weight is None else (self.recipe.weight,)
-        return list(dict.fromkeys([str(self.recipe.target), *self.recipe.group, *weight]))
-
     def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
         if self.recipe.weight is None:
             return None
@@ -103,64 +98,71 @@ class TableSource:
     def _table(self) -> pd.DataFrame:
         """The columns of the file that are not dropped, after all checks; problems are raised together."""
         read = read_table(Path(self.path), self.recipe)
-        table, labels = read.table, self._labels
-        said = doubts(table, str(self.recipe.target), self.recipe.group)
+        said = doubts(read.table, self.recipe)
         for sentence in (*read.notes, *said):
             warnings.warn(sentence, DataWarning, stacklevel=5)
-        problems = [*read.problems, *feature_problems(table.drop(columns=labels, errors="ignore"))]
-        if len(table.columns) + len(read.problems) == len(labels):
-            problems.append(
-                "no column is left as an input; expected at least one beside target, groups and dropped "
-                "columns."
-            )
-        for name, *_ in self.recipe.bounds:
-            if name in table and table[name].dtype != float:
-                problems.append(
-                    f"column {name!r} has bounds but holds texts, {first_text(table[name])}; bounds are for "
-                    "numbers."
-                )
-        if all(name in table for name in labels):
-            problems += self._label_problems(table)
-        if self.recipe.missing == "refuse":
-            problems += missing_problem(
-                table,
-                "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
-                "--missing category).",
-            )
-        refuse(self.path, problems)
-        return table
+        refuse(self.path, problems_of(read, self.recipe))
+        return read.table
 
-    def _label_problems(self, table: pd.DataFrame) -> list[str]:
-        """What is wrong with the target and the groups; groups are not judged where values are missing."""
-        target, columns = self.recipe.target, ", ".join(self.recipe.group)
-        classes, found = table[target].nunique(), []
-        absent = int(table[target].isna().sum())
-        if absent:
-            found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
-        if self.recipe.weight is not None:
-            found += weight_problem(table[self.recipe.weight])
-        if classes == 1:
-            only = coded(table[target])[1][0]
-            found.append(f"target {target!r} has one class only, {only!r}; expected at least two.")
-        if classes > _MOST_CLASSES:
-            found.append(
-                f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
-                "Regression is not supported yet: bin numbers into classes first."
+
+def _labels(recipe: Recipe) -> list[str]:
+    """Columns that are no inputs."""
+    weight = () if recipe.weight is None else (recipe.weight,)
+    return list(dict.fromkeys([str(recipe.target), *recipe.group, *weight]))
+
+
+def problems_of(read: Columns, recipe: Recipe) -> list[str]:
+    """Returns a sentence for each reason why a table cannot be trained on by this recipe."""
+    table, labels = read.table, _labels(recipe)
+    problems = [*read.problems, *feature_problems(table.drop(columns=labels, errors="ignore"))]
+    if len(table.columns) + len(read.problems) == len(labels):
+        problems.append(
+            "no column is left as an input; expected at least one beside target, groups and dropped columns."
+        )
+    for name, *_ in recipe.bounds:
+        if name in table and table[name].dtype != float:
+            problems.append(
+                f"column {name!r} has bounds but holds texts, {first_text(table[name])}; bounds are for "
+                "numbers."
             )
-        if self.recipe.missing == "refuse" and table[list(self.recipe.group)].isna().any(axis=None):
-            return found
-        groups, names = crossed(table, self.recipe.group)
-        if len(names) > MOST_GROUPS:
-            found.append(
-                f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
-            )
-            return found
-        if len(names) < 2:
-            found.append(f"{columns} gives one group only, {names[0]!r}; expected at least two to compare.")
-        for name, size in zip(names, np.bincount(groups).tolist(), strict=True):
-            if size < 2:
-                found.append(
-                    f"group {name!r} has {size} example; it needs one to train and one to test on. Merge it "
-                    "with another."
-                )
+    if all(name in table for name in labels):
+        problems += _label_problems(table, recipe)
+    if recipe.missing == "refuse":
+        problems += missing_problem(
+            table,
+            "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
+            "--missing category).",
+        )
+    return problems
+
+
+def _label_problems(table: pd.DataFrame, recipe: Recipe) -> list[str]:
+    """What is wrong with the target and the groups; groups are not judged where values are missing."""
+    target, columns = str(recipe.target), ", ".join(recipe.group)
+    classes, found = table[target].nunique(), []
+    absent = int(table[target].isna().sum())
+    if absent:
+        found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
+    if recipe.weight is not None:
+        found += weight_problem(table[recipe.weight])
+    if classes == 1:
+        found.append(f"target {target!r} has one class only; expected at least two.")
+    if classes > _MOST_CLASSES:
+        found.append(
+            f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
+            "Regression is not supported yet: bin numbers into classes first."
+        )
+    if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
         return found
+    groups, names = crossed(table, recipe.group)
+    if len(names) > MOST_GROUPS:
+        found.append(f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.")
+        return found
+    if len(names) < 2:
+        found.append(f"{columns} gives one group only; expected at least two to compare.")
+    if lonely := int((np.bincount(groups) < 2).sum()):
+        found.append(
+            f"{lonely:,} of the {len(names):,} groups by {columns} {'has' if lonely == 1 else 'have'} "
+            "1 example; a group needs one to train and one to test on. Merge them with others."
+        )
+    return found

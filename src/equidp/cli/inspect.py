@@ -1,0 +1,132 @@
+"""`equidp inspect`: everything about a table at once, and a recipe for it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from equidp._files import check_writable, write_whole
+from equidp.cli import options
+from equidp.cli.app import command
+from equidp.cli.messages import say
+from equidp.data.inspect_column import RARE_ROWS, ColumnReport
+from equidp.data.inspect_table import PRIVACY_NOTE, TableReport, inspect_table, recipe_toml
+from equidp.data.read import is_parquet
+
+app = command(
+    "inspect",
+    "equidp inspect patients.csv",
+    "equidp inspect patients.csv --target readmitted --group region --out recipe.toml",
+    "equidp compare patients.csv --recipe recipe.toml --epsilon 3",
+)
+
+
+@app.default
+def inspect_command(
+    file: Path,
+    /,
+    *,
+    person: Annotated[
+        str | None, Parameter(help="Column that names the person of a row; default: looked for.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Write a recipe for the table to this TOML file.")] = None,
+    json_file: options.JsonFile = None,
+    config: options.Config = None,
+    table: options.TableOptions = options.TableOptions(),
+) -> None:
+    """Show what is in a table before it is used, each with the option that settles it, and write a recipe.
+
+    Reads the whole table without privacy, finds separator and encoding, and prints no cell of a row.
+    """
+    for path in (out, json_file):
+        if path is not None:
+            check_writable(path, file)
+    report = inspect_table(file, table.whole(), person=person)
+    if json_file is not None:
+        write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n").encode())
+    if out is not None:
+        write_whole(out, recipe_toml(report).encode())
+    _print(report)
+    if out is not None:
+        say(f"Recipe: {out}. Look through it, then: equidp compare {shlex.quote(str(file))} --recipe {out}")
+
+
+def _print(report: TableReport) -> None:
+    console, recipe = Console(highlight=False), report.recipe
+    sep = "tab" if recipe.sep == "\t" else recipe.sep
+    written = "" if is_parquet(report.path) else f" Separator {sep}  Encoding {recipe.encoding}"
+    console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
+    columns = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    columns.add_column("column", overflow="fold")
+    columns.add_column("holds", overflow="fold")
+    columns.add_column("missing", justify="right", no_wrap=True)
+    columns.add_column("different", justify="right", no_wrap=True)
+    for column in report.columns:
+        columns.add_row(*_row(column, report))
+    console.print(columns)
+    settled = [line for column in report.columns for line in _findings(column, console.width)]
+    if settled:
+        console.print("\n[bold]To know, and the option that settles it[/]")
+    for line in settled:
+        console.print(f"  {line}", soft_wrap=True)
+    console.print()
+    for sentence in (*_sentences(report), *_conclusion(report)):
+        console.print(sentence, markup=False)
+    console.print(f"[dim]{escape(PRIVACY_NOTE)}[/]")
+
+
+def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
+    roles = [option for option in ("target", "group") if column.name in report.recipe.columns(option)]
+    holds = f"{column.kind}, {column.span}" if column.span else column.kind
+    share = f"{100 * column.missing / max(1, report.rows):.1f}%" if column.missing else ""
+    return escape(" ".join([column.name, *map("({})".format, roles)])), holds, share, f"{column.distinct:,}"
+
+
+def _findings(column: ColumnReport, width: int) -> list[str]:
+    """A line for each finding; an option that does not fit into it stands below."""
+    lines = []
+    for finding in column.findings:
+        flag, plain = finding.flag(column.name), f"  {column.name}: {finding.says}  "
+        line = f"[bold]{escape(column.name)}[/]: {escape(finding.says)}"
+        between = "  " if len(plain) + len(flag) <= width else "\n      "
+        lines.append(f"{line}{between}[cyan]{escape(flag)}[/]" if flag else line)
+    return lines
+
+
+def _conclusion(report: TableReport) -> list[str]:
+    """Whether the table can be used with the options above."""
+    if not (report.recipe.target and report.recipe.group):
+        return ["Give --target and --group too, to see classes and groups."]
+    if not report.problems:
+        return ["With these options, or a recipe of them (--out), the table can be used as it is."]
+    reasons = f"{len(report.problems)} reason{'s' * (len(report.problems) > 1)}"
+    first = f"With these options the table cannot be used yet, for {reasons}:"
+    return [first, *(f"- {problem}" for problem in report.problems)]
+
+
+def _sentences(report: TableReport) -> list[str]:
+    """What there is to say of classes, groups and people."""
+    found = []
+    for column in report.columns:
+        for option, kind in (("target", "Classes"), ("group", "Groups")):
+            if column.name in report.recipe.columns(option):
+                shares = [f"{name} {100 * rows / report.rows:.1f}%" for name, rows in column.names]
+                rare = f", and {column.rare:,} of fewer than {RARE_ROWS} rows" if column.rare else ""
+                found.append(f"{kind} by {column.name}: {', '.join(shares) or 'none to name'}{rare}.")
+    if (persons := report.persons) is not None:
+        if persons.several:
+            found.append(
+                f"{persons.column} names {persons.count:,} people with {persons.rows_each:.1f} rows each on "
+                f"average; {100 * persons.several:.0f}% have several. Epsilon protects a row, not a person: "
+                "keep one row of each, or read epsilon as that of a row."
+            )
+        else:
+            found.append(f"{persons.column} names another person in each row, as epsilon assumes.")
+    return found

@@ -1,0 +1,227 @@
+"""`inspect_table` finds what would go wrong, settles it by a recipe, and tells no cell of a row."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import Phase, given, settings, strategies as st
+
+from equidp.data import Recipe, open_source
+from equidp.data.columns import MISSING_TEXTS
+from equidp.data.guesses import MISSING_NUMBERS, MISSING_WORDS
+from equidp.data.inspect_column import RARE_ROWS, inspect_column
+from equidp.data.inspect_table import inspect_table, recipe_toml
+from equidp.data.sniff import with_format
+from equidp.errors import DataError
+
+ROWS = 240
+
+
+def patients(rows: int = ROWS) -> pd.DataFrame:
+    index, rng = np.arange(rows), np.random.default_rng(0)
+    days = pd.Timestamp("2021-01-01") + pd.to_timedelta(index % 90, unit="D")
+    return pd.DataFrame(
+        {
+            "patient_id": [f"P{1000 + row}" for row in index],
+            "admitted": days.strftime("%d.%m.%Y"),
+            "Alter": np.where(index % 60 == 7, -999, 18 + index % 70),
+            "zip": [f"{1067 + 37 * (row % 30):05d}" for row in index],
+            "Einkommen €": [f"{value:,.2f}" for value in rng.lognormal(10, 0.5, rows)],
+            "bmi": np.where(index % 80 == 3, "n/a ", np.round(rng.normal(27, 5, rows), 1).astype(str)),
+            "pain": np.where(index % 100 == 9, "Unknown", (index % 11).astype(str)),
+            "country": "DE",
+            "sex": np.where(index % 2, "weiblich", "männlich"),
+            "ill": np.where(rng.random(rows) < 0.3, "yes", "no"),
+        }
+    )
+
+
+def settled(values, **recipe) -> set[tuple[str, str]]:
+    report = inspect_column("x", pd.Series(values), Recipe(**recipe))
+    return {(finding.option, finding.value) for finding in report.findings if finding.option}
+
+
+DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
+
+
+@pytest.mark.parametrize(
+    ("values", "option", "value"),
+    [
+        ([f"id {row}" for row in range(ROWS)], "drop", ""),
+        ([f"text {row % 1100}" for row in range(2200)], "drop", ""),
+        (range(7000, 7000 + ROWS), "drop", ""),
+        (["DE"] * ROWS, "drop", ""),
+        ([""] * ROWS, "drop", ""),
+        (["01067", "99084"] * 20, "categorical", ""),
+        ([f"{row:05d}" for row in range(1, 2500)], "drop", ""),
+        (["1,234.5", "12.5", "7"] * 9, "thousands", ","),
+        (["1.234,5", "12,5", "7"] * 9, "decimal", ","),
+        (["1 234,5", "12,5"] * 9, "thousands", " "),
+        (["1,5", "-2,25"] * 9, "decimal", ","),
+        ([-999.0, *range(20, 60)] * 3, "na", "-999"),
+        ([999, *range(20, 60)] * 3, "na", "999"),
+        ([-1, *range(60)] * 3, "na", "-1"),
+        (["k.A.", *map(str, range(20, 60))] * 3, "na", "k.A."),
+        (["30 kg", *map(str, range(20, 60))] * 3, "numeric", ""),
+        (DAYS.dt.strftime("%Y-%m-%d"), "date", "iso"),
+        (DAYS.dt.strftime("%Y-%m-%d %H:%M:%S"), "date", "iso"),
+        (DAYS.dt.strftime("%d.%m.%Y"), "date", "%d.%m.%Y"),
+        (DAYS.dt.strftime("%m/%d/%Y"), "date", "%m/%d/%Y"),
+        (DAYS.dt.strftime("%d.%m.%Y %H:%M"), "date", "%d.%m.%Y %H:%M"),
+        (DAYS.dt.strftime("%d %b %Y"), "date", "%d %b %Y"),
+        (DAYS.dt.strftime("%Y%m%d"), "date", "%Y%m%d"),
+        (DAYS, "date", "iso"),
+        ([1e6, *range(20, 60)] * 3, "bounds", "LOW:HIGH"),
+        ([float("inf"), 1.0, 2.0] * 9, "drop", ""),
+        ([[1, 2]] * 9, "drop", ""),
+    ],
+)
+def test_what_would_go_wrong_is_found_with_the_option_that_settles_it(values, option, value):
+    assert (option, value) in settled(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1] * 20,
+        [-5, -1, 0, 3] * 20,
+        [1.5, 2.5, None] * 20,
+        [*range(18, 100)] * 3,
+        ["1", "2", "10"] * 20,
+        ["0", "1"] * 20,
+        ["a", "b", "unknown"] * 30,
+        [True, False] * 20,
+        ["müde, blass", "o.B."] * 20,
+        ["1.5", "2,5 oder 3"] * 20,
+    ],
+)
+def test_plain_columns_need_no_option(values):
+    assert settled(values) == set()
+
+
+def test_what_was_stated_is_not_found_again():
+    assert settled(["01067", "99084"] * 20, categorical=("x",)) == set()
+    assert settled([-999, *range(20, 60)] * 3, na=(("x", "-999"),)) == set()
+    assert settled(DAYS.dt.strftime("%d.%m.%Y"), date=(("x", "%d.%m.%Y"),)) == set()
+    assert settled(["1,5", "2"] * 9, decimal=(("*", ","),)) == set()
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.parquet", "latin.csv", "semicolons.csv"])
+def test_the_recipe_makes_every_writing_of_a_table_usable_as_it_is(tmp_path, name):
+    table, path = patients(), tmp_path / name
+    if name.endswith("parquet"):
+        table["admitted"] = pd.to_datetime(table["admitted"], dayfirst=True)
+        table.to_parquet(path)
+    else:
+        how = {"latin.csv": {"encoding": "cp1252"}, "semicolons.csv": {"sep": ";", "decimal": ","}}
+        table.to_csv(path, index=False, **how.get(name, {}))
+    report = inspect_table(path, Recipe(target="ill", group=("sex",)))
+    assert report.problems == ()
+    (tmp_path / "recipe.toml").write_text(recipe_toml(report), encoding="utf-8")
+    recipe = Recipe.read(tmp_path / "recipe.toml")
+    assert recipe == report.recipe
+    assert set(recipe.drop) == {"patient_id", "country"}
+    assert recipe.categorical == ("zip",)
+    split = open_source(str(path), recipe=recipe).split(0)
+    # Days, ages, incomes, bmi and pain are one input each, three of them beside a mark of missing values.
+    assert split.train.inputs.shape[1] == 2 + 1 + 30 + 1 + 2 + 2
+    assert report.persons is not None
+    assert (report.persons.column, report.persons.several) == ("patient_id", 0.0)
+
+
+def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
+    patients().to_csv(tmp_path / "p.csv", index=False)
+    text = recipe_toml(inspect_table(tmp_path / "p.csv"))
+    for line in (
+        '# target = "COLUMN"  # to be named',
+        '    "zip",  # leading zeros: a code, not a number',
+        '"Alter" = ["-999"]  # -999 in 4 rows, far from the others',
+        '"pain" = ["Unknown"]  # \'Unknown\' in 3 rows',
+        '"Einkommen €" = ","  # comma between thousands',
+    ):
+        assert line in text
+
+
+def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path):
+    table = patients()
+    table["patient_id"] = table["patient_id"].to_numpy()[np.arange(ROWS) // 3]
+    table.to_csv(tmp_path / "p.csv", index=False)
+    persons = inspect_table(tmp_path / "p.csv").persons
+    assert persons is not None
+    assert (persons.column, persons.rows_each, persons.several) == ("patient_id", 3.0, 1.0)
+    assert inspect_table(tmp_path / "p.csv", person="zip").persons.count == 30
+    with pytest.raises(DataError, match=r"unknown column in person 'zp'. Did you mean 'zip'"):
+        inspect_table(tmp_path / "p.csv", person="zp")
+
+
+def test_wrong_names_and_unreadable_files_are_refused(tmp_path):
+    patients().to_csv(tmp_path / "p.csv", index=False)
+    with pytest.raises(DataError, match=r"in target 'il'. Did you mean 'ill'"):
+        inspect_table(tmp_path / "p.csv", Recipe(target="il"))
+    with pytest.raises(DataError, match="there is no file"):
+        inspect_table(tmp_path / "nowhere.csv")
+    for name in ("odd.parquet", "odd.csv.gz"):
+        (tmp_path / name).write_bytes(b"\x00\x01odd")
+        with pytest.raises(DataError, match="cannot be read as a table"):
+            inspect_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
+def test_separator_and_encoding_are_found(tmp_path, sep, encoding):
+    text = "größe,note,x\n" + '1,"a, b; c",ü\n' * 5 + ("2,„x“,ß\n" if encoding == "cp1252" else "")
+    table = pd.read_csv(io.StringIO(text))
+    table.to_csv(tmp_path / "t.csv", index=False, sep=sep, encoding=encoding)
+    found = with_format(tmp_path / "t.csv", Recipe())
+    assert (found.sep, found.encoding) == (sep, encoding)
+
+
+KNOWN = MISSING_TEXTS | MISSING_WORDS | {str(code) for code in MISSING_NUMBERS}
+secrets = st.one_of(
+    st.text("abcdefXYZüß-.,/ ", min_size=4, max_size=12).map(lambda text: f"{text.strip()}q7"),
+    st.integers(10_000, 10**9).map(lambda number: str(10 * number + 3)),
+    st.floats(1, 1e6).map(lambda number: f"{number:.4f}"),
+    st.dates().map(lambda day: day.strftime("%d.%m.%Y")),
+)
+
+
+TABLES = given(
+    rare=st.lists(secrets, min_size=7, max_size=7), count=st.integers(1, RARE_ROWS - 1), data=st.data()
+)
+GENERATE = {"deadline": None, "phases": [Phase.generate]}  # shrinking would take minutes
+
+
+@TABLES
+@settings(max_examples=8, **GENERATE)
+def test_no_cell_of_a_rare_row_is_told(tmp_path_factory, rare, count, data):
+    """Whatever stands in fewer than 20 rows, of inputs, target or group, is in no output."""
+    check_rare_cells(tmp_path_factory, rare, count, data)
+
+
+@pytest.mark.soak
+@TABLES
+@settings(max_examples=300, **GENERATE)
+def test_no_cell_of_a_rare_row_is_told_in_many_tables(tmp_path_factory, rare, count, data):
+    check_rare_cells(tmp_path_factory, rare, count, data)
+
+
+def check_rare_cells(tmp_path_factory, rare, count, data):
+    folder, table = tmp_path_factory.mktemp("rare"), patients().astype(object)
+    names = list(table.columns[1:])
+    for cell in rare:
+        name = data.draw(st.sampled_from(names))
+        start = data.draw(st.integers(0, ROWS - count))
+        table.loc[start : start + count - 1, name] = cell
+    kept = table.astype(str).apply(lambda column: column.isin(rare)).to_numpy().any()
+    assert kept
+    table.to_csv(folder / "p.csv", index=False)
+    report = inspect_table(folder / "p.csv", Recipe(target="ill", group=("sex",)))
+    said = json.dumps([report.to_plain(), recipe_toml(report)], ensure_ascii=False)
+    told = [cell for cell in rare if cell not in KNOWN and cell in said]
+    assert told == []
+    frequent = pd.read_csv(folder / "p.csv", dtype=str)["ill"].value_counts()
+    assert all(name in said for name in frequent[frequent >= RARE_ROWS].index)

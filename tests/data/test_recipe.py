@@ -1,0 +1,208 @@
+"""A recipe is stated once, checked when made, and reads every file in the same way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equidp.data import open_source
+from equidp.data.columns import understood
+from equidp.data.read import read_as_written
+from equidp.data.recipe import Recipe
+from equidp.errors import DataError, EquidpError, SettingError
+
+WHOLE = Recipe(
+    target="ill",
+    group=("sex", "region"),
+    drop=("id",),
+    categorical=("zip",),
+    numeric=("bmi",),
+    date=(("admitted", "%d.%m.%Y"),),
+    na=(("*", "none"), ("age", "-999"), ("age", "999")),
+    thousands=(("pay", ","),),
+    decimal=(("lab", ","),),
+    bounds=(("age", 0.0, 110.0),),
+    missing="category",
+    test_share=0.3,
+    positive="yes",
+    sep=";",
+    encoding="latin-1",
+)
+
+
+def test_a_recipe_survives_plain_values_and_a_file(tmp_path):
+    assert Recipe.from_plain(WHOLE.to_plain()) == WHOLE
+    (tmp_path / "r.toml").write_text(
+        'target = "ill"\ngroup = "sex"\nsep = "tab"\nna = [-999, "none"]\ndecimal = "comma"\n'
+        'date = ["born"]\n[thousands]\n"pay €" = "point"\n[bounds]\nage = [0, 110]\n'
+    )
+    read = Recipe.read(tmp_path / "r.toml")
+    assert read.na == (("*", "-999"), ("*", "none"))
+    assert (read.sep, read.group, read.decimal_of("x")) == ("\t", ("sex",), ",")
+    assert (read.thousands_of("pay €"), read.date) == (".", (("born", "iso"),))
+
+
+def test_changes_win_over_the_recipe_and_add_to_it():
+    changed = WHOLE.with_changes({"categorical": ["id"], "na": {"age": "-1"}, "group": ["region"]})
+    assert changed.drop == ()
+    assert changed.categorical == ("zip", "id")
+    assert changed.na == (("*", "none"), ("age", "-1"))
+    assert changed.group == ("region",)
+    assert WHOLE.with_changes({"drop": ["age", "zip"]}).bounds == ()
+    assert WHOLE.with_changes({"drop": ["zip"], "categorical": ["id"]}).categorical == ("id",)
+    assert WHOLE.with_changes({}) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        ({"tarjet": "x"}, "unknown option in a recipe 'tarjet'. Did you mean 'target'"),
+        ({"drop": ["a", "a"]}, "'a' is named twice: under drop"),
+        ({"categorical": "a", "date": "a"}, "'a' is named twice: under categorical and date"),
+        ({"decimal": "comma", "thousands": {"pay": ","}}, "thousands and decimal of 'pay' are both ','"),
+        ({"decimal": "dot"}, "decimal 'dot' of .*expected comma, point"),
+        ({"date": {"a": "dd.mm"}}, "date format 'dd.mm' of 'a'; expected iso"),
+        ({"sep": ";;"}, "sep ';;'; expected one character"),
+        ({"encoding": "latin-9000"}, "encoding 'latin-9000' is not known"),
+        ({"bounds": {"a": [1]}}, "expected \\[low, high\\]"),
+        ({"bounds": [1]}, "a value for each column"),
+        ({"drop": [1]}, "expected texts"),
+        ({"target": 1}, "expected a text"),
+        ({"missing": "drop"}, "unknown rule for missing values"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, message):
+    with pytest.raises(SettingError, match=message):
+        Recipe.from_plain(plain)
+
+
+def test_a_file_that_holds_no_recipe_is_named(tmp_path):
+    for content, message in (("target = ", "cannot be read as TOML"), ("x = 1", "r.toml.*unknown option")):
+        (tmp_path / "r.toml").write_text(content)
+        with pytest.raises(EquidpError, match=message):
+            Recipe.read(tmp_path / "r.toml")
+    with pytest.raises(DataError, match="No such file"):
+        Recipe.read(tmp_path / "nowhere.toml")
+
+
+RAW = pd.DataFrame(
+    {
+        "zip": ["01067", " 99084"],
+        "pay": ["28,746.52", "1,234"],
+        "lab": ["1,5", "-2"],
+        "age": ["44", "-999.0"],
+        "bmi": ["27.1", "n/a "],
+        "admitted": ["02.01.2000", "31.12.1999"],
+        "notes": ["müde, blass", "none"],
+    }
+)
+
+
+def test_each_column_is_understood_as_stated():
+    table = understood(RAW, WHOLE).table
+    assert table["zip"].tolist() == ["01067", "99084"]
+    assert table["pay"].tolist() == [28746.52, 1234.0]
+    assert table["lab"].tolist() == [1.5, -2.0]
+    assert table["admitted"].tolist() == [1.0, -1.0]
+    assert table["age"].tolist()[0] == 44.0
+    assert table[["age", "bmi", "notes"]].iloc[1].isna().all()
+
+
+def test_without_a_recipe_marks_and_codes_are_texts_and_numbers():
+    table = understood(RAW.drop(columns="admitted"), Recipe()).table
+    assert table["zip"].tolist() == [1067.0, 99084.0]
+    assert table["pay"].tolist() == ["28,746.52", "1,234"]
+    assert table["age"].tolist() == [44.0, -999.0]
+
+
+@pytest.mark.parametrize("text", ["1,23", "12,34.5", "1,2345", ",123", "1.234,5", "0,1", "1,234,56"])
+def test_marks_between_thousands_stand_between_groups_of_three_digits(text):
+    table = understood(pd.DataFrame({"x": [text]}), Recipe(thousands=(("*", ","),))).table
+    assert table["x"].tolist() == [text]
+
+
+def test_typed_dates_durations_numbers_and_truths_of_parquet_are_understood():
+    raw = pd.DataFrame(
+        {
+            "at": pd.to_datetime(["2000-01-02T12:00", None]),
+            "zoned": pd.to_datetime(["2000-01-02T12:00", "2000-01-01T00:00"]).tz_localize("Europe/Berlin"),
+            "stay": pd.to_timedelta(["36h", "1D"]),
+            "zip": [1067, 99084],
+            "day": [20000102, 19991231],
+            "flag": [True, False],
+            "ward": pd.Series(["a", "b"], dtype="category"),
+        }
+    )
+    dates = (("at", "iso"), ("zoned", "iso"), ("stay", "iso"), ("day", "%Y%m%d"))
+    table = understood(raw, Recipe(date=dates, categorical=("zip",))).table
+    assert table["at"].tolist()[0] == 1.5
+    assert np.isnan(table["at"].tolist()[1])
+    assert table["zoned"].tolist() == [pytest.approx(1.5 - 1 / 24), pytest.approx(-1 / 24)]
+    assert table["stay"].tolist() == [1.5, 1.0]
+    assert table["day"].tolist() == [1.0, -1.0]
+    assert table["zip"].tolist() == ["1067", "99084"]
+    assert table["flag"].tolist() == ["True", "False"]
+    assert table["ward"].tolist() == ["a", "b"]
+
+
+def test_some_unreadable_cells_count_as_missing_and_are_counted_and_many_are_refused():
+    raw = pd.DataFrame(
+        {"bmi": ["27.1"] * 8 + ["tall", "wide"], "day": ["2020-13-01"] * 6 + ["2020-01-01"] * 4}
+    )
+    read = understood(raw, Recipe(numeric=("bmi",), date=(("day", "iso"),)))
+    assert read.table["bmi"].isna().sum() == 2
+    assert "'bmi' is to hold numbers: 2 of its 10 values are not, the first in row 9, and" in read.notes[0]
+    assert (
+        "'day' is to hold dates (iso), but 6 of its 10 values are not, the first in row 1" in read.problems[0]
+    )
+
+
+def people(rows: int = 60) -> pd.DataFrame:
+    index = np.arange(rows)
+    return pd.DataFrame(
+        {
+            "age": 20.0 + index % 40,
+            "born": "2001-02-03",
+            "tags": [f"tag {row}" for row in index],
+            "sex": np.where(index % 2 == 0, "F", "M"),
+            "ill": np.where(index % 5 < 2, "yes", "no"),
+        }
+    )
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_path):
+    path, table = tmp_path / "people.csv", people(1200).assign(age="1,5", since="03/04/2020")
+    table.loc[3, "sex"] = None
+    table.to_csv(path, index=False)
+    with pytest.raises(DataError, match="for 4 reasons") as raised:
+        open_source(str(path), target="ill", group="sex").split(0)
+    for part in (
+        "'born' holds dates; make them numbers (--date",
+        "'since' holds",
+        "'tags' has 1200",
+        "'sex': 1",
+    ):
+        assert part in str(raised.value)
+    with pytest.raises(DataError, match=r"column in target 'illl'. Did you mean 'ill'") as raised:
+        open_source(str(path), target="illl", group="sexx", drop="x").split(0)
+    assert "Did you mean 'sex'" in str(raised.value)
+    assert "in drop 'x'" in str(raised.value)
+    assert "dates" not in str(raised.value)
+
+
+def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
+    people().to_csv(tmp_path / "people.csv", index=False)
+    recipe = Recipe(target="ill", group=("sex",), na=(("agee", "1"),), date=(("bron", "iso"),))
+    with pytest.raises(DataError, match=r"date 'bron'. Did you mean 'born'.*na 'agee'. Did you mean 'age'"):
+        open_source(str(tmp_path / "people.csv"), recipe=recipe).split(0)
+
+
+@pytest.mark.parametrize(("sep", "encoding"), [(";", "latin-1"), ("\t", "utf-8"), ("|", "utf-16")])
+def test_other_separators_and_encodings_are_read(tmp_path, sep, encoding):
+    table = people().assign(größe="süß")
+    table.to_csv(tmp_path / "p.csv", index=False, sep=sep, encoding=encoding)
+    read = read_as_written(tmp_path / "p.csv", Recipe(sep=sep, encoding=encoding))
+    assert list(read.columns) == list(table.columns)
+    assert set(read["größe"]) == {"süß"}
