@@ -190,7 +190,9 @@ secrets = st.one_of(
 
 
 TABLES = given(
-    rare=st.lists(secrets, min_size=7, max_size=7), count=st.integers(1, RARE_ROWS - 1), data=st.data()
+    rare=st.lists(secrets, min_size=7, max_size=7, unique=True),
+    count=st.integers(1, RARE_ROWS - 1),
+    data=st.data(),
 )
 GENERATE = {"deadline": None, "phases": [Phase.generate]}  # shrinking would take minutes
 

@@ -14,7 +14,8 @@ import pandas as pd
 from equidp.data.checks import LARGEST_NUMBER, MOST_CATEGORIES
 from equidp.data.columns import MISSING_TEXTS, as_numbers, days, is_time, read_dates
 from equidp.data.guesses import FEW_TEXTS, MANY_ROWS, MISSING_NUMBERS, MISSING_WORDS
-from equidp.data.recipe import MARKS, Recipe
+from equidp.data.plain import MARKS
+from equidp.data.recipe import Recipe
 
 RARE_ROWS = 20
 """A class, group or category of fewer rows is counted, but not named."""
@@ -112,7 +113,7 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     if len(known) == 1 and not missing and name not in (recipe.target, *recipe.group):
         kind, span, further = "constant", "", [Finding("one value in all rows", "drop")]
     settled = {option for option, columns in recipe.named().items() if name in columns}
-    if settled & {"target", "group"}:  # a class may be anything
+    if settled & {"target", "group", "weight"}:  # a class may be anything
         further = [finding for finding in further if finding.option not in ("drop", "bounds", "numeric")]
     further = [finding for finding in further if finding.option not in settled]
     return ColumnReport(
@@ -122,7 +123,9 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         len(known),
         span,
         (*found, *further),
-        names=tuple((text, int(rows)) for text, rows in known.items() if rows >= RARE_ROWS)[:MANY_CATEGORIES]
+        names=tuple((str(text), int(rows)) for text, rows in known.items() if rows >= RARE_ROWS)[
+            :MANY_CATEGORIES
+        ]
         if settled & {"target", "group"}
         else (),
         rare=int((known < RARE_ROWS).sum()) if kind == "category" or settled & {"target", "group"} else 0,
