@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -13,6 +14,9 @@ from rich.markup import escape
 from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning, TrainingStopped
 
 _console = Console(stderr=True)
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) now and then."""
 
 
 def say(text: str, heading: str = "") -> None:
@@ -45,12 +49,33 @@ def stoppable(otherwise: str) -> Iterator[None]:
         sys.exit(130)
 
 
-@contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar over the steps of all runs with the time left, on a terminal only."""
-    from rich.progress import Progress, TimeElapsedColumn
+def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Says how many steps of how many are done, and about how long the others take, at most every `every`
+    seconds; nothing where all are done before."""
+    began = said = clock()
 
-    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-    with Progress(*columns, console=_console, transient=True, disable=not _console.is_terminal) as progress:
+    def say_progress(done: int, total: int) -> None:
+        from equidp.training.progress import duration
+
+        nonlocal said
+        if clock() - said < every or not done:
+            return
+        said = clock()
+        left = f"about {duration((said - began) * (total - done) / done)} left" if done < total else "done"
+        say(f"{done:,} of {total:,} steps ({done / total:.0%}), {left}.")
+
+    return say_progress
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Shows a bar over the steps of all runs with the time left; in a log, a line now and then."""
+    if not _console.is_terminal:
+        yield progress_lines()
+        return
+    from rich import progress as rich
+
+    columns = (*rich.Progress.get_default_columns(), rich.TimeElapsedColumn())
+    with rich.Progress(*columns, console=_console, transient=True) as progress:
         task = progress.add_task("training", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,23 @@
+"""In a log, progress is a line now and then, with the time left."""
+
+from __future__ import annotations
+
+from equidp.cli.messages import progress_lines
+
+
+def test_a_log_says_how_much_is_done_and_left_at_most_every_so_often(capsys):
+    times = iter([0.0, 5.0, 40.0, 40.0, 45.0, 120.0, 120.0])
+    say = progress_lines(every=30.0, clock=lambda: next(times))
+    for done in (100, 400, 450, 1000):
+        say(done, 1000)
+    assert capsys.readouterr().err.splitlines() == [
+        "400 of 1,000 steps (40%), about 60 seconds left.",
+        "1,000 of 1,000 steps (100%), done.",
+    ]
+
+
+def test_what_is_done_at_once_says_nothing(capsys):
+    say = progress_lines(every=30.0, clock=lambda: 0.0)
+    for done in (0, 1000):
+        say(done, 1000)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,149 @@
+"""A sweep compares every combination of the settings that a method has, and refuses what none has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+import equidp
+from equidp.comparison import grid
+from equidp.comparison.asked import named_methods, parse_sweep, runs_of_a_seed
+from equidp.comparison.prepare import prepare
+from equidp.data.dataset import DataSplit
+from equidp.errors import SettingError
+from equidp.training.plan import Plan
+from support.toy import toy
+
+PLAN = Plan(batch_size=40, epochs=1, delta=1e-4, learning_rate=0.5)
+
+
+@dataclass(frozen=True)
+class Toys:
+    name: str = "toys"
+    highlighted_groups: tuple[str, str] | None = None
+
+    def split(self, seed: int) -> DataSplit:
+        return DataSplit(toy(120, seed), toy(60, seed + 1000))
+
+
+def runs(methods, sweep, epsilons=(), plan=PLAN) -> list[tuple[str, str]]:
+    return [(run.name, run.setting) for run in runs_of_a_seed(named_methods(methods), plan, epsilons, sweep)]
+
+
+def test_each_method_runs_at_every_combination_of_what_it_has():
+    sweep = {"strict_bound": [5.0, 10.0], "learning_rate": [0.1, 1.0]}
+    assert runs(["dpsgd", "global"], sweep) == [
+        ("sgd", ""),
+        ("dpsgd", "learning_rate=0.1"),
+        ("dpsgd", "learning_rate=1"),
+        ("global", "strict_bound=5, learning_rate=0.1"),
+        ("global", "strict_bound=5, learning_rate=1"),
+        ("global", "strict_bound=10, learning_rate=0.1"),
+        ("global", "strict_bound=10, learning_rate=1"),
+    ]
+
+
+def test_epsilons_and_settings_make_a_grid():
+    found = runs(["dpsgd"], {"clipping_bound": [1.0, 1.0, 2.0]}, epsilons=[1.0, 3.0])
+    assert [setting for _, setting in found[1:]] == [
+        f"epsilon={epsilon}, clipping_bound={bound}" for epsilon in (1, 3) for bound in (1, 2)
+    ]
+
+
+def test_a_policy_that_was_made_and_settings_of_one_method_are_swept_too():
+    plan = Plan(by_method={"dpsgd": {"clipping_bound": 9.0}})
+    asked = runs_of_a_seed(
+        named_methods(["dpsgd", equidp.PSAC(4.0)]), plan, (), {"clipping_bound": [2.0, 3.0]}
+    )
+    assert [run.resolve(1000).policy.clipping_bound for run in asked[1:]] == [2.0, 3.0, 2.0, 3.0]
+    assert runs_of_a_seed(named_methods([equidp.PSAC(4.0)]), plan, (), {})[1].resolve(1000).policy == (
+        equidp.PSAC(4.0)
+    )
+
+
+def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_plain_comparison(
+    tmp_path, monkeypatch
+):
+    given = {"plan": PLAN, "seeds": 1, "jobs": 1, "directory": tmp_path / "runs"}
+    plain = equidp.compare(Toys(), methods=["dpsgd"], **given).results
+    trained, execute = [], grid._execute
+    monkeypatch.setattr(grid, "_execute", lambda *cell: trained.append(cell) or execute(*cell))
+    comparison = equidp.compare(Toys(), methods=["dpsgd"], sweep={"clipping_bound": [1.0, 0.1]}, **given)
+    assert len(trained) == 1
+    rows = comparison.results.query("group == 'all'")
+    assert rows["clipping_bound"].tolist()[1:] == [1.0, 0.1]
+    assert rows["clipping_bound"].isna().tolist() == [True, False, False]
+    assert rows["setting"].tolist() == ["", "clipping_bound=1", "clipping_bound=0.1"]
+    assert rows["loss"].tolist()[:2] == plain.query("group == 'all'")["loss"].tolist()
+    assert comparison.setup.swept == {"clipping_bound": (1.0, 0.1)}
+    assert set(comparison.epochs["clipping_bound"].dropna()) >= {1.0, 0.1}
+    equidp.write_report(comparison, tmp_path / "report.html")
+    assert "dpsgd (clipping_bound=0.1)" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ({"cliping_bound": [1.0]}, "Did you mean 'clipping_bound'"),
+        ({"strict_bound": [1.0]}, "it is a setting of global, and none of them is compared; add one"),
+        ({"epsilon": [1.0]}, r"epsilon cannot be swept; give several to epsilons \(--epsilon 1,3\)"),
+        ({"loss": ["my:loss"]}, "one loss at a time"),
+        ({"clipping_bound": []}, "expected a list of values"),
+        ({"clipping_bound": 2.0}, "expected a list of values"),
+        ({"clipping_bound": [1.0, -1.0]}, "clipping_bound=-1"),
+        ({"batch_size": [1000]}, "more than the 120 training examples"),
+        ({"model": ["logistik"]}, "Did you mean 'logistic'"),
+    ],
+    ids=lambda value: "",
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_trained(tmp_path, sweep, message):
+    with pytest.raises(SettingError, match=message):
+        prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=1, sweep=sweep, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["clipping_bound=1,2"], {"clipping_bound": [1.0, 2.0]}),
+        (["clipping-bound=1", "2", "model=mlp"], {"clipping_bound": [1.0, 2.0], "model": ["mlp"]}),
+        (["epochs=5", "epochs=10"], {"epochs": [5.0, 10.0]}),
+        (["learning_rate=none,0.1"], {"learning_rate": [None, 0.1]}),
+        (["batch_size=64"], {"batch_size": [64]}),
+        ([], {}),
+    ],
+)
+def test_texts_are_read_by_the_type_of_the_setting(texts, expected):
+    assert parse_sweep(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2", "expected setting=values, such as clipping_bound=1,2,5"),
+        ("clipping_bound=", "expected setting=values"),
+        ("clipping_bond=1", "Did you mean 'clipping_bound'"),
+        ("clipping_bound=high", "'high'; expected values of type float"),
+        ("batch_size=1.5", "'1.5'; expected values of type int"),
+    ],
+)
+def test_texts_that_are_no_sweep_are_refused(text, message):
+    with pytest.raises(SettingError, match=message):
+        parse_sweep([text])
+
+
+def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(tmp_path):
+    prepared = prepare(
+        Toys(),
+        methods=["dpsgd"],
+        plan=PLAN,
+        seeds=2,
+        epsilons=[2.0],
+        sweep={"clipping_bound": [1.0, 2.0]},
+        directory=tmp_path,
+    )
+    first, _, *kinds, last = prepared.in_words(1)
+    assert first.startswith("6 runs: 3 of each of 2 seeds. 0 are kept")
+    assert all("clipping_bound=" in line and "epsilon 2 at delta 0.0001" in line for line in kinds)
+    assert last.startswith("Training would take about ")
+    assert not list(tmp_path.glob("*.parquet"))
