@@ -33,9 +33,9 @@ def place(tmp_path_factory):
 def run(place, command):
     equidp = partial(command, cwd=place)
     if not (place / "run").exists():
-        code, _, err = equidp("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "4",
-                              "--batch-size", "60", "--noise-multiplier", "2", "--accountant", "rdp",
-                              "--delta", "1e-4", "--out", "run")  # fmt: skip
+        code, _, err = equidp("train", "patients.csv", "--target", "ill", "--group", "region",
+                              "--epochs", "4", "--batch-size", "60", "--noise-multiplier", "2",
+                              "--accountant", "rdp", "--delta", "1e-4", "--out", "run")  # fmt: skip
         assert code == 0, err
     return equidp
 

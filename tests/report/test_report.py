@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from equidp._files import check_writable
 from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
+from equidp.evaluation.metrics import METRICS
 from equidp.report import page as html, words
 from equidp.report.format import points, upper
 from equidp.report.summary import summarise
@@ -130,7 +133,7 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     print_comparison(comparison, console)
     text = console.export_text()
-    for heading in ("hit hardest", "largest gap", "accuracy, %", "privacy cost", "loss", "excessive risk"):
+    for heading in ("hit hardest", "largest gap", "Accuracy, %", "Privacy cost", "Loss", "Excessive risk"):
         assert heading in text
     row = summarise(comparison).overview[1]
     assert points(row.gap.mean) in text
@@ -179,12 +182,63 @@ def test_a_number_rounded_up_is_never_below_the_truth():
     assert upper(float("inf")) == "∞"
 
 
+def with_results(comparison: Comparison, **columns: object) -> Comparison:
+    return replace(comparison, results=comparison.results.assign(**columns))
+
+
 def test_a_method_no_better_than_one_answer_is_named():
     """Its models may give no other: then what it costs a group is how often the other classes are right
     there."""
-    comparison = made_up({"dpsgd": {"a": 0.2, "b": 0.4}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
-    sentence = findings_of(with_data(comparison, most_frequent_class=("no", 0.599)))[3]
+    comparison = made_up({"dpsgd": {"a": 0.01, "b": 0.01}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
+    informative = comparison.results["method"] != "dpsgd"
+    comparison = with_results(with_data(comparison, most_frequent_class=("no", 0.9)), informative=informative)
+    *_, holds, sentence = findings_of(comparison)
+    assert "fails under dpsgd-f; says nothing under dpsgd (" in holds
     assert sentence.startswith(
-        "Always answering 'no' would be right for 59.9% of the test examples, and dpsgd is hardly better"
+        "Always answering 'no' would be right for 90.0% of the test examples. By accuracy, dpsgd is no better"
     )
-    assert len(findings_of(with_data(comparison, most_frequent_class=("no", 0.55)))) == 3
+    assert 'class="left holds"' not in html.render(comparison)
+    useless = with_results(comparison, informative=comparison.results["method"] != "sgd")
+    assert "holds" not in findings_of(useless)[2]  # costs against a baseline that tells nothing
+
+
+def test_with_several_epsilons_each_sentence_names_its_own():
+    sentences = findings_of(made_up(CLEAR, epsilons=(1.0, 3.0), spread=0.001))
+    assert [sentence.split(":")[0] for sentence in sentences] == ["At epsilon 1"] * 3 + ["At epsilon 3"] * 3
+    assert "120.0 points" in sentences[0]
+    assert "40.0 points" in sentences[3]
+    many = findings_of(made_up(CLEAR, epsilons=(1.0, 2.0, 3.0, 4.0, 5.0), spread=0.001))
+    assert len(many) == 5
+    assert all("Equal cost" in sentence for sentence in many)
+
+
+def test_predicted_risks_that_are_off_are_said():
+    comparison = made_up(CLEAR, spread=0.001)
+    private = comparison.results["method"] != "sgd"
+    shares = {"mean_predicted": 0.08 - 0.061 * private, "observed": 0.08}
+    *_, sentence = findings_of(with_results(comparison, **shares))
+    assert "8.0% happened, and on average dpsgd 1.9%, fair 1.9% were predicted" in sentence
+
+
+@pytest.mark.parametrize(("apart", "noisy"), [(0.1, True), (3.0, False)])
+def test_released_means_within_their_noise_are_said_to_be_too_noisy(apart, noisy):
+    rows = [
+        {"method": "dpsgd", "setting": "", "seed": 0, "target_epsilon": 3.0, "group": group, "epsilon": 3.0,
+         "released_mean": 1.0 + at * apart, "standard_error": 0.5, "release_epsilon": 0.1}
+        for at, group in enumerate(("a", "b"))
+    ]  # fmt: skip
+    sentences = findings_of(replace(made_up(CLEAR, spread=0.001), individual=pd.DataFrame(rows)))
+    assert any("dpsgd are too noisy to compare groups" in each for each in sentences) == noisy
+
+
+def test_a_metric_of_losses_is_in_its_own_unit(tmp_path):
+    comparison = replace(made_up(CLEAR, spread=0.001), metric=METRICS["log_loss"])
+    comparison = with_results(comparison, log_loss=1 - comparison.results["accuracy"])
+    pays, narrows, _ = findings_of(comparison)
+    assert "costs group b most: 0.4 of log loss, where group a loses 0.02" in pays
+    assert narrows.endswith("of log loss.")
+    page = html.render(comparison)
+    assert "privacy cost, log loss" in page
+    console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
+    print_comparison(comparison, console)
+    assert "costs and gaps in log loss against sgd" in " ".join(console.export_text().split())

@@ -6,13 +6,13 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import joblib
 from cyclopts import Group, Parameter
 
 from equidp._files import check_writable
-from equidp.cli import options
+from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
@@ -52,7 +52,8 @@ class ComparisonOptions:
     """Setting of the plan or of methods with values to compare, such as clipping_bound=1,2,5; several: all
     combinations."""
     tau: float = 0.05
-    """Largest gap in privacy cost that counts as equal."""
+    """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
+    metric: metrics.Metric = "accuracy"
     engine: options.Engine = "ghost"
     directory: Path = Path("equidp-runs")
     """Folder where finished runs are kept."""
@@ -115,6 +116,7 @@ def compare_command(
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
+    cut: metrics.CutOptions = metrics.CutOptions(),
     release: options.ReleaseOptions = options.ReleaseOptions(),
     preprocessing: options.PreprocessingOptions = options.PreprocessingOptions(),
     results: ResultOptions = ResultOptions(),
@@ -137,8 +139,16 @@ def compare_command(
         figures_folder(results.figures)
     changed = changes(plan, settings, wanted.methods)
     options.check_one_noise(wanted.epsilons, changed)
-    asked = {"release_epsilon": release.cost(), "diagnosis": diagnosis.plan(), **vars(wanted)}
-    asked |= {"sweep": parse_sweep(wanted.sweep), "preprocessing_share": preprocessing.share()}
+    asked: dict[str, Any] = {
+        "release_epsilon": release.cost(),
+        "diagnosis": diagnosis.plan(),
+        "cut": cut.cut(),
+    }
+    asked |= {
+        **vars(wanted),
+        "sweep": parse_sweep(wanted.sweep),
+        "preprocessing_share": preprocessing.share(),
+    }
     source = table.open(data)
     trained_by = default_plan(source).with_changes(changed)
     if dry_run:

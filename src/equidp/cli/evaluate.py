@@ -17,7 +17,7 @@ from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
 from equidp.report.card import guarantee_in_words, risk_in_words
-from equidp.report.format import shown, unit
+from equidp.report.format import amount
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.run import Run
@@ -93,10 +93,10 @@ def print_evaluation(run: Run, found: Evaluation) -> None:
 
 def _gap(costs: pd.DataFrame, metric: Metric) -> str:
     by_group = costs.set_index("group")["privacy_cost"]
-    gap = shown(metric, by_group.max() - by_group.min())
-    most = "all groups the same" if gap == shown(metric, 0.0) else f"group {by_group.idxmax()} most"
+    gap = amount(metric, by_group.max() - by_group.min())
+    most = "all groups the same" if gap == amount(metric, 0.0) else f"group {by_group.idxmax()} most"
     return (
-        f"Privacy costs {most}; the largest gap between groups is {gap} {unit(metric)}. One run of each "
+        f"Privacy costs {most}; the largest gap between groups is {gap}. One run of each "
         "method shows no tendency: equidp compare does."
     )
 

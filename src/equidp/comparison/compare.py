@@ -12,7 +12,8 @@ import pandas as pd
 from equidp._provenance import versions
 from equidp.comparison import grid
 from equidp.comparison.asked import Sweep
-from equidp.comparison.grid import Cell, Progress
+from equidp.comparison.grid import Cell, Progress, split
+from equidp.comparison.outputs import kept_predictions, with_metrics
 from equidp.comparison.prepare import Prepared, prepare
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.data.dataset import DataSource, DataSplit
@@ -21,6 +22,8 @@ from equidp.diagnostics.callback import RECORD_KEY
 from equidp.evaluation.costs import check_tau
 from equidp.evaluation.groups import most_frequent
 from equidp.evaluation.intervals import check_level
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.predictions import Cut
 from equidp.policies.methods import BASELINE, MethodLike
 from equidp.training.plan import Plan
 from equidp.training.record import RunRecord
@@ -40,6 +43,8 @@ def compare(
     sweep: Sweep | None = None,
     tau: float = 0.05,
     level: float = 0.95,
+    metric: str | Metric = "accuracy",
+    cut: Cut = Cut(),
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
@@ -67,6 +72,9 @@ def compare(
             combination. The baseline keeps the plan's own.
         tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
+        metric: what cost, gap, tau and tests are about (`equidp.evaluation.metrics.metric_named`). Every run
+            keeps its answers on the test set, so another metric or cut trains nothing again.
+        cut: of two classes, which is the positive one, and from which risk on it is answered.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
@@ -98,6 +106,8 @@ def compare(
         plan=plan,
         epsilons=epsilons,
         sweep=sweep,
+        metric=metric,
+        cut=cut,
         engine=engine,
         directory=directory,
         jobs=jobs,
@@ -107,6 +117,12 @@ def compare(
     )
     cells, split_data = prepared.cells, prepared.data
     records = grid.run_all(cells, prepared.folder, jobs, on_progress)
+    results: list[dict[str, Any]] = []
+    for cell, record in zip(cells, records, strict=True):
+        test = split(prepared.source, cell.seed).test
+        found = kept_predictions(prepared.folder / cell.file_name(), test, cut)
+        rows = [{**cell.names, **row} for row in record.settings["results"]]
+        results += with_metrics(rows, found, test, prepared.metric, level)
 
     def kept(rows: Callable[[RunRecord], list[dict[str, Any]]]) -> pd.DataFrame:
         runs = zip(cells, records, strict=True)
@@ -125,10 +141,14 @@ def compare(
             level=level,
             command=command,
             swept=prepared.swept,
+            metric=prepared.metric.name,
+            positive=found.positive_name,
+            threshold=cut.threshold,
         ),
-        kept(lambda record: record.settings["results"]),
+        pd.DataFrame(results),
         kept(lambda record: record.table().to_dict("records")),
         individual=kept(lambda record: record.settings["individual"]),
+        metric=prepared.metric,
         sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
     )
 

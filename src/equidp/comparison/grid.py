@@ -20,11 +20,13 @@ from joblib.externals.loky import get_reusable_executor
 
 from equidp._provenance import versions
 from equidp.comparison.code_digest import object_digest, package_digest
+from equidp.comparison.outputs import keep_outputs, outputs_path
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.own import OwnSource
 from equidp.data.unencoded import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, DataWarning, SettingError
+from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
@@ -192,6 +194,7 @@ def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
         "noise_multiplier": trainer.noise_multiplier,
         "individual": individual.to_dict("records"),
     }
+    keep_outputs(path, predict(run.model, data.test.inputs))
     RunRecord({**record.settings, **further}, record.table().to_dict("records")).save(path)
     return trainer.steps
 
@@ -229,7 +232,7 @@ def _train_missing(
     cells: Sequence[Cell], paths: Sequence[Path], jobs: int | None, on_progress: Progress | None
 ) -> None:
     missing = [
-        (cell, path, _all_code(cell)) for cell, path in zip(cells, paths, strict=True) if not path.exists()
+        (cell, path, _all_code(cell)) for cell, path in zip(cells, paths, strict=True) if not is_kept(path)
     ]
     done, total = 0, sum(cell.plan.steps for cell, *_ in missing)
     if on_progress is not None and missing:
@@ -246,6 +249,11 @@ def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs:
     threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
     return parallel(joblib.delayed(task)(*arguments, threads) for arguments in todo)
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a run's record and its answers are there."""
+    return path.exists() and outputs_path(path).exists()
 
 
 def check_folder(folder: Path) -> None:

@@ -18,11 +18,15 @@ from equidp.accounting.schedule import default_delta
 from equidp.comparison import grid
 from equidp.comparison.asked import Asked, Sweep, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, split, split_facts
+from equidp.comparison.outputs import check_metric
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.unencoded import releases_of, with_private_noise
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, PrivacyWarning
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import metric_named
+from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, MethodLike
 from equidp.training.plan import Plan, checked_seeds, default_plan
@@ -43,6 +47,7 @@ class Prepared:
         sizes: seed -> number of training examples.
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
+        metric: what costs are about.
     """
 
     source: DataSource
@@ -52,6 +57,7 @@ class Prepared:
     sizes: Mapping[int, int]
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
+    metric: Metric
 
     @property
     def first(self) -> list[Cell]:
@@ -64,7 +70,7 @@ class Prepared:
         Args:
             jobs: processes at a time.
         """
-        missing = [cell for cell in self.cells if not (self.folder / cell.file_name()).exists()]
+        missing = [cell for cell in self.cells if not grid.is_kept(self.folder / cell.file_name())]
         runs, kept = len(self.cells), len(self.cells) - len(missing)
         lines = [
             f"{runs} runs: {len(self.first)} of each of {len(self.sizes)} seeds. {kept} are kept in "
@@ -111,6 +117,8 @@ def prepare(
     plan: Plan | None = None,
     epsilons: Sequence[float] = (),
     sweep: Sweep | None = None,
+    metric: str | Metric = "accuracy",
+    cut: Cut = Cut(),
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
@@ -129,7 +137,8 @@ def prepare(
         check_whole(1, jobs=jobs)
     named = named_methods(methods)
     sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
-    data_split = split(source, seeds[0])
+    data_split, metric = split(source, seeds[0]), metric_named(metric)
+    check_metric(metric, cut, data_split.test)
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
@@ -153,7 +162,7 @@ def prepare(
         swept = {name: tuple(values) for name, values in sweep.items()}
         if preprocessing_share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
-        prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept)
+        prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept, metric)
         _build_each(prepared.first, data_split)
     return prepared
 

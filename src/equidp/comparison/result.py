@@ -14,6 +14,8 @@ import pandas as pd
 from equidp._files import write_whole
 from equidp.diagnostics import Diagnosis
 from equidp.evaluation.costs import privacy_costs
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class Setup:
         level: of the confidence intervals.
         command: the command that made the comparison; "" if none did.
         swept: settings of which several values were compared -> those values; columns of the results.
+        metric: name of the one that cost and gap are about.
+        positive: name of the positive class; "" unless there are two.
+        threshold: predicted risk from which on it is answered; None: the most probable class is.
     """
 
     data: DataFacts
@@ -106,6 +111,9 @@ class Setup:
     level: float = 0.95
     command: str = ""
     swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    metric: str = "accuracy"
+    positive: str = ""
+    threshold: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as one flat dictionary of plain values; the data's name is called "data"."""
@@ -122,11 +130,15 @@ class Comparison:
         setup: what was compared and how.
         results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss,
             epsilon, and one for each swept setting (NaN where a method has it not).
+        results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
+            each metric of the task, mean_predicted and observed (of two classes), and informative: whether
+            the run is better than one constant answer by the metric of the comparison.
         epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
         individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
         sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is
             computed from raw training data and must not be shared.
+        metric: that costs, gaps and verdicts are about.
 
     Example:
         >>> import equidp
@@ -144,13 +156,14 @@ class Comparison:
     epochs: pd.DataFrame
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
     sensitive_diagnosis: Diagnosis | None = None
+    metric: Metric = METRICS["accuracy"]
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        return privacy_costs(self.results, baseline=self.setup.baseline)
+        return privacy_costs(self.results, self.setup.baseline, self.metric)
 
     def costs(self) -> pd.DataFrame:
-        """`results` with privacy_cost and excessive_risk against the baseline's run of the same seed."""
+        """`results` with privacy_cost, in the metric, and excessive_risk against the baseline of the seed."""
         return self._costs.copy()
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

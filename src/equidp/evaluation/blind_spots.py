@@ -16,7 +16,7 @@ from equidp.evaluation.metrics import METRICS, tells_something
 from equidp.evaluation.predictions import Predictions
 
 _BINS = 10
-_OFF = 0.2
+RISKS_OFF = 0.2
 """Share of the observed risk, or of its complement, by which a predicted risk may be off."""
 _FEWEST_OF_A_CLASS = 5
 """Examples of the rarer class in a group whose risks are spoken of."""
@@ -114,7 +114,7 @@ def _risks_off(calibration: pd.DataFrame, positive: str) -> list[str]:
         return []
     predicted, observed = calibration["mean_predicted"], calibration["observed"]
     outside = (predicted < calibration["observed_low"]) | (predicted > calibration["observed_high"])
-    far = (predicted - observed).abs() > _OFF * np.minimum(observed, 1 - observed)
+    far = (predicted - observed).abs() > RISKS_OFF * np.minimum(observed, 1 - observed)
     rarer = np.minimum(observed, 1 - observed) * calibration["count"]
     off = calibration[outside & far & (rarer.round() >= _FEWEST_OF_A_CLASS)]
     if off.empty:

@@ -1,12 +1,14 @@
 """What privacy cost each group, over methods and seeds: costs, gaps, their intervals, and tests.
 
 Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
-method, setting, seed, group, count, accuracy, loss, epsilon; a run is one (method, setting, seed).
+method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy; a run is one (method,
+setting, seed).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -17,28 +19,28 @@ from equidp._validate import check_number
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS
 
 COSTS = ("privacy_cost", "excessive_risk")
-METRICS = {
-    "accuracy": (0.0, 1.0),
-    "loss": (0.0, np.inf),
-    "privacy_cost": (-1.0, 1.0),
-    "excessive_risk": (-np.inf, np.inf),
-}
-"""Metric -> the range that it can lie in."""
+SAYS_NOTHING = "says nothing"
+"""Verdict on costs that are equal because models give one answer to everything."""
 RUN = ["method", "setting", "seed"]
 
 
-def privacy_costs(results: pd.DataFrame, baseline: str = "sgd") -> pd.DataFrame:
+def privacy_costs(
+    results: pd.DataFrame, baseline: str = "sgd", metric: Metric = METRICS["accuracy"]
+) -> pd.DataFrame:
     """Returns `results` with what each run lost against the baseline's run of the same seed, by group.
 
-    privacy_cost = accuracy(baseline) - accuracy(run) (Xu et al.);
-    excessive_risk = loss(run) - loss(baseline) (Tran et al.).
+    privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
+    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.).
 
     Raises:
         DataError: a run has no baseline run of its seed.
     """
-    reference = results[results["method"] == baseline].set_index(["seed", "group"])[["accuracy", "loss"]]
+    columns = list(dict.fromkeys([metric.name, "loss"]))
+    reference = results[results["method"] == baseline].set_index(["seed", "group"])[columns]
     if reference.index.has_duplicates:
         raise DataError(f"the results hold more than one {baseline!r} run of a seed; expected one.")
     keys = pd.MultiIndex.from_frame(results[["seed", "group"]])
@@ -49,7 +51,7 @@ def privacy_costs(results: pd.DataFrame, baseline: str = "sgd") -> pd.DataFrame:
         )
     paired = reference.loc[keys].reset_index(drop=True)
     costs = results.reset_index(drop=True).copy()
-    costs["privacy_cost"] = paired["accuracy"] - costs["accuracy"]
+    costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
     costs["excessive_risk"] = costs["loss"] - paired["loss"]
     return costs
 
@@ -59,7 +61,7 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns method, setting, seed, pair ("a | b", or "largest"), cost_gap = |pi_a - pi_b| and
-        risk_gap = |R_a - R_b|, of privacy costs pi and excessive risks R.
+        risk_gap = |R_a - R_b|, of privacy costs pi and excessive risks R; NaN where a group has none.
     """
     rows = []
     for run, part in costs[costs["group"] != ALL].groupby(RUN, sort=False):
@@ -70,7 +72,7 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
         ]
         if not pairs:
             raise DataError(f"run {run} has one group; gaps need two.")
-        largest = ("largest", max(pair[1] for pair in pairs), max(pair[2] for pair in pairs))
+        largest = ("largest", *(np.fmax.reduce([pair[at] for pair in pairs]) for at in (1, 2)))
         rows += [(*run, *pair) for pair in [*pairs, largest]]
     return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap", "risk_gap"])
 
@@ -79,49 +81,77 @@ def check_tau(tau: float) -> None:
     check_number("(0, 1]", ", a share such as 0.05 for 5 points", tau=tau)
 
 
-def summary(costs: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, float]]:
+    """Returns the range of each metric among the columns, and of the costs in one of them."""
+    known = {**{each.name: each.range for each in METRICS.values()}, metric.name: metric.range}
+    return {
+        **{name: ends for name, ends in known.items() if name in columns},
+        "loss": (0.0, np.inf),
+        "privacy_cost": (-metric.width, metric.width),
+        "excessive_risk": (-np.inf, np.inf),
+    }
+
+
+def summary(costs: pd.DataFrame, level: float = 0.95, metric: Metric = METRICS["accuracy"]) -> pd.DataFrame:
     """Returns means and Student's intervals over seeds, by method, setting and group.
 
+    Seeds in which a metric is not defined are left out.
+
     Returns:
-        Columns method, setting, group, seeds, epsilon; m_mean, m_low, m_high for each metric m of METRICS.
+        Columns method, setting, group, seeds, epsilon; m_mean, m_low, m_high for each m of `ranges`.
     """
     rows = []
     for (method, setting, group), part in costs.groupby(["method", "setting", "group"], sort=False):
         row: dict[str, Any] = {"method": method, "setting": setting, "group": group}
         row |= {"seeds": len(part), "epsilon": part["epsilon"].max()}
-        for metric, within in METRICS.items():
-            names = (f"{metric}_{end}" for end in ("mean", "low", "high"))
-            row |= dict(zip(names, mean_interval(part[metric], level, within), strict=True))
+        for name, within in ranges(metric, costs.columns).items():
+            names = (f"{name}_{end}" for end in ("mean", "low", "high"))
+            row |= dict(zip(names, mean_interval(part[name].dropna(), level, within), strict=True))
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def equal_cost(costs: pd.DataFrame, tau: float = 0.05, level: float = 0.95) -> pd.DataFrame:
+def equal_cost(
+    costs: pd.DataFrame,
+    tau: float = 0.05,
+    level: float = 0.95,
+    metric: Metric = METRICS["accuracy"],
+    baseline: str = "sgd",
+) -> pd.DataFrame:
     """Returns whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
 
     The statistic is the largest gap in privacy cost of each run. It "holds" or "fails" where the whole
-    interval lies on one side of tau and is "undecided" elsewhere; a single seed gives no verdict.
+    interval lies on one side of tau and is "undecided" elsewhere; a single seed gives no verdict. Where it
+    would hold, but most runs of the method, or of the baseline, are no better than one constant answer (the
+    column "informative"), it "says nothing": such costs are equal whatever privacy does.
 
     Returns:
         Columns method, setting, gap_mean, gap_low, gap_high, pair (the groups furthest apart on average),
-        verdict.
+        informative, verdict.
     """
     check_tau(tau)
     gaps = group_gaps(costs)
+    informative = costs.get("informative", pd.Series(True, costs.index))
+    useful = informative.groupby([costs["method"], costs["setting"]]).mean() > 0.5
+    known = useful.xs(baseline).all() if baseline in useful.index else True
     rows = []
-    for (method, setting), part in gaps.groupby(["method", "setting"], sort=False):
-        mean, low, high = mean_interval(part.loc[part["pair"] == "largest", "cost_gap"], level, (0.0, 2.0))
+    for kind, part in gaps.groupby(["method", "setting"], sort=False):
+        largest = part.loc[part["pair"] == "largest", "cost_gap"].dropna()
+        mean, low, high = mean_interval(largest, level, (0.0, 2 * metric.width))
         by_pair = part[part["pair"] != "largest"].groupby("pair")["cost_gap"].mean()
-        rows.append((method, setting, mean, low, high, by_pair.idxmax(), _verdict(low, high, tau)))
-    return pd.DataFrame(
-        rows, columns=["method", "setting", "gap_mean", "gap_low", "gap_high", "pair", "verdict"]
-    )
+        pair = "" if by_pair.isna().all() else by_pair.idxmax()
+        tells = bool(useful[kind] and known)
+        rows.append((*kind, mean, low, high, pair, tells, _verdict(low, high, tau, tells)))
+    names = ["method", "setting", "gap_mean", "gap_low", "gap_high", "pair", "informative", "verdict"]
+    return pd.DataFrame(rows, columns=names)
 
 
-def _verdict(low: float, high: float, tau: float) -> str:
+def _verdict(low: float, high: float, tau: float, tells: bool) -> str:
     if np.isnan(low):
         return "one seed: no verdict"
-    return "holds" if high <= tau else "fails" if low > tau else "undecided"
+    if high <= tau:
+        return "holds" if tells else SAYS_NOTHING
+    return "fails" if low > tau else "undecided"
 
 
 def wilcoxon_table(

@@ -7,7 +7,7 @@ level, speak of the test examples as a sample.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import numpy as np
@@ -46,12 +46,12 @@ class Metric:
     """
 
     name: str
-    function: Callable[[Predictions], float]
+    function: Callable[[Predictions], float] = field(repr=False)
     higher_is_better: bool
     range: tuple[float, float]
     tasks: tuple[str, ...] = ("binary", "multiclass")
-    interval: Callable[[Predictions, float], tuple[float, float]] | None = None
-    per_example: Callable[[Predictions], Floats] | None = None
+    interval: Callable[[Predictions, float], tuple[float, float]] | None = field(default=None, repr=False)
+    per_example: Callable[[Predictions], Floats] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

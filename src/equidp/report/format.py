@@ -36,5 +36,10 @@ def shown(metric: Metric, value: float) -> str:
 
 
 def unit(metric: Metric) -> str:
-    """What a difference in a metric is counted in, such as "points of accuracy" or "of AUC"."""
-    return f"points of {metric.label}" if metric.percent else f"of {metric.label}"
+    """What differences in a metric are in, such as "points of accuracy" or "AUC"."""
+    return f"points of {metric.label}" if metric.percent else metric.label
+
+
+def amount(metric: Metric, value: float) -> str:
+    """A difference in a metric, such as "1.5 points of accuracy" or "0.015 of AUC"."""
+    return f"{shown(metric, value)} {'' if metric.percent else 'of '}{unit(metric)}"

@@ -38,7 +38,7 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
         >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> figure = equidp.plot(comparison, "costs", width=3.4)
         >>> figure.axes[0].get_xlabel()
-        'points of accuracy lost to privacy'
+        'privacy cost, points of accuracy'
         >>> figure.savefig(place / "costs.pdf")
     """
     if name not in ALL_PLOTS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ import pandas as pd
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import equal_cost, summary
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS
+from equidp.report.format import amount, number, shown, unit
 
 
 class Interval(NamedTuple):
@@ -34,18 +38,28 @@ class Kind(NamedTuple):
         return f"{self.method} ({self.setting})" if self.setting else self.method
 
 
+class Detail(NamedTuple):
+    """A column of `equidp.evaluation.costs.summary`, how it is headed, and how its values are shown."""
+
+    column: str
+    title: str
+    show: Callable[[float], str]
+
+
 class Overview(NamedTuple):
     """A row of the summary table: one kind of run. Costs and gaps of the baseline are NaN.
 
     Attributes:
         kind: of run.
         epsilon: the largest over seeds.
-        accuracy: mean over all test examples.
+        accuracy: mean of the comparison's metric over all test examples; accuracy unless another was named.
         cost: mean privacy cost over all test examples.
         worst_group: the group with the largest mean cost; "" for the baseline.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
-        verdict: "holds", "fails" or "undecided" on equal cost, "one seed: no verdict", or "reference".
+        verdict: "holds", "fails", "undecided" or "says nothing" on equal cost, "one seed: no verdict", or
+            "reference".
+        informative: whether its runs are better than one constant answer.
     """
 
     kind: Kind
@@ -56,6 +70,7 @@ class Overview(NamedTuple):
     worst_cost: float = np.nan
     gap: Interval = Interval(np.nan, np.nan, np.nan)
     verdict: str = "reference"
+    informative: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +84,49 @@ class Summary:
         """What was compared and how."""
         return self.comparison.setup
 
+    @property
+    def metric(self) -> Metric:
+        """What costs, gaps and verdicts are about."""
+        return self.comparison.metric
+
+    @property
+    def scale(self) -> float:
+        """What a value of the metric is multiplied by to be shown: 100 for percentage points."""
+        return 100.0 if self.metric.percent else 1.0
+
+    def text(self, value: float) -> str:
+        """A value of the metric, or a difference of two: in points to a tenth, or to three digits."""
+        return shown(self.metric, value)
+
+    def amount(self, value: float) -> str:
+        """A difference in the metric with its unit."""
+        return amount(self.metric, value)
+
+    @property
+    def unit(self) -> str:
+        """What costs and gaps are in, such as "points of accuracy"."""
+        return unit(self.metric)
+
+    @property
+    def details(self) -> tuple[Detail, ...]:
+        """The metric, its cost, loss and excessive risk: what is shown of each group first."""
+        return (
+            self._detail(self.metric),
+            Detail("privacy_cost", f"Privacy cost, {self.unit}", self.text),
+            Detail("loss", "Loss", number),
+            Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", number),
+        )
+
+    @property
+    def further_details(self) -> tuple[Detail, ...]:
+        """The other metrics that the runs have."""
+        others = [each for name, each in METRICS.items() if name in self.costs and name != self.metric.name]
+        return tuple(map(self._detail, others))
+
+    def _detail(self, metric: Metric) -> Detail:
+        title = metric.label[0].upper() + metric.label[1:]
+        return Detail(metric.name, title + (", %" if metric.percent else ""), partial(shown, metric))
+
     @cached_property
     def costs(self) -> pd.DataFrame:
         """`Comparison.costs()`."""
@@ -77,7 +135,7 @@ class Summary:
     @cached_property
     def by_group(self) -> dict[Kind, pd.DataFrame]:
         """`equidp.evaluation.costs.summary` of each kind of run, the baseline first; indexed by group."""
-        return _indexed(summary(self.costs, self.setup.level))
+        return _indexed(summary(self.costs, self.setup.level, self.metric))
 
     @cached_property
     def individual(self) -> dict[Kind, pd.DataFrame]:
@@ -93,7 +151,8 @@ class Summary:
     @cached_property
     def overview(self) -> tuple[Overview, ...]:
         """One row per kind of run."""
-        gaps = by_kind(equal_cost(self.costs, self.setup.tau, self.setup.level))
+        setup = self.setup
+        gaps = by_kind(equal_cost(self.costs, setup.tau, setup.level, self.metric, setup.baseline))
         return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
 
     @property
@@ -112,18 +171,20 @@ class Summary:
         return {**dict(zip(data.group_names, data.train_group_sizes, strict=True)), ALL: data.num_train}
 
     def interval(self, kind: Kind, group: str, metric: str) -> Interval:
-        """One of `equidp.evaluation.costs.METRICS` over seeds."""
+        """One of `equidp.evaluation.costs.ranges` over seeds."""
         return _interval(self.by_group[kind].loc[group], metric)
 
     def _overview(self, kind: Kind, gap: pd.Series) -> Overview:
         part = self.by_group[kind]
         overall, costs = part.loc[ALL], part["privacy_cost_mean"].drop(ALL)
-        row = Overview(kind, overall["epsilon"], overall["accuracy_mean"])
+        row = Overview(
+            kind, overall["epsilon"], overall[f"{self.metric.name}_mean"], informative=gap["informative"]
+        )
         if kind.method == self.setup.baseline:
             return row
         return row._replace(
             cost=overall["privacy_cost_mean"],
-            worst_group=str(costs.idxmax()),
+            worst_group="" if costs.isna().all() else str(costs.idxmax()),
             worst_cost=costs.max(),
             gap=_interval(gap, "gap"),
             verdict=gap["verdict"],

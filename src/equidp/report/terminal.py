@@ -34,12 +34,6 @@ _COLUMNS = {
     "recall_cost": ("recall lost, points", points),
     "excessive_risk": ("excessive risk, loss", number),
 }
-_DETAILS = (
-    ("accuracy", "accuracy, %", points),
-    ("privacy_cost", "privacy cost, points of accuracy", points),
-    ("loss", "loss", number),
-    ("excessive_risk", "excessive risk, loss beyond the non-private run's", number),
-)
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -66,8 +60,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print()
     console.print(_overview_table(summary))
     console.print(
-        f"{setup.level:.0%} intervals over {counted(len(setup.seeds), 'seed')}; costs and gaps in points of "
-        f"accuracy against {setup.baseline}; delta {setup.training.delta:g}.",
+        f"{setup.level:.0%} intervals over {counted(len(setup.seeds), 'seed')}; costs and gaps in "
+        f"{summary.unit} against {setup.baseline}; delta {setup.training.delta:g}.",
         highlight=False,
         style="dim",
     )
@@ -165,19 +159,20 @@ def _overview_table(summary: Summary) -> Table:
     title = f"What privacy costs: {setup.data.name}, {setup.training.model}"
     table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
-    for heading in ("epsilon", "accuracy", "cost"):
+    text = summary.text
+    for heading in ("epsilon", summary.metric.label, "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("hit hardest", "largest gap", f"gap ≤ {points(setup.tau)}?"):
+    for heading in ("hit hardest", "largest gap", f"gap ≤ {text(setup.tau)}?"):
         table.add_column(heading, overflow="fold")
     for row in summary.overview:
-        ends = "" if math.isnan(row.gap.low) else f" ({points(row.gap.low)} to {points(row.gap.high)})"
+        ends = "" if math.isnan(row.gap.low) else f" ({text(row.gap.low)} to {text(row.gap.high)})"
         table.add_row(
             escape(row.kind.method),
             number(row.epsilon),
-            points(row.accuracy),
-            points(row.cost),
-            escape(f"{row.worst_group}: {points(row.worst_cost)}" if row.worst_group else ""),
-            f"{points(row.gap.mean)}{ends}",
+            text(row.accuracy),
+            text(row.cost),
+            escape(f"{row.worst_group}: {text(row.worst_cost)}" if row.worst_group else ""),
+            f"{text(row.gap.mean)}{ends}",
             row.verdict,
         )
     return table
@@ -187,10 +182,10 @@ def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
     """Means over seeds, groups down and kinds of run across; the page has the intervals."""
     sizes = summary.sizes()
     heads = [f"{group} ({size:,})" for group, size in sizes.items()]
-    for metric, title, show in _DETAILS:
-        kinds = summary.private_kinds if metric in COSTS else summary.kinds
+    for column, title, show in summary.details:
+        kinds = summary.private_kinds if column in COSTS else summary.kinds
         columns = {
-            kind.label: [show(summary.interval(kind, group, metric).mean) for group in sizes]
+            kind.label: [show(summary.interval(kind, group, column).mean) for group in sizes]
             for kind in kinds
         }
         yield from _grids(title, "group (in training)", heads, columns, width, bold=heads[-1])

@@ -8,50 +8,109 @@ import pandas as pd
 
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
-from equidp.evaluation.costs import group_gaps, wilcoxon_table
+from equidp.evaluation.blind_spots import RISKS_OFF
+from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
 from equidp.report.format import points
+from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Kind, Summary, by_kind
 
 STANDARD = "dpsgd"
 _FEW_TESTS = 30
-_HARDLY_BETTER = 0.005
+_TOO_LITTLE = 0.005
+"""A difference in cost that is not worth a sentence."""
+_MOST_SETTINGS = 4
+"""Settings, such as epsilons, that each get all sentences."""
 
 
 def finding(summary: Summary) -> list[str]:
-    """What a comparison shows, in a few sentences.
+    """What a comparison shows, in a few sentences; with several settings, such as epsilons, for each of them.
 
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
     """
-    setup, setting = summary.setup, summary.private_kinds[0].setting
-    verdicts = {
-        kind.method: verdict
-        for kind, *_, verdict in summary.overview
-        if kind.setting == setting and kind in summary.private_kinds
-    }
+    settings = list(dict.fromkeys(kind.setting for kind in summary.private_kinds))
+    sentences = []
+    for setting in settings:
+        said = _finding_of(summary, setting, brief=len(settings) > _MOST_SETTINGS)
+        at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
+        sentences += [at + each for each in said]
+    sentences += _no_better_than_one_answer(summary) + _risks_off(summary)
+    return sentences + _few_to_test_on(summary.setup) + _too_noisy(summary)
+
+
+def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
+    """The sentences on one setting; only the verdict where a reader gets many."""
+    setup = summary.setup
+    rows = {row.kind.method: row for row in summary.overview if row.kind.setting == setting}
+    rows.pop(setup.baseline, None)
+    verdicts = {method: row.verdict for method, row in rows.items()}
+    holds = _who_holds(verdicts, summary)
+    if brief:
+        return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
-    sentences = [_who_pays(summary.costs, Kind(standard, setting), setup.level)]
+    sentences = [_who_pays(summary, Kind(standard, setting))]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")
         table = table.drop(columns=setup.baseline, errors="ignore")
-        sentences.append(_who_narrows(table, standard, setup.level))
-    sentences.append(_who_holds(verdicts, setup))
-    return sentences + _no_better_than_one_answer(summary) + _few_to_test_on(setup)
+        sentences.append(_who_narrows(table, standard, summary))
+    return [*sentences, holds]
 
 
 def _no_better_than_one_answer(summary: Summary) -> list[str]:
-    """Names methods whose models may give the same answer to everything, so that their costs mean nothing."""
-    answer, share = summary.setup.data.most_frequent_class
-    listed = [row.kind.label for row in summary.overview if row.accuracy < share + _HARDLY_BETTER]
+    """Names methods whose models are no better than one constant answer, so that their costs mean nothing."""
+    data, metric = summary.setup.data, summary.metric
+    listed = [row.kind.label for row in summary.overview if not row.informative]
     if not listed:
         return []
+    answer, share = data.most_frequent_class
+    always = ""
+    if metric.name == "accuracy":
+        always = f"Always answering {answer!r} would be right for {points(share)}% of the test examples. "
+    ranking = ""
+    if "auc" in summary.costs and metric.name != "auc":
+        ranking = "Their ranking may tell more: --metric auc says what privacy costs there. "
+    are = "is" if len(listed) == 1 else "are"
     return [
-        f"Always answering {answer!r} would be right for {points(share)}% of the test examples, and "
-        f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'} hardly better: such a model may give no "
-        "other answer, and its costs say nothing about privacy. Try more epochs, another learning rate or a "
+        f"{always}By {metric.label}, {', '.join(listed)} {are} no better than one constant answer: what "
+        f"privacy costs such a model says nothing. {ranking}Or try more epochs, another learning rate or a "
         "larger epsilon (equidp advise)."
+    ]
+
+
+def _risks_off(summary: Summary) -> list[str]:
+    """Says where the mean predicted risk of private runs is off by more than a fifth of what happened."""
+    if "mean_predicted" not in summary.costs:
+        return []
+    rows = summary.costs[summary.costs["group"] == ALL]
+    said = []
+    for kind, part in by_kind(rows).items():
+        predicted, observed = part["mean_predicted"].mean(), part["observed"].mean()
+        if abs(predicted - observed) > RISKS_OFF * min(observed, 1 - observed):
+            said.append(f"{kind.label} {points(predicted)}%")
+    if not said:
+        return []
+    return [
+        f"Predicted risks of {summary.setup.positive!r} are off: {points(rows['observed'].mean())}% "
+        f"happened, and on average {', '.join(said)} were predicted. Clipping gradients shifts risks; a "
+        "larger clipping bound mends that (equidp advise)."
+    ]
+
+
+def _too_noisy(summary: Summary) -> list[str]:
+    """Names methods whose released mean epsilons differ by no more than the noise of the release explains."""
+    noisy = []
+    for kind, part in summary.individual.items():
+        groups = part.drop(index=ALL, errors="ignore")
+        if too_noisy(groups["released_mean"], ERRORS * groups["standard_error"]):
+            noisy.append(kind.label)
+    if not noisy:
+        return []
+    cost = next(iter(summary.individual.values()))["release_epsilon"].iloc[0]
+    return [
+        f"The released mean epsilons of {', '.join(noisy)} are too noisy to compare groups: noise alone "
+        f"explains how they differ. A larger --release-epsilon than {cost:g}, or larger groups, would tell."
     ]
 
 
@@ -67,20 +126,23 @@ def _few_to_test_on(setup: Setup) -> list[str]:
     ]
 
 
-def _who_pays(costs: pd.DataFrame, kind: Kind, level: float) -> str:
+def _who_pays(summary: Summary, kind: Kind) -> str:
+    costs, text = summary.costs, summary.text
     rows = by_kind(costs[costs["group"] != ALL])[kind]
-    table = rows.pivot(index="seed", columns="group", values="privacy_cost")
-    name, worst = kind.label, table.mean().idxmax()
+    table = rows.pivot(index="seed", columns="group", values="privacy_cost").dropna(axis=1, how="all")
+    if table.shape[1] < 2:
+        return f"By {summary.metric.label} fewer than two groups can be compared under {kind.method}."
+    name, worst = kind.method, table.mean().idxmax()
     rest = table.drop(columns=worst)
     others = rest.mean(axis=1)
-    mean, low, _ = mean_interval((table[worst] - others).to_list(), level)
+    mean, low, _ = mean_interval((table[worst] - others).dropna().to_list(), summary.setup.level)
     who = f"group {rest.columns[0]} loses" if rest.shape[1] == 1 else "the other groups lose on average"
-    loses = f"{points(table[worst].mean())} points of accuracy, where {who} {points(others.mean())}"
+    loses = f"{summary.amount(table[worst].mean())}, where {who} {text(others.mean())}"
     if math.isnan(low):
-        equal = points(mean) == points(0.0)
+        equal = text(mean) == text(0.0)
         most = "no group more than the others" if equal else f"group {worst} most: {loses}"
         return f"In this one run, privacy by {name} costs {most}. One run shows no tendency; use more seeds."
-    if low > 0 and mean > 0.005:
+    if low > 0 and mean > _TOO_LITTLE:
         return f"Privacy by {name} costs group {worst} most: {loses}."
     return (
         f"Under {name} no group clearly pays more than the others; group {worst} loses most, {loses}, within "
@@ -88,34 +150,35 @@ def _who_pays(costs: pd.DataFrame, kind: Kind, level: float) -> str:
     )
 
 
-def _who_narrows(gaps: pd.DataFrame, standard: str, level: float) -> str:
+def _who_narrows(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
     """`gaps` are the largest of each run, with seeds down and methods across."""
-    means = gaps.mean()
+    means, text, level = gaps.mean(), summary.text, summary.setup.level
     by_mean = [method for method in means.sort_values().index if method != standard]
     gains = {method: mean_interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
     supported = [method for method in by_mean if gains[method] > 0]
     best = (supported or by_mean)[0]
-    change = f"from {points(means[standard])} to {points(means[best])} points"
+    of = "points" if summary.metric.percent else f"of {summary.unit}"
+    change = f"from {text(means[standard])} to {text(means[best])} {of}"
     smaller = means[best] < means[standard]
     if math.isnan(gains[best]) and smaller:
         return f"In this one run, {best} narrows the largest gap between groups most, {change}."
     if supported:
         return f"{best} narrows the largest gap between groups {change}."
     if not smaller:
-        return (
-            f"No method has a smaller gap between groups than {standard} ({points(means[standard])} points)."
-        )
+        return f"No method has a smaller gap between groups than {standard} ({text(means[standard])} {of})."
     return (
         f"No method clearly narrows the gap between groups: {best} comes nearest, {change}, within the "
         "variation between seeds."
     )
 
 
-def _who_holds(verdicts: dict[str, str], setup: Setup) -> str:
-    rule = f"Equal cost of privacy (every gap at most {points(setup.tau)} points)"
+def _who_holds(verdicts: dict[str, str], summary: Summary) -> str:
+    setup = summary.setup
+    of = "points" if summary.metric.percent else f"of {summary.unit}"
+    rule = f"Equal cost of privacy (every gap at most {summary.text(setup.tau)} {of})"
     if all(verdict.startswith("one seed") for verdict in verdicts.values()):
         return f"{rule} cannot be judged from one seed."
-    said = {"holds": "holds", "undecided": "is undecided", "fails": "fails"}
+    said = {"holds": "holds", "undecided": "is undecided", "fails": "fails", SAYS_NOTHING: "says nothing"}
     parts = [
         f"{words} under {', '.join(method for method, given in verdicts.items() if given == verdict)}"
         for verdict, words in said.items()

@@ -14,25 +14,23 @@ from equidp.report.plots.trade_off import trade_off
 PLOTS = {
     "costs": Plot(
         "What privacy cost each group",
-        "Accuracy lost against the non-private run of the same seed. Bars: interval over seeds. In brackets: "
+        "What is lost against the non-private run of the same seed. Bars: interval over seeds. In brackets: "
         "training examples. Points side by side mean an equal price.",
-        "points of accuracy lost to privacy",
+        "privacy cost, {unit}",
         partial(by_group, metric="privacy_cost"),
     ),
-    "accuracy": Plot(
-        "Accuracy of each group", "On the test set.", "accuracy, %", partial(by_group, metric="accuracy")
-    ),
+    "accuracy": Plot("{metric}, by group", "On the test set.", "{metric}", partial(by_group, metric="")),
     "choice": Plot(
-        "Accuracy against the largest gap",
+        "{metric}, against the largest gap",
         "Small: runs. Large: means over seeds; up and to the left is better. Line: what no other mean beats "
         "in both. Dotted: the gap that counts as equal.",
-        "accuracy, %",
+        "{metric}",
         choice,
     ),
     "trade_off": Plot(
         "Privacy against its price",
         "More privacy is to the left. Dotted: the gap that counts as equal.",
-        "points of accuracy",
+        "privacy cost, {unit}",
         trade_off,
     ),
     "loss": Plot(

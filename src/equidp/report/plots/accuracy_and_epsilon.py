@@ -11,7 +11,7 @@ from equidp.report.plots.colours import MOST_COLOURED, OTHER_GROUPS, group_looks
 from equidp.report.plots.style import INK, Layout, panels, short
 from equidp.report.summary import Summary
 
-_ERRORS = 2
+ERRORS = 2
 """Standard errors on each side of a released mean."""
 
 
@@ -34,7 +34,7 @@ def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column:
     figure, axes = panels(list(summary.individual), layout, "mean epsilon; dotted: the run's", axis, looks)
     for panel, (kind, part) in zip(axes, summary.individual.items(), strict=True):
         part = part.loc[list(looks)]
-        noise = _ERRORS * part["standard_error"] * (not column.startswith("sensitive"))
+        noise = ERRORS * part["standard_error"] * (not column.startswith("sensitive"))
         noisy = noise.any() and too_noisy(part[column], noise)
         heights = {name: 100 * summary.interval(kind, name, "accuracy").mean for name in looks}
         for name, look in looks.items():

@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from equidp.evaluation.costs import COSTS
 from equidp.report.plots.colours import kind_looks
-from equidp.report.plots.style import GREY, INK, Layout, empty_figure, in_points, kind_legend, wrapped
+from equidp.report.plots.style import GREY, INK, Layout, empty_figure, kind_legend, scaled, wrapped
 from equidp.report.summary import Summary
 
 
 def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Figure:
-    """A metric in percentage points: groups down, one colour per method, one marker per setting."""
+    """A cost, or with "" the metric: groups down, one colour per method, one marker per setting."""
     cost = metric in COSTS
     kinds = summary.private_kinds if cost else summary.kinds
     looks = kind_looks(summary)
@@ -21,7 +21,9 @@ def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Fig
     figure = empty_figure(layout, 0.6 + len(heads) * row)
     axes = figure.subplots()
     for at, kind in enumerate(kinds):
-        means, errors = in_points(summary.interval(kind, name, metric) for name in summary.sizes())
+        means, errors = scaled(
+            (summary.interval(kind, name, metric or summary.metric.name) for name in summary.sizes()), summary
+        )
         axes.errorbar(
             means,
             np.arange(len(heads)) + 0.7 * ((at + 0.5) / len(kinds) - 0.5),

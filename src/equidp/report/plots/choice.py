@@ -27,7 +27,7 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
     looks, means = kind_looks(summary), {}
     for kind in summary.private_kinds:
         part = runs[(runs["method"] == kind.method) & (runs["setting"] == kind.setting)]
-        x, y = 100 * part["cost_gap"], 100 * part["accuracy"]
+        x, y = summary.scale * part["cost_gap"], summary.scale * part[summary.metric.name]
         look, means[kind] = looks[kind], (x.mean(), y.mean())
         axes.plot(x, y, look.marker, color=look.colour, markersize=4, alpha=0.45, markeredgewidth=0)
         axes.plot(
@@ -38,14 +38,15 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             markeredgecolor="white",
             label=kind.label,
         )
-    edge = best_edge(list(means.values()))
+    sign = summary.metric.sign
+    edge = [(gap, sign * value) for gap, value in best_edge([(x, sign * y) for x, y in means.values()])]
     axes.plot(*zip(*edge, strict=True), color=INK, linewidth=0.8, zorder=1, label="edge")
     for kind in set(summary.kinds) - set(summary.private_kinds):
-        level = 100 * summary.interval(kind, ALL, "accuracy").mean
+        level = summary.scale * summary.interval(kind, ALL, summary.metric.name).mean
         axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
-    axes.axvline(100 * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+    axes.axvline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
-    axes.set_xlabel("largest gap in cost between groups, points")
+    axes.set_xlabel(f"largest gap in cost between groups, {summary.unit}")
     axes.set_ylabel(axis)
     kind_legend(figure, looks, layout)
     return figure

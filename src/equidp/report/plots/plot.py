@@ -16,7 +16,8 @@ class Plot(NamedTuple):
     """A plot of a comparison.
 
     Attributes:
-        title: its heading.
+        title: its heading. In it, caption and axis, {unit} stands for what costs are counted in, and
+            {metric} for the metric's name.
         caption: what it shows, in a sentence or two.
         axis: label of the axis with the figures.
         draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
@@ -29,7 +30,12 @@ class Plot(NamedTuple):
 
     def figure(self, summary: Summary, layout: Layout = PAGE) -> Figure | None:
         """The figure; None if there is nothing to show."""
-        return drawn_as(layout, partial(self.draw, summary, self.axis))
+        return drawn_as(layout, partial(self.draw, summary, filled_in(self.axis, summary)))
+
+
+def filled_in(text: str, summary: Summary) -> str:
+    """A text with the metric of the comparison, which begins a sentence or an axis."""
+    return text.format(unit=summary.unit, metric=summary.details[0].title)
 
 
 class Drawn(NamedTuple):
@@ -46,5 +52,6 @@ def drawn(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     found = []
     for plot in plots:
         if (page := plot.figure(summary)) and (phone := plot.figure(summary, PHONE)):
-            found.append(Drawn(plot.title, plot.caption, svg(page, "page"), svg(phone, "phone")))
+            title, caption = (filled_in(text, summary) for text in plot[:2])
+            found.append(Drawn(title, caption, svg(page, "page"), svg(phone, "phone")))
     return found

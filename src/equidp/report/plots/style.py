@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from equidp.report.plots.colours import OTHER_GROUPS, Look
-from equidp.report.summary import Interval, Kind
+from equidp.report.summary import Interval, Kind, Summary
 
 Floats = npt.NDArray[np.float64]
 GREY = "#9AA0A6"
@@ -166,9 +166,9 @@ def legend(figure: Figure, entries: Mapping[str, Artist], layout: Layout) -> Non
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns)
 
 
-def in_points(intervals: Iterable[Interval]) -> tuple[Floats, Floats]:
-    """Means, [n], and lengths of the error bars below and above them, [2, n], in percentage points."""
-    means, low, high = 100 * np.array(list(intervals)).T
+def scaled(intervals: Iterable[Interval], summary: Summary) -> tuple[Floats, Floats]:
+    """Means, [n], and lengths of the error bars below and above them, [2, n], as the metric is shown."""
+    means, low, high = summary.scale * np.array(list(intervals)).T
     return means, np.abs(np.nan_to_num([means - low, high - means]))
 
 

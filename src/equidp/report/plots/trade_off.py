@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from equidp.data.dataset import ALL
 from equidp.report.format import number
 from equidp.report.plots.colours import method_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, in_points, legend, short
+from equidp.report.plots.style import INK, Layout, empty_figure, legend, scaled, short
 from equidp.report.summary import Summary
 
 
@@ -29,7 +29,7 @@ def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             [rows[kind].gap for kind in kinds],
         )
         for panel, intervals in zip(panels, shown, strict=True):
-            means, errors = in_points(intervals)
+            means, errors = scaled(intervals, summary)
             drawn[short(method)] = panel.errorbar(
                 [rows[kind].epsilon for kind in kinds],
                 means,
@@ -41,7 +41,7 @@ def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             )
     panels[0].set_title("cost over all test examples")
     panels[1].set_title("largest gap between groups")
-    panels[1].axhline(100 * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+    panels[1].axhline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     ticks = sorted({number(rows[kind].epsilon) for kind in summary.private_kinds}, key=float)
     for place, panel in enumerate(panels):
         panel.set_xscale("log")

@@ -1,0 +1,134 @@
+"""Runs keep their answers: any metric and cut later without training, and no verdict on useless models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import f1_score, roc_auc_score
+
+import equidp
+from equidp.comparison import grid
+from equidp.comparison.outputs import check_metric
+from equidp.data import open_source
+from equidp.data.dataset import ALL
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.costs import equal_cost
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.predictions import Cut
+from equidp.report.page import render
+from equidp.report.summary import summarise
+from equidp.report.words import finding
+
+SEEDS = 3
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """What to compare on a table where 8% are positive, and where runs are kept."""
+    place = tmp_path_factory.mktemp("rare")
+    generator = np.random.default_rng(0)
+    risk, region = generator.normal(0, 1, 800), generator.choice(["north", "south"], 800)
+    ill = generator.random(800) < 1 / (1 + np.exp(3.1 - 1.3 * risk))
+    table = pd.DataFrame({"risk": risk.round(3), "region": region, "ill": np.where(ill, "yes", "no")})
+    table.to_csv(place / "rare.csv", index=False)
+    source = open_source(str(place / "rare.csv"), target="ill", group="region")
+    plan = equidp.Plan(batch_size=80, epochs=4, noise_multiplier=1.0, learning_rate=0.3)
+    return {"data": source, "methods": ["dpsgd"], "seeds": SEEDS, "plan": plan, "jobs": 1,
+            "directory": place / "runs"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def comparison(asked):
+    return equidp.compare(**asked)
+
+
+@pytest.fixture
+def nothing_is_trained(monkeypatch, comparison):
+    monkeypatch.setattr(grid, "_execute", lambda *given: pytest.fail("a run was trained again"))
+
+
+def test_models_that_never_say_yes_get_no_verdict(comparison):
+    row = equal_cost(comparison.costs()).set_index("method").loc["dpsgd"]
+    assert (row["verdict"], row["informative"]) == ("says nothing", False)
+    summary = summarise(comparison)
+    said = " ".join(finding(summary))
+    assert "says nothing under dpsgd" in said
+    assert "By accuracy, sgd, dpsgd are no better than one constant answer" in said
+    assert "--metric auc" in said
+    assert "holds" not in said
+    page = render(comparison)
+    assert 'class="left holds"' not in page
+    assert "says nothing" in page
+
+
+def test_another_metric_takes_the_same_runs(asked, comparison, nothing_is_trained):
+    by_auc = equidp.compare(**asked, metric="auc", tau=0.2)
+    runs = by_auc.results.set_index(["method", "seed", "group"])["auc"]
+    costs = by_auc.costs().set_index(["method", "seed", "group"])["privacy_cost"]
+    for seed in range(SEEDS):
+        for group in ("north", "south", ALL):
+            lost = runs["sgd", seed, group] - runs["dpsgd", seed, group]
+            assert costs["dpsgd", seed, group] == pytest.approx(lost)
+    first = comparison.results.set_index(["method", "seed", "group"])["auc"]
+    pd.testing.assert_series_equal(runs, first)
+    assert by_auc.setup.metric == "auc"
+    assert "of AUC" in " ".join(finding(summarise(by_auc)))
+    assert "privacy cost, AUC" in render(by_auc)
+
+
+def test_costs_of_a_loss_are_what_it_gained(asked, nothing_is_trained):
+    costs = equidp.compare(**asked, metric="log_loss").costs()
+    assert costs["privacy_cost"].to_numpy() == pytest.approx(costs["excessive_risk"].to_numpy(), abs=1e-6)
+
+
+def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_trained):
+    f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.answers), True, (0, 1))
+    found = equidp.compare(**asked, metric=f1, cut=Cut("yes", 0.1))
+    assert found.results["f1"].between(0, 1).all()
+    assert found.results.loc[found.results["method"] == "sgd", "f1"].max() > 0.1
+    assert (found.setup.positive, found.setup.threshold) == ("yes", 0.1)
+    assert found.setup.to_dict()["metric"] == "f1"
+
+
+def test_metrics_of_the_results_are_those_of_the_kept_answers(asked, comparison):
+    test = asked["data"].split(0).test
+    cells = sorted((asked["directory"]).glob("*.npy"))
+    values = {
+        round(roc_auc_score(test.targets, np.subtract(*np.load(path).T[::-1])), 9)
+        for path in cells
+        if len(np.load(path)) == len(test)
+    }
+    rows = comparison.results.query("seed == 0 and group == 'all'")
+    assert {round(value, 9) for value in rows["auc"]} <= values
+
+
+def test_a_run_whose_answers_are_gone_is_trained_again_and_damaged_ones_are_named(asked, comparison):
+    path = next(iter(asked["directory"].glob("*.npy")))
+    kept = path.read_bytes()
+    path.unlink()
+    again = equidp.compare(**asked)
+    pd.testing.assert_frame_equal(again.results, comparison.results)
+    assert path.read_bytes() == kept
+    path.write_bytes(kept[:100])
+    with pytest.raises(DataError, match="delete it, and the run is trained again"):
+        equidp.compare(**asked)
+    path.write_bytes(kept)
+
+
+def test_a_metric_that_cannot_compare_the_groups_is_refused_before_anything_is_trained(asked, tmp_path):
+    asked = {**asked, "directory": tmp_path}
+    for given, message in (
+        ({"metric": "aucc"}, "Did you mean 'auc'"),
+        ({"cut": Cut("ill")}, "unknown positive class 'ill'"),
+        ({"metric": equidp.Metric("odd", lambda found: found.odd, True, (0, 1))}, "metric 'odd' fails"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            equidp.compare(**asked, **given)
+    with pytest.raises(SettingError, match="'auc' is for two classes, and there are 10"):
+        equidp.compare(methods=["dpsgd"], seeds=1, directory=tmp_path, metric="auc")
+    assert not list(tmp_path.glob("*.parquet"))
+    test = asked["data"].split(0).test
+    alike = equidp.GroupedDataset(test.inputs, test.targets, test.targets, ("no", "yes"), ("no", "yes"))
+    with pytest.raises(SettingError, match="fewer than two groups of the test set"):
+        check_metric(METRICS["auc"], Cut(), alike)
