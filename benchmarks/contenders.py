@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -151,14 +151,16 @@ CONTENDERS: dict[str, Callable[[nn.Module, Batches], Step]] = {
 }
 
 
-def steps_for(subject: Subject, device: torch.device) -> tuple[dict[str, Step], dict[str, str]]:
-    """Returns a step of each contender that can train the subject, and why the others cannot."""
+def steps_for(
+    subject: Subject, device: torch.device, names: Sequence[str] = tuple(CONTENDERS)
+) -> tuple[dict[str, Step], dict[str, str]]:
+    """Returns a step of each contender named that can train the subject, and why the others cannot."""
     batch = tuple(tensor.to(device) for tensor in subject.batch())
     steps, refused = {}, {}
-    for name, make in CONTENDERS.items():
+    for name in names:
         torch.manual_seed(0)
         try:
-            step = make(subject.make().to(device), batch)
+            step = CONTENDERS[name](subject.make().to(device), batch)
             step()
         except Exception as error:
             refused[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian, extreme_eigenvalues, hutchinson_trace
@@ -80,6 +82,42 @@ def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
     for vector in torch.randn(4, len(dense), dtype=torch.float64):
         torch.testing.assert_close(ours.product(vector), dense @ vector, rtol=1e-8, atol=1e-10)
         assert ours.quadratic(vector)[0] == pytest.approx(float(vector @ dense @ vector), rel=1e-8)
+
+
+class Attention(nn.Module):
+    """Attention over two inputs, as models of others call it; logits in a mapping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys, self.out = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, values, scale):
+        read = self.keys((values * scale).reshape(len(values), 1, 2, 2))
+        return {"logits": self.out(scaled_dot_product_attention(read, read, read).mean(dim=(1, 2)))}
+
+
+class Joined(nn.Module):
+    """The same of one tensor."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, values):
+        return self.model(values[:, :4], values[:, 4:])["logits"]
+
+
+def test_products_of_a_model_of_several_inputs_with_attention_are_those_of_the_dense_hessian():
+    torch.manual_seed(0)
+    model = Attention().double().eval()
+    joined, targets = torch.randn(20, 5, dtype=torch.float64), torch.arange(20) % 3
+    with sdpa_kernel(SDPBackend.MATH):
+        dense = full_hessian(Joined(model), joined, targets)
+    inputs = {"values": joined[:, :4], "scale": joined[:, 4:]}
+    data = GroupedDataset(inputs, targets, torch.zeros_like(targets), ("all of them",), ("0", "1", "2"))
+    ours = GroupHessian(subject_of(model), data, torch.arange(20))
+    vector = torch.randn(len(dense), dtype=torch.float64)
+    torch.testing.assert_close(ours.product(vector), dense @ vector, rtol=1e-8, atol=1e-10)
 
 
 def _dense(model, inputs, targets):

@@ -97,6 +97,42 @@ def test_positions_of_one_row_are_exact_at_every_size_of_batch(batch):
     assert_exact(Positions().double(), TOKENS[:batch])
 
 
+class Folded(nn.Module):
+    """Shows its last layer all examples as positions of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.first(values).tanh().unsqueeze(0)
+        return self.last(hidden)[0]
+
+
+def test_examples_that_stand_in_another_dimension_are_refused():
+    with pytest.raises(ModelError, match="examples must come first in every layer"):
+        make_engine("ghost", Folded(), loss)(torch.randn(5, 3), torch.arange(5) % 2)
+
+
+def test_a_trained_layer_on_frozen_positions_is_exact():
+    torch.manual_seed(0)
+    model, inputs = reader()
+    model.positions.requires_grad_(False)
+    assert_exact(model, inputs)
+
+
+def test_a_model_that_looks_at_values_is_sent_to_the_ghost_engine():
+    class Looking(Reader):
+        def forward(self, ids, attention_mask, vector):
+            return super().forward(ids, attention_mask, vector if attention_mask.all() else vector + 0.0)
+
+    _, inputs = reader()
+    torch.manual_seed(0)
+    assert_exact(Looking().double(), inputs)
+    with pytest.raises(ModelError, match=r"decides by values of its inputs .* Use engine='ghost'"):
+        make_engine("functional", Looking().double(), loss)(inputs, torch.arange(5) % 2)
+
+
 class Flat(Positions):
     def turned(self, ids):
         return self.positions(torch.arange(ids.shape[1]))

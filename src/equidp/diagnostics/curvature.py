@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
@@ -67,7 +68,8 @@ class GroupHessian:
         total = torch.zeros_like(vector)
         # Tangents double the memory of a chunk.
         halves = replace(self._subject, chunk_size=max(1, self._subject.chunk_size // 2))
-        with unrolled(self._subject.model):
+        # The other kernels of attention have no forward-mode derivative.
+        with unrolled(self._subject.model), sdpa_kernel(SDPBackend.MATH):
             for x, y, *_ in halves.chunks(self._data, members):
                 moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
                 total += flat(list(moved.values()), list(trained.values()))

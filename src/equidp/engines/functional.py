@@ -14,7 +14,7 @@ from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
 from equidp.engines.measured import MeasuredBatch
-from equidp.errors import SettingError
+from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, taken
 
@@ -81,9 +81,17 @@ class FunctionalEngine:
 
         gradient = vmap(grad(example_loss), in_dims=(None, 0, 0), randomness="different")
         for start in range(0, len(targets), self.chunk_size):
-            with unrolled(self.model):
-                part = slice(start, start + self.chunk_size)
-                gradients = gradient(trained, *taken((inputs, targets), part))
+            part = taken((inputs, targets), slice(start, start + self.chunk_size))
+            try:
+                with unrolled(self.model):
+                    gradients = gradient(trained, *part)
+            except RuntimeError as error:
+                if "data-dependent control flow" not in str(error):
+                    raise
+                raise ModelError(
+                    "the model decides by values of its inputs how it computes, as `transformers` does with "
+                    "attention masks, and torch.func cannot follow that. Use engine='ghost'."
+                ) from error
             yield gradients
 
 

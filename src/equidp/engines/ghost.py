@@ -152,7 +152,9 @@ class _Site:
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3
-        if isinstance(inputs, Tensor) and len(inputs) == 1 < tape.batch and inputs.dim() >= positions:
+        if not isinstance(inputs, Tensor) or inputs.requires_grad:
+            return inputs  # of trained layers before: examples that stand in another dimension, perhaps
+        if len(inputs) == 1 < tape.batch and inputs.dim() >= positions:
             tape.read_once = self.module
             return inputs.expand(tape.batch, *inputs.shape[1:])
         return inputs

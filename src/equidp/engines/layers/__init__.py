@@ -7,7 +7,7 @@ from torch import nn
 from equidp.engines.layers.conv import CONV, CONV_TRANSPOSE
 from equidp.engines.layers.decomposed import unchanged
 from equidp.engines.layers.embedding import EMBEDDING, EMBEDDING_BAG
-from equidp.engines.layers.linear import LINEAR
+from equidp.engines.layers.linear import LINEAR, TRANSPOSED_LINEAR
 from equidp.engines.layers.norm import GROUP_NORM, INSTANCE_NORM, LAYER_NORM, RMS_NORM
 from equidp.engines.layers.rule import Rule
 
@@ -25,6 +25,9 @@ RULES: dict[type[nn.Module], Rule] = {
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), INSTANCE_NORM),
 }
 
+OTHERS: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": TRANSPOSED_LINEAR}
+"""Of layers of other packages, which are not imported here, by the full names of their classes."""
+
 
 def rule_for(module: nn.Module) -> Rule | None:
     """Returns the rule, if the module computes what it assumes, from parameters of its own."""
@@ -32,4 +35,6 @@ def rule_for(module: nn.Module) -> Rule | None:
         if isinstance(module, layer) and unchanged(module, layer):
             own = {name for name, _ in module.named_parameters()}
             return rule if rule.covers(module) and own <= {"weight", "bias"} else None
-    return None
+    kind = type(module)
+    named = OTHERS.get(f"{kind.__module__}.{kind.__qualname__}")
+    return None if "forward" in vars(module) else named

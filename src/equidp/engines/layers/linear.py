@@ -93,7 +93,39 @@ class LinearGradients(Gradients):
         return sums
 
 
+@final
+class TransposedGradients(Gradients):
+    """Gradients of W and b in outputs = inputs W + b: those of a linear layer with W', turned.
+
+    Args:
+        linear: of the layer with W'.
+    """
+
+    def __init__(self, linear: LinearGradients) -> None:
+        self._linear, self.held = linear, linear.held
+
+    @classmethod
+    def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> TransposedGradients:
+        """Reads Conv1D of `transformers` on inputs [batch, ..., features]."""
+        return cls(LinearGradients.read(call, inputs, gradient))
+
+    def example_gradients(self) -> ByName:
+        return _turned(self._linear.example_gradients())
+
+    def squared_norms(self) -> Norms:
+        squares, small = self._linear.squared_norms()
+        return squares, None if small is None else _turned(small)
+
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        return _turned(self._linear.weighted_gradients(weights))
+
+
+def _turned(gradients: ByName) -> ByName:
+    return {name: each.mT if name == "weight" else each for name, each in gradients.items()}
+
+
 LINEAR = Rule(partial(run_layer, LinearGradients.read))
+TRANSPOSED_LINEAR = Rule(partial(run_layer, TransposedGradients.read))
 
 
 def by_position(values: Tensor) -> Tensor:
