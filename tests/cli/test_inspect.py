@@ -1,0 +1,98 @@
+"""`equidp inspect` shows what is in a file as it was saved, and its recipe serves every command after it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from support.command import equidp
+
+
+def patients(start: int, rows: int = 240) -> pd.DataFrame:
+    index, rng = np.arange(rows), np.random.default_rng(start)
+    days = pd.Timestamp("2021-01-01") + pd.to_timedelta(index % 90, unit="D")
+    return pd.DataFrame(
+        {
+            "patient_id": [f"P{start + row}" for row in index],
+            "admitted": days.strftime("%d.%m.%Y"),
+            "Alter": np.where(index % 60 == 7, -999.0, 18 + index % 70),
+            "Einkommen €": [
+                f"{value:,.2f}".translate({44: 46, 46: 44}) for value in rng.lognormal(10, 1, rows)
+            ],
+            "plz": [f"{1067 + 37 * (row % 9):05d}" for row in index],
+            "sex": np.where(index % 2, "weiblich", "männlich"),
+            "ill": np.where(rng.random(rows) < 0.3, "ja", "nein"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("patients")
+    how = {"sep": ";", "decimal": ",", "encoding": "cp1252", "index": False}
+    patients(1000).to_csv(folder / "patients.csv.gz", **how)
+    patients(9000).drop(columns="ill").to_csv(folder / "new.csv", **how)
+    patients(5000).to_csv(folder / "others.csv", **how)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def inspected(folder):
+    labels = ("--target", "ill", "--group", "sex")
+    files = ("--out", "recipe.toml", "--json", "report.json")
+    return equidp("inspect", "patients.csv.gz", *labels, *files, cwd=folder)
+
+
+def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspected, folder):
+    assert inspected.returncode == 0, inspected.stderr
+    for part in (
+        "240 rows, 7 columns. Separator ;  Encoding cp1252",
+        "--date admitted=%d.%m.%Y",
+        "--na Alter=-999",
+        "--thousands 'Einkommen €=point'",
+        "--categorical plz",
+        "Groups by sex: männlich 50.0%, weiblich 50.0%.",
+        "patient_id names another person in each row",
+        "stays in the house",
+    ):
+        assert part in inspected.stdout
+    assert "Recipe: recipe.toml" in inspected.stderr
+    report = json.loads((folder / "report.json").read_text())
+    assert report["recipe"]["sep"] == ";"
+    assert {"says": "names people", "flag": "--drop patient_id"} in report["columns"][0]["findings"]
+
+
+def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspected, folder):
+    assert inspected.returncode == 0
+    noise = ("--noise-multiplier", "2", "--epochs", "1", "--batch-size", "40", "--accountant", "rdp")
+    recipe = ("--recipe", "recipe.toml")
+    trained = equidp("train", "patients.csv.gz", *recipe, *noise, "--out", "run", cwd=folder)
+    assert trained.returncode == 0, trained.stderr
+    predicted = equidp("predict", "run", "new.csv", "--keep", "patient_id", "--out", "p.csv", cwd=folder)
+    assert predicted.returncode == 0, predicted.stderr
+    assert pd.read_csv(folder / "p.csv")["patient_id"].tolist() == patients(9000)["patient_id"].tolist()
+    evaluated = equidp("evaluate", "run", "others.csv", cwd=folder)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "weiblich" in evaluated.stdout
+    kept = json.loads((folder / "run" / "config.json").read_text())["config"]["recipe"]
+    assert kept["encoding"] == "cp1252"
+
+
+def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):
+    wrong = (folder / "recipe.toml").read_text().replace("admitted", "admited")
+    (folder / "wrong.toml").write_text(wrong)
+    for arguments, message in (
+        (("inspect", "patients.csv.gz", "--target", "il"), "in target 'il'. Did you mean 'ill'?"),
+        (("inspect", "nowhere.csv"), "there is no file 'nowhere.csv'"),
+        (
+            ("train", "patients.csv.gz", "--recipe", "wrong.toml", "--epsilon", "3", "--out", "r"),
+            "'admitted'",
+        ),
+    ):
+        ended = equidp(*arguments, cwd=folder)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        assert "Traceback" not in ended.stderr
