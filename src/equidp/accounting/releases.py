@@ -27,15 +27,17 @@ def release_event(epsilon: float, delta: float) -> StepEvent:
     return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
 
 
-def check_share(share: float, epsilon: float | None) -> None:
-    """Raises a SettingError unless a release can take this share of a target epsilon.
+def check_share(name: str, share: float | None, epsilon: float | None) -> None:
+    """Raises a SettingError unless a release can take this share of a target epsilon; None: it takes none.
 
-    >>> check_share(0.1, 3.0)
+    >>> check_share("preprocessing_share", 0.1, 3.0)
     """
-    check_number("(0, 1)", preprocessing_share=share)
+    if share is None:
+        return
+    check_number("(0, 1)", "", **{name: share})
     if epsilon is None:
         raise SettingError(
-            "private preprocessing takes a share of a target epsilon, which is not given; give --epsilon."
+            f"{name}={share:g} takes a share of a target epsilon, which is not given; give --epsilon."
         )
 
 

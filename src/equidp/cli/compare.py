@@ -12,7 +12,7 @@ import joblib
 from cyclopts import Group, Parameter
 
 from equidp._files import check_writable
-from equidp.cli import metrics, options
+from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
@@ -118,7 +118,7 @@ def compare_command(
     settings: options.MethodOptions = options.MethodOptions(),
     cut: metrics.CutOptions = metrics.CutOptions(),
     release: options.ReleaseOptions = options.ReleaseOptions(),
-    preprocessing: options.PreprocessingOptions = options.PreprocessingOptions(),
+    preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[

@@ -58,7 +58,14 @@ def evaluate_command(
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model
-    found = evaluate(kept.run.model, data, level=level, reference=other, metric=metric, cut=cut.cut())
+    found = evaluate(
+        kept.run.model,
+        data,
+        level=level,
+        reference=other,
+        metric=metric,
+        cut=cut.cut(counts=kept.class_counts),
+    )
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
         write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())
@@ -107,6 +114,11 @@ def _reference(kept: KeptRun, folder: Path) -> KeptRun:
         raise SettingError(
             f"{str(folder)!r} was trained by {other.config.method}; a reference is a run by {BASELINE}, "
             "without privacy."
+        )
+    if kept.config.preprocessing_share is not None:
+        raise SettingError(
+            f"{str(kept.folder)!r} was preprocessed privately, so that a run by {BASELINE} reads other "
+            "inputs; equidp compare --preprocessing private shows what privacy cost."
         )
     if other.facts["sensitive_data_sha256"] != kept.facts["sensitive_data_sha256"]:
         raise SettingError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
@@ -34,11 +36,17 @@ class CutOptions:
     threshold: str | None = None
     """Predicted risk from which on it is answered, in [0, 1], or base-rate; default: the likelier class."""
     base_rate: float | None = None
-    """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08."""
+    """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
+    run counted its classes with noise (train --counts-share)."""
 
-    def cut(self, kept: Cut = Cut()) -> Cut:
-        """The cut that was asked for; what was not is that of `kept`."""
-        threshold = kept.threshold if self.threshold is None else self._number()
+    def cut(self, kept: Cut = Cut(), counts: Mapping[str, float] = MappingProxyType({})) -> Cut:
+        """The cut that was asked for; what was not is that of `kept`.
+
+        Args:
+            kept: what else holds.
+            counts: examples of each class, as released with noise; empty: not known.
+        """
+        threshold = kept.threshold if self.threshold is None else self._number(kept, counts)
         if self.base_rate is not None and self.threshold != BASE_RATE:
             raise SettingError(f"--base-rate {self.base_rate} is for --threshold {BASE_RATE}; give that too.")
         positive = self.positive or kept.positive
@@ -46,12 +54,19 @@ class CutOptions:
             threshold = None  # it was for the other class
         return Cut(positive, threshold)
 
-    def _number(self) -> float:
+    def _number(self, kept: Cut, counts: Mapping[str, float]) -> float:
         if self.threshold == BASE_RATE:
+            if self.base_rate is None and counts:
+                names = list(counts)
+                positive = Cut(self.positive or kept.positive, 0.5).index(
+                    names
+                )  # refuses more than two classes
+                return counts[names[positive or 0]] / max(1.0, sum(counts.values()))
             if self.base_rate is None:
                 raise SettingError(
-                    f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08: taken from "
-                    "the test examples, it would flatter the model."
+                    f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08, or a run that "
+                    "counted its classes (equidp train --counts-share): taken from the test examples, it "
+                    "would flatter the model."
                 )
             check_number("(0, 1)", ", a share such as 0.08", base_rate=self.base_rate)
             return self.base_rate

@@ -17,7 +17,6 @@ from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.plain import ALL_COLUMNS, MARKS
 from equidp.data.recipe import MISSING_RULES
-from equidp.data.unencoded import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
@@ -140,28 +139,6 @@ class TableOptions:
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
         return open_source(data, recipe=self.whole())
-
-
-@Parameter(name="*", group=Group("Preprocessing", sort_key=1))
-@dataclass(frozen=True)
-class PreprocessingOptions:
-    """Where scales and lists of categories come from."""
-
-    preprocessing: Annotated[str, Parameter(choices=PREPROCESSINGS)] = EXACT
-    """Take them from the data as they are, which epsilon does not cover, or release them with noise."""
-    preprocessing_share: float | None = None
-    """Share of --epsilon for private preprocessing; default: 0.1."""
-
-    def share(self) -> float | None:
-        """Share of epsilon that private preprocessing takes; None where it is exact."""
-        if self.preprocessing == PRIVATE:
-            return PREPROCESSING_SHARE if self.preprocessing_share is None else self.preprocessing_share
-        if self.preprocessing_share is not None:
-            raise SettingError(
-                f"--preprocessing-share {self.preprocessing_share:g} is for --preprocessing private; give "
-                "that too."
-            )
-        return None
 
 
 @Parameter(name="*", group=Group("Budget", sort_key=4))

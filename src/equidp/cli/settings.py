@@ -80,5 +80,6 @@ _HELP = {
     "delta": "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
     "momentum": "Momentum of SGD.",
     "weight_decay": "Weight decay of SGD.",
-    "class_weight": "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each.",
+    "class_weight": "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
+    "equidp train counts them with noise for balanced.",
 }

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
-from equidp.cli import options
+from equidp.cli import options, releases
 from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
@@ -96,7 +96,8 @@ def train_command(
     settings: options.MethodOptions = options.MethodOptions(),
     budget: options.BudgetOptions = options.BudgetOptions(),
     release: options.ReleaseOptions = options.ReleaseOptions(),
-    preprocessing: options.PreprocessingOptions = options.PreprocessingOptions(),
+    preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
+    counts: releases.CountOptions = releases.CountOptions(),
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
     """Train one model privately and write its model card.
@@ -116,6 +117,7 @@ def train_command(
     if data is None or (out is None and not dry_run):
         raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
     changed = changes(plan, settings, [method])
+    counted = counts.settings(changed)
     options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     if data not in SOURCES and method != BASELINE and not noisy:
@@ -129,6 +131,7 @@ def train_command(
         default_plan(data).with_changes(changed),
         release_epsilon=release.cost(),
         preprocessing_share=preprocessing.share(),
+        **counted,
         **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
     prepared = prepare(wanted)

@@ -171,7 +171,7 @@ def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | Non
     """The source as a run reads it: private ones preprocess privately, for a share of their epsilon."""
     if share is None or run.name == BASELINE:
         return source
-    check_share(share, run.epsilon)
+    check_share("preprocessing_share", share, run.epsilon)
     assert run.epsilon is not None
     delta = run.plan.for_method(run.method).delta or plan.delta
     assert delta is not None

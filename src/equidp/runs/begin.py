@@ -12,25 +12,28 @@ from typing import Any
 
 from equidp._files import check_writable, sync_folder, write_whole
 from equidp.accounting.releases import charge_releases
+from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
 from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.noise import SystemRandomness
 from equidp.runs import layout
-from equidp.runs.config import PREPROCESSING, TrainConfig
+from equidp.runs.config import COUNTS, PREPROCESSING, TrainConfig
 from equidp.runs.prepare import Prepared, open_budget
 
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     """Makes the folder with all that training in it needs; whole or not at all.
 
-    Private preprocessing is drawn here, once, after its cost is in the run's ledger and its budget. A run
-    that is stopped before its folder is there never was: what a budget paid for it stays paid.
+    Private preprocessing and class counts are drawn here, once, after their cost is in the run's ledger and
+    its budget. A run that is stopped before its folder is there never was: what a budget paid for it stays
+    paid.
 
     Returns:
         What training begins with.
 
     Raises:
         SettingError: the folder holds something, or cannot be made.
-        BudgetError: private preprocessing does not fit; it was not drawn.
+        BudgetError: what would be drawn does not fit; nothing was.
     """
     target = Path(folder)
     check_new(target)
@@ -63,21 +66,42 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
 
 
 def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str, Any]]:
-    """The run with its preprocessing, and its facts; the ledger in the draft has paid for the former."""
-    config, budget_id = prepared.config, {}
-    release = config.releases(prepared.plan.delta).get(PREPROCESSING)
+    """The run with its preprocessing and class counts, and its facts; the ledger in the draft has paid."""
+    config, further = prepared.config, {}
+    releases = config.releases(prepared.plan.delta)
+    releases = {name: releases[name] for name in (PREPROCESSING, COUNTS) if name in releases}
     with ExitStack() as stack:
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         if budget is not None:
-            budget_id = {"budget_id": budget.id}
-        if release is not None:
+            further["budget_id"] = budget.id
+        if releases:
             if budget is not None:
                 budget.for_data(prepared.split.train.source)
             ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=run_name(config)))
-            charge_releases([release], ledger, budget)
-            split, encoder = config.load_privately(release)
+            charge_releases(releases.values(), ledger, budget)
+        if PREPROCESSING in releases:
+            split, encoder = config.load_privately(releases[PREPROCESSING])
             prepared = replace(prepared, split=split, encoder=encoder)
-    return prepared, {**prepared.facts, **budget_id}
+        if COUNTS in releases:
+            prepared, counts = _counted(prepared, releases[COUNTS].noise_multiplier)
+            write_whole(draft / layout.COUNTS, (json.dumps(counts, indent=2) + "\n").encode())
+    return prepared, {**prepared.facts, **further}
+
+
+def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dict[str, float]]:
+    """The run, with weights of classes where they are to be balanced, and noisy counts by class."""
+    train = prepared.split.train
+    counts = private_counts(
+        train.targets.numpy(),
+        train.num_classes,
+        noise_multiplier=noise_multiplier,
+        randomness=SystemRandomness(),
+    )
+    if prepared.config.balanced:
+        weights = balanced_weights(counts, noise_multiplier).tolist()
+        by_class = dict(zip(train.class_names, weights, strict=True))
+        prepared = replace(prepared, plan=replace(prepared.plan, class_weight=by_class))
+    return prepared, dict(zip(train.class_names, counts.tolist(), strict=True))
 
 
 def run_name(config: TrainConfig) -> str:

@@ -24,7 +24,7 @@ from equidp.policies.methods import method_named
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import Plan, ResolvedPlan
 
-PREPROCESSING, INDIVIDUAL = "preprocessing", "individual privacy"
+PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
 """Names of what a run releases beside its steps."""
 
 
@@ -49,6 +49,8 @@ class TrainConfig:
             group's mean epsilon at this epsilon, which the run's epsilon includes; None: neither.
         preprocessing_share: of epsilon, for private preprocessing, in (0, 1); None: exact preprocessing,
             which epsilon does not cover.
+        counts_share: of epsilon, to count the training examples of each class, in (0, 1); None: not counted.
+        balanced: weigh the losses of each class by one over its count, which takes a `counts_share`.
     """
 
     data: str
@@ -68,6 +70,8 @@ class TrainConfig:
     checkpoint_seconds: float = 30.0
     release_epsilon: float | None = None
     preprocessing_share: float | None = None
+    counts_share: float | None = None
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         method_named(self.method)
@@ -80,8 +84,13 @@ class TrainConfig:
                 "budget_epsilon, budget_delta and budget_data are of a budget's file; give budget too."
             )
         self.risk_target()
-        if self.preprocessing_share is not None:
-            check_share(self.preprocessing_share, self.epsilon)
+        for name in ("preprocessing_share", "counts_share"):
+            check_share(name, getattr(self, name), self.epsilon)
+        if self.balanced and (self.counts_share is None or self.plan.class_weight is not None):
+            raise SettingError(
+                "balanced weights of classes take a share of epsilon to count them (counts_share), and no "
+                "other class_weight."
+            )
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
@@ -157,11 +166,10 @@ class TrainConfig:
     @property
     def release_costs(self) -> dict[str, float]:
         """Epsilon of each release beside the steps, alone, by name."""
-        share = self.preprocessing_share
-        costs = {
-            PREPROCESSING: None if None in (share, self.epsilon) else share * self.epsilon,  # type: ignore[operator]
-            INDIVIDUAL: self.release_epsilon,
-        }
+        shares = {PREPROCESSING: self.preprocessing_share, COUNTS: self.counts_share}
+        whole = self.epsilon or 0.0
+        costs = {name: None if share is None else share * whole for name, share in shares.items()}
+        costs[INDIVIDUAL] = self.release_epsilon
         return {name: cost for name, cost in costs.items() if cost is not None}
 
     def releases(self, delta: float) -> dict[str, StepEvent]:

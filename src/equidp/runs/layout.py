@@ -18,6 +18,7 @@ from equidp.runs.config import TrainConfig
 from equidp.training.plan import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
+COUNTS = "class-counts.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
 
@@ -34,6 +35,7 @@ FILES = {
     CARD: (MAY_LEAVE, "the same card as text." + _SHAPE),
     MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
     RELEASED: (MAY_LEAVE, "individual privacy of each group, released with noise and paid for."),
+    COUNTS: (MAY_LEAVE, "how many training examples each class has, released with noise and paid for."),
     MANIFEST: (
         MAY_LEAVE,
         "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
@@ -108,7 +110,7 @@ def salted(content: dict[str, Any]) -> str:
 
 def manifest(place: Path) -> str:
     """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
-    names = (CONFIG, ENCODER, MODEL, RELEASED, RECORD, PAGE, CARD)
+    names = (CONFIG, ENCODER, COUNTS, MODEL, RELEASED, RECORD, PAGE, CARD)
     there = [name for name in names if (place / name).exists()]
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
@@ -156,6 +158,16 @@ def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
             f"{ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it "
             "back."
         ) from error
+
+
+def read_counts(place: Path) -> dict[str, float]:
+    """How many training examples each class has, as released with noise; empty where that was not asked."""
+    path = place / COUNTS
+    try:
+        counts: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        return counts
+    except ValueError as error:
+        raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

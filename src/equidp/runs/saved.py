@@ -37,6 +37,7 @@ class KeptRun:
         encoder: of a table's columns, or of private preprocessing; None for other named datasets.
         run: the trained model and what it cost.
         released: each group's released mean epsilon (group, mean, standard_error); empty if none was.
+        class_counts: training examples of each class, as released with noise; empty if they were not.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class KeptRun:
     encoder: TableEncoder | None
     run: Run
     released: list[dict[str, Any]]
+    class_counts: dict[str, float]
 
     def test(self) -> GroupedDataset:
         """The examples that the run was tested on.
@@ -153,7 +155,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     loss = plan.loss_function or nn.CrossEntropyLoss(reduction="none")
     known = RunFacts(num_examples=facts["num_train"])
     run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
-    return KeptRun(place, config, facts, encoder, run, layout.read_released(place))
+    return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))
 
 
 def _check_card(place: Path, weights: str, check: str) -> None:

@@ -1,0 +1,98 @@
+"""Class counts of a run: paid for, released once with noise, and used for weights and thresholds."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import equidp
+from equidp.accounting.releases import release_event
+from equidp.data import Recipe
+from equidp.errors import SettingError
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger_format import read_ledger
+from equidp.runs import layout
+from equidp.runs.begin import begin
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+
+DELTA = 1e-4
+PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
+OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", "--accountant", "rdp")
+TABLE = ("people.csv", "--target", "ill", "--group", "sex")
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "age": rng.integers(20, 60, 3000),
+            "sex": rng.choice(["F", "M"], 3000),
+            "ill": rng.choice(["no", "yes"], 3000, p=[0.9, 0.1]),
+        }
+    )
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    table.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def config(people):
+    recipe = Recipe(target="ill", group=("sex",))
+    given = {"epsilon": 3.0, "accountant": "rdp", "counts_share": 0.1, "balanced": True}
+    return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
+
+
+def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_path):
+    prepared = begin(prepare(config()), tmp_path / "run")
+    true = np.bincount(prepared.split.train.targets.numpy())
+    counts = layout.read_counts(tmp_path / "run")
+    # The noise's deviation is 9: off by 60 with probability 3e-11.
+    assert np.abs(np.array([counts["no"], counts["yes"]]) - true).max() < 60
+    weights = layout.read_config(tmp_path / "run")[1].class_weight
+    assert weights["yes"] * counts["yes"] == pytest.approx(weights["no"] * counts["no"])
+    assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == ((release_event(0.1 * 3.0, DELTA), 1),)
+
+    train(tmp_path / "run")
+    assert layout.read_counts(tmp_path / "run") == counts  # drawn once
+    entries = read_ledger(tmp_path / "run" / layout.LEDGER).entries
+    assert 2.99 < epsilon(entries, DELTA, "rdp") <= 3.0
+    assert "1 release of class counts | sample rate 1" in (tmp_path / "run" / layout.CARD).read_text()
+    assert open_run(tmp_path / "run").class_counts == counts
+
+
+def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
+    begin(prepare(config(preprocessing_share=0.1)), tmp_path / "run")
+    train(tmp_path / "run")
+    entries = read_ledger(tmp_path / "run" / layout.LEDGER).entries
+    assert entries[0] == (release_event(0.1 * 3.0, DELTA), 2)
+    assert epsilon(entries, DELTA, "rdp") <= 3.0
+    card = (tmp_path / "run" / layout.CARD).read_text()
+    assert "2 releases of preprocessing and class counts" in card
+
+
+def test_weights_are_not_balanced_by_what_was_not_counted(config):
+    with pytest.raises(SettingError, match="take a share of epsilon to count them"):
+        config(counts_share=None)
+    with pytest.raises(SettingError, match=r"counts_share=0\.1 takes a share of a target epsilon"):
+        config(epsilon=None)
+
+
+def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
+    run = partial(command, cwd=people.parent)
+    folder = str(tmp_path / "run")
+    balanced = ("--class-weight", "balanced", "--counts-share", "0.1")
+    assert run("train", *TABLE, *OPTIONS, *balanced, "--out", folder)[0] == 0
+    found = tmp_path / "found.json"
+    assert run("evaluate", folder, "--threshold", "base-rate", "--json", str(found))[0] == 0
+    counts = layout.read_counts(tmp_path / "run")
+    threshold = json.loads(found.read_text())["threshold"]
+    assert 0.05 < threshold == counts["yes"] / sum(counts.values()) < 0.15
+    code, _, err = run("compare", *TABLE, "--epsilon", "3", "--class-weight", "balanced")
+    assert code == 2
+    assert "equidp train also takes balanced" in err
