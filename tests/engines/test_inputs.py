@@ -133,6 +133,32 @@ def test_a_model_that_looks_at_values_is_sent_to_the_ghost_engine():
         make_engine("functional", Looking().double(), loss)(inputs, torch.arange(5) % 2)
 
 
+class Biases(nn.Module):
+    """A table that reads nothing, as biases of relative positions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(3))
+
+    def forward(self) -> Tensor:
+        return self.table.tanh()
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases, self.last = Biases(), nn.Linear(3, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.last((values + self.biases()).tanh())
+
+
+def test_a_module_that_reads_nothing_is_refused_by_name():
+    with pytest.raises(ModelError, match=r"Biases reads no tensor.* or use engine='functional'"):
+        make_engine("ghost", Biased(), loss)(torch.randn(5, 3), torch.arange(5) % 2)
+    assert_exact(Biased().double(), drawn(5, 3), engine="functional")
+
+
 class Flat(Positions):
     def turned(self, ids):
         return self.positions(torch.arange(ids.shape[1]))
@@ -210,7 +236,9 @@ def test_a_trainer_takes_several_inputs_from_memory_and_from_a_dataset():
             return {name: each[place] for name, each in inputs.items()}, int(targets[place])
 
     weights = []
-    for train in (data, Rows()):
+    record = equidp.RunRecord({})
+    watching = [equidp.IndividualAccountant(per_epoch=1), equidp.EpochRecorder(record, data)]
+    for train, callbacks in ((data, watching), (Rows(), [])):
         model, _ = reader()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer = equidp.Trainer(
@@ -224,8 +252,10 @@ def test_a_trainer_takes_several_inputs_from_memory_and_from_a_dataset():
             delta=0.1,
             secure=False,
             seed=0,
+            callbacks=callbacks,
         )
         run = trainer.fit()
         weights.append(model.out.weight.detach().clone())
     torch.testing.assert_close(*weights)
     assert run.metrics(data)["count"].tolist() == [3, 2, 5]
+    assert len(record.table()) == 4  # two epochs of two groups

@@ -81,7 +81,13 @@ class RerunGradients(Gradients):
         self.module, self._trained = call.module, tuple(call.parameters)
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        self.inputs = next(each for each in self._flat if isinstance(each, Tensor))
+        read = [each for each in self._flat if isinstance(each, Tensor)]
+        if not read:
+            raise ModelError(
+                f"{type(call.module).__name__} reads no tensor, and makes one output for all examples. Give "
+                "it a tensor [batch, ...], or use engine='functional'."
+            )
+        self.inputs = read[0]
         places = [(len(self._flat), position) for position in range(len(self._flat))]
         for place, each in zip(places, self._flat, strict=True):
             if not isinstance(each, Tensor) or each.shape[:1] != self.inputs.shape[:1]:
