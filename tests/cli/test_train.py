@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -115,6 +116,77 @@ def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_th
         assert code == 2
         assert ("expected" in err) or ("Known" in err)
     assert not (people / "other").exists()
+
+
+NUMBER = (
+    "people.csv",
+    "--target",
+    "age",
+    "--group",
+    "sex",
+    "--task",
+    "regression",
+    "--target-bounds",
+    "0:100",
+)
+
+
+def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
+    assert run("train", *NUMBER, *PLAN, "--out", "run")[0] == 0
+    assert (
+        run("train", *NUMBER, "--method", "sgd", "--epochs", "4", "--batch-size", "40", "--out", "sgd")[0]
+        == 0
+    )
+    card = (people / "run" / "card.md").read_text()
+    assert "| group | test examples | RMSE |" in card
+    assert "| public range of the target | 0 to 100 |" in card
+    assert "RMSE</th>" in (people / "run" / "card.html").read_text()
+    others = pd.read_csv(people / "people.csv")[5:]
+    others.to_csv(people / "others.csv", index=False)
+    code, out, _ = run("predict", "run", "others.csv")
+    answers = pd.read_csv(io.StringIO(out))["prediction"].to_numpy()
+    assert code == 0
+    given = ("run", "others.csv", "--reference", "sgd", "--metric", "mae", "--json", "f.json")
+    code, out, err = run("evaluate", *given)
+    assert code == 0, err
+    assert "MAE" in out
+    figures = json.loads((people / "f.json").read_text())
+    mae = next(row["mae"] for row in figures["metrics"] if row["group"] == "all")
+    assert mae == pytest.approx(np.abs(answers - others["age"]).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--target", "age", "--task", "regression"),
+            "--task regression needs the public range of the target",
+        ),
+        (
+            ("--target", "age", "--task", "classification", "--target-bounds", "0:9"),
+            "are for numbers to predict",
+        ),
+        (("--target", "age", "--target-bounds", "9:0"), "--target-bounds '9:0'; expected low:high"),
+        (("--target", "age", "--target-bounds", "many"), "expected low:high, such as 0:150000"),
+        (("--target", "income", "--target-bounds", "0:9"), "target 'income' holds texts, the first in row 1"),
+        (("--target", "sex", "--target-bounds", "0:9"), "is a number to predict and a group too"),
+        (
+            ("--target", "age", "--target-bounds", "0:99", "--class-weight", "a=1"),
+            "class weights, and this data has",
+        ),
+    ],
+)
+def test_what_is_no_number_to_predict_is_refused(run, people, arguments, message):
+    code, _, err = run("train", "people.csv", *arguments, "--group", "sex", *PLAN, "--out", "run")
+    assert code == 2
+    assert message.removeprefix("class weights, ") in err
+    assert not (people / "run").exists()
+
+
+def test_a_comparison_of_numbers_says_what_to_do_instead(run, people):
+    code, _, err = run("compare", *NUMBER, "--seeds", "1")
+    assert code == 2
+    assert "equidp evaluate --reference" in err
 
 
 def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):

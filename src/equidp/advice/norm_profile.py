@@ -128,7 +128,7 @@ def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) 
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     first, target = taken((data.inputs, data.targets), slice(1))
-    few = made_up_examples(model, loss, first, target, data.num_classes)
+    few = made_up_examples(model, loss, first, target, data.num_classes or None)
     check_model(model, loss, *few)
     check_engine(engine, model, loss, *few)
     norms = dataset_norms(engine, data.inputs, data.trained_targets, chunk_size=_CHUNK).double().cpu()

@@ -45,6 +45,8 @@ def resolved(
         raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
     if plan.class_weight is not None or train.weights is not None:
         raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
+    if train.target_bounds is not None:
+        raise SettingError("an audit trains classifiers; leave out --task regression, and give classes.")
     if epsilon is not None:
         check_number("(0, inf)", epsilon=epsilon)
     found = plan.resolve(method, examples)

@@ -21,6 +21,7 @@ from equidp.advice.norm_profile import NormProfile, private_profile, public_prof
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.data import DataSource, GroupedDataset
+from equidp.data.numbers import in_units
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
@@ -80,7 +81,8 @@ def advise_command(
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     split = table.open(data).split(wanted.seed)
     train, model = split.train, wanted.model or default_plan(data).model_name
-    fresh = build_model(model_named(model), train.one_tensor.shape[1:], train.num_classes, wanted.seed)
+    factory = in_units(model_named(model), train.target_bounds)
+    fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
     profile: NormProfile | None = None
     if wanted.public is not None:

@@ -41,7 +41,7 @@ def evaluate_command(
         Parameter(help="Folder of a run by --method sgd on the same data, to show what privacy cost."),
     ] = None,
     level: Annotated[float, Parameter(help="Level of the intervals.")] = 0.95,
-    metric: metrics.Metric = "accuracy",
+    metric: metrics.Metric | None = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
     reliability: Annotated[
         bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
@@ -72,7 +72,9 @@ def evaluate_command(
     print_evaluation(kept.run, found)
     if reliability:
         if found.reliability.empty:
-            raise SettingError(f"--reliability is for two classes; this run has {len(data.class_names)}.")
+            raise SettingError(
+                f"--reliability is for two classes; this run has {len(data.class_names) or 'none'}."
+            )
         print_reliability(found)
     if kept.released:
         means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from equidp._validate import names
+from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
-from equidp.data.plain import ALL_COLUMNS, MARKS
 from equidp.data.recipe import MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
@@ -43,6 +41,8 @@ _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the comm
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
 _BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
+
+TASKS = ("classification", "regression")
 
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
 Method = Annotated[MethodName, Parameter(help=_BOUNDED_HELP)]
@@ -100,6 +100,10 @@ class TableOptions:
     """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y."""
     na: tuple[str, ...] = ()
     """What stands for a missing value in all columns, or in one: -999, age=-999."""
+    task: Annotated[str | None, Parameter(choices=TASKS)] = None
+    """Whether the target is a class (default), or a number to predict, which needs --target-bounds."""
+    target_bounds: str | None = None
+    """Public range of a number to predict, such as 0:150000."""
     weight: str | None = None
     """Column of public weights >= 0 of the rows' losses in training; not an input."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
@@ -123,18 +127,26 @@ class TableOptions:
         given = {
             name: value
             for name, value in vars(self).items()
-            if name != "recipe" and value not in (None, (), "")
+            if name not in ("recipe", "task") and value not in (None, (), "")
         }
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
-            "date": lambda texts: {name: form or "iso" for name, form in map(_by_column, texts)},
+            "target_bounds": parse_range,
+            "date": lambda texts: {name: form or "iso" for name, form in map(by_column, texts)},
             "na": parse_na,
             "thousands": parse_marks,
             "decimal": parse_marks,
         }
-        return recipe.with_changes(
+        whole = recipe.with_changes(
             {name: parsers.get(name, lambda same: same)(given[name]) for name in given}
         )
+        if self.task is not None and (self.task == TASKS[1]) == (whole.target_bounds is None):
+            raise SettingError(
+                "--task regression needs the public range of the target, such as --target-bounds 0:150000."
+                if whole.target_bounds is None
+                else "--target-bounds are for numbers to predict: give --task regression, or leave them out."
+            )
+        return whole
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
@@ -176,68 +188,6 @@ class ReleaseOptions:
                 f"--release-epsilon {self.release_epsilon} is for individual privacy; give --individual too."
             )
         return None
-
-
-def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Returns the public range of each column.
-
-    Raises:
-        SettingError: says which part is wrong.
-
-    >>> parse_bounds("age=0:100, hours=0:99")
-    {'age': (0.0, 100.0), 'hours': (0.0, 99.0)}
-    """
-    bounds: dict[str, tuple[float, float]] = {}
-    for part in names(text):
-        name, _, span = part.rpartition("=")
-        try:
-            low, high = (float(end) for end in span.split(":"))
-        except ValueError:
-            low = high = math.nan
-        if not (name and low < high and math.isfinite(low) and math.isfinite(high)):
-            raise SettingError(
-                f"bounds {part!r}; expected column=low:high with low < high, such as age=0:100."
-            )
-        if name.strip() in bounds:
-            raise SettingError(
-                f"bounds {text!r} name column {name.strip()!r} twice; give one range for each."
-            )
-        bounds[name.strip()] = (low, high)
-    return bounds
-
-
-def _by_column(text: str) -> tuple[str, str]:
-    """A column and its value from `column=value`; the value is "" where there is none."""
-    name, _, value = text.partition("=")
-    return name.strip(), value.strip()
-
-
-def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the texts that stand for a missing value, by column.
-
-    >>> parse_na(["-999", "age=-1", "age=0"])
-    {'*': ['-999'], 'age': ['-1', '0']}
-    """
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        name, value = _by_column(text) if "=" in text else (ALL_COLUMNS, text)
-        found.setdefault(name, []).append(value)
-    return found
-
-
-def parse_marks(text: str) -> dict[str, str]:
-    """Returns the mark within numbers of each column: a word or the mark itself.
-
-    >>> parse_marks(","), parse_marks("comma, price=point"), parse_marks("price=,")
-    ({'*': ','}, {'*': ',', 'price': '.'}, {'price': ','})
-    """
-    if text in MARKS.values():
-        return {ALL_COLUMNS: text}
-    found = {}
-    for part in names(text):
-        name, mark = _by_column(part) if "=" in part else (ALL_COLUMNS, part)
-        found[name] = MARKS.get(mark, mark or ",")  # a comma alone was taken as the end of the part
-    return found
 
 
 def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:

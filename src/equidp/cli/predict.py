@@ -39,23 +39,20 @@ def predict_command(
     ] = (),
     out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
 ) -> None:
-    """Predict the class of each row, with probabilities, in the order of the rows."""
+    """Predict the class of each row, with probabilities, or its number, in the order of the rows."""
     if out is not None:
         check_writable(out, run, table)
     if keep and table is None:
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     kept = open_run(run)
     inputs = kept.test().inputs if table is None else kept.inputs(table)
-    classes = kept.facts["class_names"]
-    shares = torch.softmax(predict(kept.run.model, inputs).double(), dim=1)
-    if not torch.isfinite(shares).all():
+    outputs = predict(kept.run.model, inputs).double()
+    if not torch.isfinite(outputs).all():
         raise SettingError(
             f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller "
             "learning rate."
         )
-    texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
-    rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
-    rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
+    rows = _rows(outputs, kept.facts["class_names"])
     if keep and table is not None:
         if clash := [name for name in keep if name in rows]:
             raise SettingError(
@@ -71,3 +68,14 @@ def predict_command(
         return
     write_whole(out, text.encode())
     say(f"{len(rows):,} predictions: {out}")
+
+
+def _rows(outputs: torch.Tensor, classes: list[str]) -> pd.DataFrame:
+    """A prediction for each row of outputs, [n, classes] or [n, 1], as texts."""
+    if not classes:
+        return pd.DataFrame({"prediction": [f"{value:.6g}" for value in outputs.squeeze(1).tolist()]})
+    shares = torch.softmax(outputs, dim=1)
+    texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
+    rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
+    rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
+    return rows

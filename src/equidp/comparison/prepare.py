@@ -23,7 +23,7 @@ from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.unencoded import releases_of, with_private_noise
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
-from equidp.errors import ApproximationWarning, PrivacyWarning
+from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import metric_named
 from equidp.evaluation.predictions import Cut
@@ -138,6 +138,11 @@ def prepare(
     named = named_methods(methods)
     sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
     data_split, metric = split(source, seeds[0]), metric_named(metric)
+    if data_split.train.target_bounds is not None:
+        raise SettingError(
+            "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
+            "see what privacy cost each group by equidp evaluate --reference."
+        )
     check_metric(metric, cut, data_split.test)
     plan = default_plan(source) if plan is None else plan
     if plan.delta is None:

@@ -98,6 +98,22 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
+def number_problem(column: pd.Series, groups: Sequence[str]) -> list[str]:
+    """Returns a sentence where a target holds no numbers to predict, or is a group too, or nothing."""
+    name = column.name
+    if name in groups:
+        return [f"target {name!r} is a number to predict and a group too; bin it into a column of groups."]
+    if column.dtype != float:
+        return [
+            f"target {name!r} holds texts, {first_text(column)}, and is to be a number; leave out "
+            "--target-bounds for classes, or say how numbers are written (--thousands, --decimal, --numeric)."
+        ]
+    known = column.dropna()
+    if (np.isinf(known) | (known.abs() > LARGEST_NUMBER)).any():
+        return [f"target {name!r} holds infinite numbers, or beyond {LARGEST_NUMBER:g}; fix those rows."]
+    return []
+
+
 def weight_problem(column: pd.Series) -> list[str]:
     """Returns a sentence where a column of weights holds what is none, or nothing."""
     if column.dtype != float:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from equidp.data.numbers import SquaredError, check_numbers
 from equidp.data.weights import RowWeighted, check_weights, with_weights
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
@@ -26,7 +27,7 @@ class GroupedDataset:
     Attributes:
         inputs: [n, ...], what the model reads: floating point (or integer token ids), never NaN. One tensor,
             or several: a tuple is given to the model as `model(*inputs)`, a mapping as `model(**inputs)`.
-        targets: [n], int64 class indices in [0, len(class_names)).
+        targets: [n], int64 class indices in [0, len(class_names)); or with target_bounds, numbers.
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
@@ -34,6 +35,8 @@ class GroupedDataset:
             rows; a `PrivacyBudget` holds to it. "": not known.
         weights: public numbers >= 0 that multiply each example's loss in training, [n]; None: all are 1.
             Tests and evaluations take no notice of them.
+        target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
+            training clips targets to the range. None: targets are classes.
 
     Raises:
         DataError: shapes, types or values other than these, or names that are not distinct.
@@ -51,6 +54,7 @@ class GroupedDataset:
     class_names: tuple[str, ...]
     source: str = ""
     weights: Tensor | None = None
+    target_bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
@@ -70,7 +74,9 @@ class GroupedDataset:
             ("groups", "group", self.groups, self.group_names),
             ("targets", "class", self.targets, self.class_names),
         ):
-            if n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
+            if label == "targets" and self.target_bounds is not None:
+                check_numbers(column)
+            elif n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
                 raise DataError(
                     f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
                     f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0."
@@ -113,14 +119,23 @@ class GroupedDataset:
         return len(self.class_names)
 
     @property
+    def num_outputs(self) -> int:
+        """How many a model has for an example: one per class, or one number."""
+        return self.num_classes if self.target_bounds is None else 1
+
+    @property
     def trained_targets(self) -> Tensor:
         """Targets as training reads them: [n], or with weights [n, 2] for a `RowWeighted` loss."""
         return self.targets if self.weights is None else with_weights(self.targets, self.weights)
 
     def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
-        """Returns a loss of `trained_targets`: this one, or cross-entropy, times each example's weight."""
-        loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-        return loss if self.weights is None else RowWeighted(loss)
+        """Returns a loss of `trained_targets`: this one, or the usual one, times each example's weight.
+
+        The usual one is cross-entropy, and of numbers `SquaredError`.
+        """
+        usual = nn.CrossEntropyLoss(reduction="none") if self.target_bounds is None else None
+        loss = loss or usual or SquaredError(self.target_bounds)  # type: ignore[arg-type]
+        return loss if self.weights is None else RowWeighted(loss, self.targets.dtype)
 
     def group_sizes(self) -> Tensor:
         """Returns the number of examples of each group, [K]."""
@@ -177,7 +192,7 @@ class DataSplit:
                         f"group {name!r} has no example in the {label} set; merge it with another group, or "
                         "give a larger dataset."
                     )
-        if len(torch.unique(self.train.targets)) < 2:
+        if self.train.target_bounds is None and len(torch.unique(self.train.targets)) < 2:
             raise DataError("the training set holds one class only; a classifier needs at least two.")
 
     def digest(self) -> str:

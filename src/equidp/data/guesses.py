@@ -50,7 +50,7 @@ def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
         if table[name].dtype != float:
             found += [_few_texts(name, column), _decimal_commas(name, column)]
         elif name == recipe.target:
-            found.append(_many_classes(name, column))
+            found.append(_many_classes(name, column) if recipe.target_bounds is None else None)
         elif name not in recipe.group:
             found += [_missing_codes(name, column, len(table)), _names_of_rows(name, table[name])]
     return [sentence for sentence in found if sentence]
@@ -97,5 +97,5 @@ def _many_classes(name: str, known: pd.Series) -> str | None:
         return None
     return (
         f"target {name!r} holds {known.nunique()} different numbers, each a class of its own; if it measures "
-        "something, bin it into few classes."
+        "something, predict it as a number (--task regression), or bin it into few classes."
     )

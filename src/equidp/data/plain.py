@@ -28,6 +28,8 @@ def field(option: str, value: Any) -> Any:
         return tuple((name, MARKS.get(mark, mark)) for name, mark in pairs)
     if option == "bounds":
         return tuple(_range(name, span) for name, span in _mapping(option, value).items())
+    if option == "target_bounds":
+        return _range("the target", value)[1:]
     if option == "test_share":
         return value
     if not isinstance(value, str):

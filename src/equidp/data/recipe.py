@@ -51,7 +51,7 @@ class Recipe:
     so that new files are read as the first one was.
 
     Attributes:
-        target: column to predict; each of its values is a class.
+        target: column to predict; each of its values is a class, unless target_bounds are given.
         group: columns whose combinations of values are the groups; the target may be among them.
         drop: columns to leave out.
         categorical: columns of texts, also where they look like numbers, such as ZIP codes.
@@ -63,6 +63,8 @@ class Recipe:
             columns.
         thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
         bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
+        target_bounds: (low, high): the target is a number to predict, in this public range, which training
+            clips it to and scales by. None: the target is a class.
         weight: column of public numbers >= 0 that multiply the losses of rows in training; not an input.
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
@@ -90,6 +92,7 @@ class Recipe:
     thousands: Pairs = ()
     decimal: Pairs = ()
     bounds: tuple[tuple[str, float, float], ...] = ()
+    target_bounds: tuple[float, float] | None = None
     weight: str | None = None
     missing: str = "refuse"
     test_share: float = TEST_SHARE
@@ -102,7 +105,8 @@ class Recipe:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
         check_number("(0, 1)", test_share=self.test_share)
         self._check_roles()
-        for name, low, high in self.bounds:
+        own = () if self.target_bounds is None else ((str(self.target), *self.target_bounds),)
+        for name, low, high in (*own, *self.bounds):
             if not (low < high and math.isfinite(low) and math.isfinite(high)):
                 raise SettingError(
                     f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
@@ -181,7 +185,7 @@ class Recipe:
                 fields[other] = _without(fields[other], changes.columns(option))
         for option in given:
             new = getattr(changes, option)
-            if isinstance(new, tuple) and option != "group":
+            if isinstance(new, tuple) and option not in ("group", "target_bounds"):
                 new = (*_without(fields[option], [_column(each) for each in new]), *new)
             fields[option] = new
         return Recipe(**fields)

@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from equidp.data.checks import feature_problems, first_text, missing_problem, refuse, weight_problem
+from equidp.data.checks import (
+    feature_problems,
+    first_text,
+    missing_problem,
+    number_problem,
+    refuse,
+    weight_problem,
+)
 from equidp.data.columns import Columns
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
@@ -70,12 +77,13 @@ class TableSource:
     def unencoded(self, seed: int) -> Unencoded:
         """Splits the rows, before any becomes an input; warns of `doubts` about the columns."""
         table = self._table()
-        targets, class_names = coded(table[self.recipe.target])
+        targets, class_names = self._targets(table)
         groups, group_names = crossed(table, self.recipe.group)
         features = table.drop(columns=_labels(self.recipe))
         train, test = rows_by_content(table, groups, group_names, self.recipe.test_share, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
-        return Unencoded(features, train, test, targets, groups, *names, weights)
+        bounds = self.recipe.target_bounds
+        return Unencoded(features, train, test, targets, groups, *names, weights, target_bounds=bounds)
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         return TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
@@ -89,6 +97,12 @@ class TableSource:
     @property
     def _bounds(self) -> dict[str, tuple[float, float]]:
         return {name: (low, high) for name, low, high in self.recipe.bounds}
+
+    def _targets(self, table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Targets, [n], and the names of their classes; none where they are numbers to predict."""
+        if self.recipe.target_bounds is None:
+            return coded(table[self.recipe.target])
+        return table[self.recipe.target].to_numpy(dtype=np.float32), ()
 
     def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
         if self.recipe.weight is None:
@@ -145,12 +159,14 @@ def _label_problems(table: pd.DataFrame, recipe: Recipe) -> list[str]:
         found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
         found += weight_problem(table[recipe.weight])
-    if classes == 1:
+    if recipe.target_bounds is not None:
+        found += number_problem(table[target], recipe.group)
+    elif classes == 1:
         found.append(f"target {target!r} has one class only; expected at least two.")
-    if classes > _MOST_CLASSES:
+    elif classes > _MOST_CLASSES:
         found.append(
             f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
-            "Regression is not supported yet: bin numbers into classes first."
+            "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes."
         )
     if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
         return found

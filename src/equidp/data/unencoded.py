@@ -32,23 +32,25 @@ class Unencoded:
     Attributes:
         features: [n, columns], floats and texts.
         train, test: rows of either set, int64.
-        targets, groups: [n], int64 codes.
+        targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
         group_names, class_names: of the codes.
         source: a name for the people.
         weights: public, [n]; None: all are 1.
         notes: on how the rows were chosen.
+        target_bounds: of `GroupedDataset`.
     """
 
     features: pd.DataFrame
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
-    targets: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     groups: npt.NDArray[np.int64]
     group_names: tuple[str, ...]
     class_names: tuple[str, ...]
     source: str
     weights: torch.Tensor | None = None
     notes: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
 
     @property
     def training(self) -> pd.DataFrame:
@@ -65,6 +67,7 @@ class Unencoded:
             self.class_names,
             self.source,
             self.weights,
+            self.target_bounds,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
         return DataSplit(trained, tested, (*notes, *self.notes))

@@ -34,6 +34,12 @@ def blind_spots(
     """
     if not len(found):
         return ()
+    if found.task == "regression":
+        error = METRICS["rmse"].function(found.constant())
+        shown = f"{error:,.0f}" if error >= 1000 else f"{error:.3g}"
+        sentence = f"Always answering the mean of the test examples would have an RMSE of {shown}."
+        useful = tells_something(metric, found, level)
+        return (sentence,) if useful else (sentence, says_nothing(metric, found, level))
     name, share = found.class_names[int(found.counts.argmax())], found.counts.max() / len(found)
     sentences = [f"Always answering {name!r} would be right for {100 * share:.1f}% of the test examples."]
     given = set(found.predicted.tolist())

@@ -22,7 +22,7 @@ from equidp.evaluation.groups import (
 )
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
+from equidp.evaluation.metrics import METRICS, metric_for, tells_something
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
 
@@ -32,7 +32,7 @@ class Evaluation:
     """Figures of a model on a test set, with intervals over its examples; tables end with group "all".
 
     Attributes:
-        groups: accuracy and loss by group (`group_intervals`).
+        groups: accuracy and loss by group, or of predicted numbers rmse, mae and r2 (`group_intervals`).
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
         rates: how often each group is answered with class 1 (`answer_rates`); empty unless there are two
             classes.
@@ -134,17 +134,18 @@ def evaluate(
     *,
     level: float = 0.95,
     reference: nn.Module | None = None,
-    metric: str | Metric = "accuracy",
+    metric: str | Metric | None = None,
     cut: Cut = Cut(),
 ) -> Evaluation:
-    """Evaluates a trained classifier, which gives one logit per class.
+    """Evaluates a trained model, which gives one logit per class, or a number.
 
     Args:
         model: the trained model.
         test: examples that it was not trained on.
         level: of the intervals.
         reference: a model trained without privacy on the same data, to show what privacy cost.
-        metric: what cost and the comparison with a constant answer are about (`metric_named`).
+        metric: what cost and the comparison with a constant answer are about (`metric_named`); None:
+            accuracy, and of predicted numbers rmse.
         cut: of two classes, which is the positive one, and from which risk on it is answered.
 
     Raises:
@@ -164,11 +165,10 @@ def evaluate(
     {'demographic_parity_difference': 0.0, 'equalized_odds_difference': 1.0}
     """
     check_level(level)
-    metric = metric_named(metric)
-    check_task(metric, test.class_names)
+    metric = metric_for(metric, test.class_names)
     cut.index(test.class_names)
     outputs = predict(model, test.inputs)
-    check_outputs(outputs, test.targets)
+    check_outputs(outputs, test)
     other = None if reference is None else predict(reference, test.inputs)
     found = Predictions.of(outputs, test.targets, test.class_names, cut)
     shown = [each for each in METRICS.values() if found.task in each.tasks]

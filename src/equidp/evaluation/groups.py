@@ -18,10 +18,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.numbers import SquaredError
 from equidp.errors import DataError, shape_in_words
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
-from equidp.evaluation.metric import Metric, figure
+from equidp.evaluation.metric import Metric, figure, measured
 from equidp.evaluation.metrics import METRICS, lost
+from equidp.evaluation.numbers import NUMBERS
 from equidp.evaluation.predictions import Cut, Predictions
 
 Bools = npt.NDArray[np.bool_]
@@ -40,7 +42,7 @@ def group_metrics(
     Raises:
         DataError: outputs of another shape.
     """
-    check_outputs(outputs, targets)
+    _check_logits(outputs, targets)
     correct = (outputs.argmax(dim=1) == targets).double()
     losses = cross_entropy(outputs.double(), targets, reduction="none")
     rows = []
@@ -50,8 +52,30 @@ def group_metrics(
     return pd.DataFrame(rows)
 
 
-def check_outputs(outputs: Tensor, targets: Tensor) -> None:
-    """Raises unless outputs have a logit for each class of the targets."""
+def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
+    """Returns group, count, accuracy and loss, or of predicted numbers rmse, mae, r2 and loss."""
+    check_outputs(outputs, test)
+    if test.target_bounds is None:
+        return group_metrics(outputs, test.targets, test.groups, test.group_names)
+    found, losses, rows = Predictions.of(outputs, test.targets, ()), _losses(outputs, test), []
+    for name, members in by_group(test.groups.numpy(), test.group_names):
+        part = found.take(members)
+        figures = {metric.name: measured(metric, part)[0] for metric in NUMBERS}
+        loss = float(losses[members].mean()) if len(part) else np.nan
+        rows.append({"group": name, "count": len(part), **figures, "loss": loss})
+    return pd.DataFrame(rows)
+
+
+def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
+    """Raises unless outputs have a logit for each class, or one number, for each target."""
+    if test.target_bounds is None:
+        _check_logits(outputs, test.targets)
+    elif outputs.dim() != 2 or outputs.shape[1] != 1:
+        shape = shape_in_words(outputs, "n")
+        raise DataError(f"the model's outputs are {shape}; expected one number each, [n, 1].")
+
+
+def _check_logits(outputs: Tensor, targets: Tensor) -> None:
     classes = max(int(targets.max()) + 1 if len(targets) else 1, 2)
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise DataError(
@@ -61,7 +85,17 @@ def check_outputs(outputs: Tensor, targets: Tensor) -> None:
 
 
 def group_intervals(outputs: Tensor, test: GroupedDataset, level: float, cut: Cut = Cut()) -> pd.DataFrame:
-    """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high."""
+    """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high.
+
+    Of predicted numbers: rmse, mae and r2 in their place.
+    """
+    if test.target_bounds is not None:
+        found, rows = Predictions.of(outputs, test.targets, ()), []
+        for name, members in by_group(test.groups.numpy(), test.group_names):
+            part = found.take(members)
+            figures = {metric.name: figure(metric, part, level)[:3] for metric in NUMBERS}
+            rows.append(_row(members, figures, group=name))
+        return pd.DataFrame(rows)
     correct, losses = _correct(outputs, test, cut), _losses(outputs, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
@@ -129,6 +163,8 @@ def recalls(
         (recall lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No
         rows where each group has examples of one class only: its accuracy is that class's recall.
     """
+    if test.target_bounds is not None:
+        return pd.DataFrame()
     pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
     if pairs.shape[1] == len(pairs[0].unique()):
         return pd.DataFrame()
@@ -200,4 +236,7 @@ def _correct(outputs: Tensor, test: GroupedDataset, cut: Cut) -> Floats:
 
 
 def _losses(outputs: Tensor, test: GroupedDataset) -> Floats:
+    if test.target_bounds is not None:
+        losses: Floats = SquaredError(test.target_bounds)(outputs.double(), test.targets.double()).numpy()
+        return losses
     return cross_entropy(outputs.double(), test.targets, reduction="none").numpy()

@@ -83,7 +83,14 @@ class Metric:
 
 
 _PERCENT = ("accuracy", "balanced_accuracy", "recall", "precision", "calibration")
-_LABELS = {"auc": "AUC", "brier": "Brier score", "calibration": "calibration error"}
+_LABELS = {
+    "auc": "AUC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "brier": "Brier score",
+    "calibration": "calibration error",
+}
 
 
 class Figure(NamedTuple):

@@ -1,4 +1,4 @@
-"""The metrics of a classifier: a table of what there is, computed by scikit-learn."""
+"""The metrics of a model: a table of what there is, computed by scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from equidp.errors import SettingError
 from equidp.evaluation import intervals
 from equidp.evaluation.intervals import Floats, Interval
 from equidp.evaluation.metric import Metric, figure, measured, percentiles
-from equidp.evaluation.predictions import Predictions
+from equidp.evaluation.numbers import NUMBERS
+from equidp.evaluation.predictions import Predictions, task_of
 
 
 def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
@@ -33,7 +34,7 @@ def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
     constant answer can have at its best, such as recall, is judged by AUC or balanced accuracy.
     """
     if metric not in map(METRICS.get, _BEST_IF_INFORMED):
-        metric = METRICS["auc" if found.task == "binary" else "balanced_accuracy"]
+        metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(found.task, "rmse")]
     constant = found.constant()
     if metric.per_example is not None:
         return bool(lost(metric, constant, found, level)[1] > 0)
@@ -84,7 +85,10 @@ def metric_named(metric: str | Metric | Any) -> Metric:
     return Metric(*(getattr(metric, name) for name in _NEEDED))
 
 
-_BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier")
+_BEST_IF_INFORMED = (
+    *("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier"),
+    *(metric.name for metric in NUMBERS),
+)
 _NEEDED = ("name", "function", "higher_is_better", "range")
 
 
@@ -94,13 +98,25 @@ def _is_metric(thing: object) -> bool:
 
 def check_task(metric: Metric, class_names: Sequence[str]) -> None:
     """Raises a SettingError unless the metric is for so many classes; says which are."""
-    task = "binary" if len(class_names) == 2 else "multiclass"
+    task = task_of(class_names)
     if task not in metric.tasks:
         others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
-        raise SettingError(
-            f"metric {metric.name!r} is for two classes, and there are {len(class_names)}; choose one of "
-            f"{others}."
-        )
+        wanted = "numbers" if "regression" in metric.tasks else "two classes"
+        wanted = "classes" if "multiclass" in metric.tasks else wanted
+        there = f"there are {len(class_names)}" if class_names else "this model predicts numbers"
+        raise SettingError(f"metric {metric.name!r} is for {wanted}, and {there}; choose one of {others}.")
+
+
+def metric_for(metric: str | Metric | Any | None, class_names: Sequence[str]) -> Metric:
+    """Returns a metric by its name, or one's own; None: accuracy, and of predicted numbers rmse.
+
+    Raises:
+        SettingError: no such metric, or one that the task has not.
+    """
+    usual = "accuracy" if class_names else "rmse"
+    found = metric_named(usual if metric is None else metric)
+    check_task(found, class_names)
+    return found
 
 
 def _accuracy(found: Predictions) -> float:
@@ -269,6 +285,6 @@ _TABLE = (
     Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_answers)),
     Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_interval),
 )
-METRICS = {metric.name: metric for metric in _TABLE}
+METRICS = {metric.name: metric for metric in (*_TABLE, *NUMBERS)}
 """Name -> metric. Accuracies, recall and precision are of the answers, and so of the threshold. Calibration
 is how far the mean predicted risk lies from the share of positives."""

@@ -40,6 +40,11 @@ def positive_by_name(class_names: Sequence[str]) -> str:
     return class_names[1]
 
 
+def task_of(class_names: Sequence[str]) -> str:
+    """Returns "binary", "multiclass" or, without classes, "regression"."""
+    return {0: "regression", 2: "binary"}.get(len(class_names), "multiclass")
+
+
 @final
 @dataclass(frozen=True)
 class Cut:
@@ -72,10 +77,9 @@ class Cut:
         if len(class_names) != 2:
             if (self.positive, self.threshold) != (None, None):
                 given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
-                raise SettingError(
-                    f"{given} is for two classes, and there are {len(class_names)}: "
-                    f"{', '.join(class_names)}. Leave it out."
-                )
+                there = f"there are {len(class_names)}: {', '.join(class_names)}"
+                there = there if class_names else "this model predicts numbers"
+                raise SettingError(f"{given} is for two classes, and {there}. Leave it out.")
             return None
         if self.positive is not None and self.positive not in class_names:
             raise unknown_name("positive class", self.positive, class_names)
@@ -88,9 +92,9 @@ class Predictions:
     """What a model answers on n examples: all that a metric may read.
 
     Attributes:
-        targets: true classes, [n] int64.
-        probabilities: of each class, [n, classes] float64.
-        class_names: one per class.
+        targets: true classes, [n] int64; where numbers are predicted, the true numbers.
+        probabilities: of each class, [n, classes] float64; where numbers are predicted, those, [n, 1].
+        class_names: one per class; none where numbers are predicted.
         positive: index of the positive class; None unless there are two classes.
         threshold: see `Cut`.
 
@@ -109,7 +113,9 @@ class Predictions:
     def of(
         cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], cut: Cut = Cut()
     ) -> Predictions:
-        """Returns what logits, [n, classes], predict of examples with these targets, [n]."""
+        """Returns what logits, [n, classes], or numbers, [n, 1], predict of examples with these targets."""
+        if not class_names:
+            return cls(targets.double().numpy(), outputs.double().numpy(), ())
         probabilities = torch.softmax(outputs.double(), dim=1).numpy()
         return cls(targets.numpy(), probabilities, tuple(class_names), cut.index(class_names), cut.threshold)
 
@@ -118,8 +124,8 @@ class Predictions:
 
     @property
     def task(self) -> str:
-        """Returns "binary" or "multiclass"."""
-        return "binary" if len(self.class_names) == 2 else "multiclass"
+        """Returns "binary", "multiclass" or "regression"."""
+        return task_of(self.class_names)
 
     @property
     def positive_name(self) -> str:
@@ -133,6 +139,12 @@ class Predictions:
             likeliest: Codes = self.probabilities.argmax(axis=1)
             return likeliest
         return np.where(self.risks >= self.threshold, self.positive, 1 - self.positive)
+
+    @property
+    def values(self) -> Floats:
+        """Returns the predicted numbers, [n]; of regression only."""
+        values: Floats = self.probabilities[:, 0]
+        return values
 
     @property
     def risks(self) -> Floats:
@@ -162,7 +174,10 @@ class Predictions:
         return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
 
     def constant(self) -> Predictions:
-        """Returns what the best constant answer predicts here: each class with its share of the examples."""
+        """Returns what the best constant answer predicts here: each class with its share, or the mean."""
+        if not self.class_names:
+            mean = self.targets.mean() if len(self) else np.nan
+            return replace(self, probabilities=np.full((len(self), 1), mean))
         shares = self.counts / max(len(self), 1)
         return replace(self, probabilities=np.tile(shares, (len(self), 1)), threshold=None)
 

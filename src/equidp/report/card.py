@@ -241,6 +241,11 @@ def _summary(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "No test set was given, so the card says nothing about accuracy."
     rows = evaluation.groups.set_index("group")
+    if "rmse" in rows:
+        overall = f"RMSE on {rows.at[ALL, 'count']:,} test examples: {number(rows.at[ALL, 'rmse'])}"
+        errors = rows["rmse"].drop(ALL).dropna()
+        ends = [f"{number(errors[at])} for group {at}" for at in (errors.idxmin(), errors.idxmax())]
+        return f"{overall}, lowest {ends[0]}, highest {ends[1]}."
     accuracy = rows["accuracy"].drop(ALL).dropna()
     overall = f"Accuracy on {rows.at[ALL, 'count']:,} test examples: {points(rows.at[ALL, 'accuracy'])} %"
     if accuracy.empty:

@@ -11,8 +11,8 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS
 from equidp.report.format import points, shown
 
-_ELSEWHERE = ("accuracy", "log_loss", "recall", "calibration")
-"""Metrics that the tables of accuracy, of recall and of risks show."""
+_ELSEWHERE = ("accuracy", "log_loss", "recall", "calibration", "rmse", "mae")
+"""Metrics that the tables of accuracy, of errors, of recall and of risks show."""
 _NO_INTERVAL = "no interval: "
 _MOST_REASONS = 4
 

@@ -13,8 +13,11 @@ def points(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number to three digits; a dash for NaN."""
-    return "∞" if math.isinf(value) else "–" if math.isnan(value) else f"{value:.3g}"
+    """A number to three digits, from 1,000 on without an exponent; a dash for NaN."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    rounded = f"{value:.3g}"
+    return f"{float(rounded):,.0f}" if 1000 <= abs(value) < 1e9 else rounded
 
 
 def upper(value: float) -> str:

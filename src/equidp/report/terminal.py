@@ -30,6 +30,8 @@ _MOST_RECALLS = 40
 _COLUMNS = {
     "accuracy": ("accuracy, %", points),
     "loss": ("loss", number),
+    "rmse": ("RMSE", number),
+    "mae": ("MAE", number),
     "recall": ("recall, %", points),
     "recall_cost": ("recall lost, points", points),
     "excessive_risk": ("excessive risk, loss", number),

@@ -117,10 +117,11 @@ def seconds_per_step(prepared: Prepared) -> float:
     size = 2 * prepared.plan.batch_size
     made_up = GroupedDataset(
         torch.randn((size, *train.one_tensor.shape[1:])),
-        torch.randint(train.num_classes, (size,)),
+        torch.randn(size) if train.target_bounds else torch.randint(train.num_classes, (size,)),
         torch.randint(train.num_groups, (size,)),
         train.group_names,
         train.class_names,
+        target_bounds=train.target_bounds,
     )
     plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9)
     trainer = build(plan, made_up, seed=config.seed, secure=True, engine=config.engine, accountant="rdp")

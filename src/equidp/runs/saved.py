@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 from equidp._provenance import weights_digest
-from equidp.data.checks import check_read, refuse
+from equidp.data.checks import check_read, missing_problem, number_problem, refuse
 from equidp.data.dataset import GroupedDataset
 from equidp.data.encoding import Numbers, TableEncoder
 from equidp.data.labels import known_codes
+from equidp.data.numbers import SquaredError, in_units
 from equidp.data.read import read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
@@ -115,14 +117,24 @@ class KeptRun:
                 stacklevel=2,
             )
         columns = [str(config.recipe.target), *config.recipe.group]
-        table = self._read(path, *columns)
+        table, bounds = self._read(path, *columns), config.recipe.target_bounds
         check_read(table, columns)
+        if bounds is not None:
+            wrong = [
+                *number_problem(table[columns[0]], ()),
+                *missing_problem(table[columns[:1]], "Drop them."),
+            ]
+            refuse(path, wrong)
+            targets = torch.from_numpy(table[columns[0]].to_numpy(dtype=np.float32))
+        else:
+            targets = torch.from_numpy(known_codes(table, columns[:1], classes))
         return GroupedDataset(
             self._encoded(table),
-            torch.from_numpy(known_codes(table, columns[:1], classes)),
+            targets,
             torch.from_numpy(known_codes(table, columns[1:], groups)),
             tuple(groups),
             tuple(classes),
+            target_bounds=bounds,
         )
 
 
@@ -140,7 +152,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
         )
     layout.check_code(plan, facts, place, ("model", "loss"))
-    model = plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
+    bounds = config.recipe.target_bounds
+    model = in_units(plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
     encoder = layout.read_encoder(place, config)
     try:
         model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
@@ -152,7 +165,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     ledger = read_ledger(place / layout.LEDGER)
     _check_card(place, weights_digest(model), ledger.checks[-1])
     layout.check_files(place)
-    loss = plan.loss_function or nn.CrossEntropyLoss(reduction="none")
+    usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
+    loss = plan.loss_function or usual
     known = RunFacts(num_examples=facts["num_train"])
     run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))

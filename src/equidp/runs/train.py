@@ -15,6 +15,7 @@ import torch
 from equidp._files import write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.releases import charge_releases
+from equidp.data import Recipe
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
@@ -186,6 +187,7 @@ def _write_cards(
         bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
         details |= {
             "target": recipe.target,
+            **_range_of_target(recipe),
             "group columns": recipe.group,
             "input columns": tuple(column.name for column in columns),
             "public bounds": ", ".join(bounds) or "none",
@@ -207,6 +209,12 @@ def _write_cards(
         details=details,
         releases=tuple(config.releases(plan.delta).items()),
     )
+
+
+def _range_of_target(recipe: Recipe) -> dict[str, str]:
+    """What the card says of a target that is a number; nothing for classes."""
+    bounds = recipe.target_bounds
+    return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
 
 
 def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
+from equidp.data.numbers import in_units
 from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -76,7 +77,8 @@ def build(
         assert isinstance(train, GroupedDataset), (
             "another dataset does not say what its inputs look like: give a model"
         )
-        model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
+        factory = in_units(plan.factory, train.target_bounds)
+        model = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, seed)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
     )
@@ -110,6 +112,6 @@ def _class_weighted(
         return loss
     names = class_names(train)
     if not names:
-        raise SettingError("class_weight is by class names, which this dataset lacks; give a GroupedDataset.")
+        raise SettingError("class_weight is by class names, and this data has none; leave it out.")
     plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
     return ClassWeighted(plain, weights_of_classes(plan.class_weight, names))

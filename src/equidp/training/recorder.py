@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.preserved import device_of
-from equidp.evaluation.groups import check_outputs, group_metrics
+from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.inputs import moved_to, taken
@@ -54,20 +54,19 @@ class EpochRecorder(Callback):
 
     def before_training(self, trainer: Trainer) -> None:
         # Before any budget is spent: a model whose outputs have no metrics.
-        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test.targets)
+        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test)
 
     def after_epoch(self, trainer: Trainer) -> None:
         test, released = self.test, trainer.policy.released(trainer.policy_state)
         outputs = predict(trainer.model, test.inputs)
-        metrics = group_metrics(outputs, test.targets, test.groups, test.group_names).set_index("group")
+        metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
         for group, name in enumerate(test.group_names):
             self.record.append(
                 {
                     "epoch": round(trainer.epoch),
                     "step": trainer.steps_done,
                     "group": name,
-                    "accuracy": float(metrics.loc[name, "accuracy"]),
-                    "loss": float(metrics.loc[name, "loss"]),
+                    **{metric: float(metrics.at[name, metric]) for metric in metrics.columns},
                     **self._gradient_figures(trainer, group),
                     **_released_figures(released, group),
                     "epsilon": trainer.epsilon_so_far(trainer.steps_done),

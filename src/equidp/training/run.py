@@ -14,7 +14,7 @@ from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError
-from equidp.evaluation.groups import group_metrics
+from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.events import Entries
@@ -114,14 +114,14 @@ class Run:
         return Risk.of(self.entries, false_positive_rates, rows)
 
     def metrics(self, test: GroupedDataset) -> pd.DataFrame:
-        """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.group_metrics`.
+        """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.metrics_of`.
 
         Raises:
             DataError: not a GroupedDataset, or one with other classes than the training data's.
         """
         self.check_test(test)
         outputs = predict(self.model, test.inputs)
-        return group_metrics(outputs, test.targets, test.groups, test.group_names)
+        return metrics_of(outputs, test)
 
     def check_test(self, test: GroupedDataset) -> None:
         """Refuses a test set that the model was not trained for, with a DataError as `metrics` does."""
