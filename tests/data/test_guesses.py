@@ -26,12 +26,13 @@ def of(values, **others) -> list[str]:
             "'lab' holds -999 or the like in 14 of 120 rows; if it stands",
         ),
         ([f"{row % 7},{row % 5}" for row in ROWS], "'lab' holds numbers with decimal commas"),
+        ([f"{row + 1},{row % 5}00.5" for row in ROWS], "commas between thousands, taken as categories"),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],
             "'lab' holds numbers, but 1 of its 120 values are not numbers, the first in row 4: all",
         ),
     ],
-    ids=["names of rows", "codes for missing", "decimal commas", "a slip among numbers"],
+    ids=["names of rows", "codes for missing", "decimal commas", "thousands", "a slip among numbers"],
 )
 def test_a_slip_is_named_with_what_to_do(values, sentence):
     (found,) = of(values)

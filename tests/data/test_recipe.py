@@ -112,6 +112,9 @@ def test_each_column_is_understood_as_stated():
 def test_without_a_recipe_marks_and_codes_are_texts_and_numbers():
     table = understood(RAW.drop(columns="admitted"), Recipe()).table
     assert table["zip"].tolist() == [1067.0, 99084.0]
+    notes = understood(RAW[["zip", "lab"]], Recipe()).notes
+    assert len(notes) == 1
+    assert "'zip' holds numbers with leading zeros, which are lost" in notes[0]
     assert table["pay"].tolist() == ["28,746.52", "1,234"]
     assert table["age"].tolist() == [44.0, -999.0]
 
@@ -180,7 +183,7 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
         open_source(str(path), target="ill", group="sex").split(0)
     for part in (
         "'born' holds dates; make them numbers (--date",
-        "'since' holds",
+        "(--date 'since=dayfirst')",
         "'tags' has 1200",
         "'sex': 1",
     ):

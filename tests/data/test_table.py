@@ -277,6 +277,11 @@ def test_classes_may_be_groups_alone_or_crossed_with_others(save):
         (lambda t: t, {"bounds": {"height": (0, 1)}}, "unknown column in bounds"),
         (lambda t: t, {"drop": ["income"]}, "'income' is named twice"),
         (lambda t: t.assign(income="same"), {}, "one class only"),
+        (
+            lambda t: t,
+            {"recipe": Recipe(positive="rich")},
+            "positive class 'rich' is none of the classes of target",
+        ),
         (lambda t: t.assign(income=t.index * 1.5, age=1).pipe(lambda d: pd.concat([d] * 3)), {}, None),
         (lambda t: pd.concat([t] * 3).assign(income=lambda d: np.arange(len(d))), {}, "180 distinct values"),
         (lambda t: t.assign(sex="F"), {}, "one group only"),

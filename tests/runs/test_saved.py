@@ -45,6 +45,14 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
         replace(kept, encoder=None).inputs(finished.table)
 
 
+def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, tmp_path):
+    table = pd.read_csv(finished.table)
+    table.loc[[1, 4], "age"] = -999
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(DataWarning, match=r"a number such as -999, far from the training data \('age': 2\)"):
+        open_run(finished.folder).inputs(tmp_path / "new.csv")
+
+
 def test_a_run_that_is_not_finished_says_how_to_go_on(begun):
     with pytest.raises(DataError, match="is not finished; go on with it by equidp train --resume"):
         open_run(begun)

@@ -21,6 +21,7 @@ from equidp.comparison.compare import DEFAULT_METHODS, compare
 from equidp.comparison.prepare import prepare
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
+from equidp.evaluation.predictions import Cut
 from equidp.report.diagnosis_section import sensitive_findings
 from equidp.report.page import write_report
 from equidp.report.pictures import figures_folder, save_figures
@@ -142,7 +143,7 @@ def compare_command(
     asked: dict[str, Any] = {
         "release_epsilon": release.cost(),
         "diagnosis": diagnosis.plan(),
-        "cut": cut.cut(),
+        "cut": cut.cut(Cut(table.whole().positive)),
     }
     asked |= {
         **vars(wanted),

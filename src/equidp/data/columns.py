@@ -35,7 +35,7 @@ class Columns:
     Attributes:
         table: columns of floats (NaN where missing) or of strings (None where missing).
         problems: a sentence for each column that cannot be used, which the table lacks.
-        notes: a sentence for each column of which some cells counted as missing.
+        notes: a sentence for each column of which some cells counted as missing, or lost leading zeros.
     """
 
     table: pd.DataFrame
@@ -100,9 +100,14 @@ def _understood(name: str, column: pd.Series, recipe: Recipe) -> tuple[pd.Series
             numbers, note = _readable(name, known, numbers, "numbers", column.index)
             return without_codes(numbers, codes), note
         if numbers.notna().all():
-            return without_codes(numbers, codes).reindex(column.index), ""
+            note = ""
+            if known.str.fullmatch(r"0\d+").any():
+                zeros = f"column {name!r} holds numbers with leading zeros, which are lost"
+                note = f"{zeros}; if it is a code, such as a ZIP code, say so (--categorical {name!r})."
+            return without_codes(numbers, codes).reindex(column.index), note
         if known.iloc[:_FIRST].str.fullmatch(LIKE_DATES).all() and known.str.fullmatch(LIKE_DATES).all():
-            raise _Problem(_dates(name))
+            iso = known.str.contains(r"^\d{4}-").all()
+            raise _Problem(_dates(name, "" if iso else "=dayfirst"))
     return text.astype(object).where(text.notna(), None), ""
 
 
@@ -183,5 +188,6 @@ def row_of(column: pd.Series) -> str:
     return f"the first in row {int(column.index[0]) + 1:,}"
 
 
-def _dates(name: str) -> str:
-    return f"column {name!r} holds dates; make them numbers (--date {name!r}), or drop it (--drop {name!r})."
+def _dates(name: str, form: str = "") -> str:
+    numbers = f"column {name!r} holds dates; make them numbers (--date '{name}{form}')"
+    return f"{numbers}, or drop it (--drop {name!r})."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from equidp.data.columns import as_numbers
 from equidp.data.recipe import Recipe
 
 FEW_TEXTS = 0.1
@@ -48,7 +49,7 @@ def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
         if name in recipe.categorical:
             continue
         if table[name].dtype != float:
-            found += [_few_texts(name, column), _decimal_commas(name, column)]
+            found += [_few_texts(name, column), _marks(name, column)]
         elif name == recipe.target:
             found.append(_many_classes(name, column) if recipe.target_bounds is None else None)
         elif name not in recipe.group:
@@ -67,12 +68,20 @@ def _few_texts(name: str, known: pd.Series) -> str | None:
     )
 
 
-def _decimal_commas(name: str, known: pd.Series) -> str | None:
-    # A column of whole numbers alone would have been read as numbers.
-    if known.empty or not known.str.fullmatch(r"-?\d+,\d+|-?\d+").all():
+def _marks(name: str, known: pd.Series) -> str | None:
+    known = known.astype("string")
+    if known.empty or not known.str.contains(",", regex=False).any():
         return None
-    commas = f"column {name!r} holds numbers with decimal commas, taken as categories"
-    return f"{commas}; say so (--decimal '{name}=comma')."
+    for decimal, thousands, says, option in (
+        (".", ",", "commas between thousands", "thousands"),
+        (",", ".", "decimal commas", "decimal"),
+    ):
+        if as_numbers(known, decimal, thousands).notna().all():
+            return (
+                f"column {name!r} holds numbers with {says}, taken as categories; say so (--{option} "
+                f"'{name}=comma')."
+            )
+    return None
 
 
 def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from equidp.data.checks import LARGEST_NUMBER, MOST_CATEGORIES
-from equidp.data.columns import MISSING_TEXTS, as_numbers, days, is_time, read_dates
+from equidp.data.columns import MISSING_TEXTS, as_numbers, days, is_time, read_dates, without_codes
 from equidp.data.guesses import FEW_TEXTS, MANY_ROWS, MISSING_NUMBERS, MISSING_WORDS
 from equidp.data.plain import MARKS
 from equidp.data.recipe import Recipe
@@ -53,10 +53,9 @@ class Finding:
         """The option as it is typed; "" where there is none."""
         if not self.option:
             return ""
-        words = (
-            {mark: word for word, mark in MARKS.items()} if self.option in ("thousands", "decimal") else {}
-        )
-        value = words.get(self.value, self.value)
+        if self.option == "positive":
+            return f"--positive {shlex.quote(self.value)}"
+        value = _word(self.value) if self.option in ("thousands", "decimal") else self.value
         return f"--{self.option} {shlex.quote(f'{column}={value}' if value else column)}"
 
 
@@ -101,7 +100,11 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         counts = _counted(column)
     except TypeError:  # lists and dictionaries have no hash
         return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
-    gone = counts.index.isin(MISSING_TEXTS.union(recipe.missing_texts(name)))
+    codes, texts = recipe.missing_texts(name), pd.Series(counts.index, dtype="string")
+    gone = counts.index.isin(MISSING_TEXTS.union(codes))
+    if codes:
+        numbers = as_numbers(texts, recipe.decimal_of(name), recipe.thousands_of(name))
+        gone |= (numbers.notna() & without_codes(numbers, codes).isna()).to_numpy()
     known = counts[~gone]
     missing, found = len(column) - int(known.sum()), []
     written = [f"{text!r} in {rows:,}" for text, rows in counts[gone].items() if text]

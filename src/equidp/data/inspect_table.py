@@ -154,10 +154,24 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
     if report.name == recipe.target:
         if report.missing:
             found.append(Finding(f"missing in {report.missing:,} rows: remove those rows"))
-        if report.kind == "number" and report.distinct > MANY_CLASSES:
-            found.append(Finding(f"{report.distinct:,} numbers, each a class: bin them"))
+        if report.distinct == len(report.names) == 2 and (recipe.positive, recipe.target_bounds) == (
+            None,
+            None,
+        ):
+            rarer = report.names[-1][0]
+            name = f"{float(rarer):.12g}" if report.kind == "number" else rarer
+            found.append(Finding(f"{name!r} is the rarer class: the positive one?", "positive", name))
+        if report.kind == "number" and report.distinct > MANY_CLASSES and recipe.target_bounds is None:
+            found.append(
+                Finding(
+                    f"{report.distinct:,} numbers, each a class: predict it as a number (--task regression "
+                    "--target-bounds LOW:HIGH), or bin it"
+                )
+            )
     if report.name in recipe.group and report.rare:
-        found.append(Finding(f"{report.rare:,} groups of fewer than {RARE_ROWS} rows: merge them"))
+        found.append(
+            Finding(f"groups of fewer than {RARE_ROWS} rows: {report.rare:,}; merge them with others")
+        )
     if persons is not None and report.name == persons.column:
         found = [finding for finding in found if finding.option != "drop"]
         if report.name not in recipe.columns("drop"):
@@ -176,6 +190,8 @@ def _settled(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
                 given.setdefault(finding.option, []).append(report.name)
             elif finding.option == "na":
                 given.setdefault("na", {}).setdefault(report.name, []).append(finding.value)
+            elif finding.option == "positive":
+                given["positive"] = finding.value
             elif finding.option in ("date", "thousands", "decimal"):
                 given.setdefault(finding.option, {})[report.name] = finding.value
     if "na" in given:
@@ -211,7 +227,11 @@ def recipe_toml(report: TableReport) -> str:
             lines += [f"    {_toml(name)},{_comment(reasons.get((option, name)))}" for name in value]
             lines.append("]")
         else:
-            why = "some columns lack values" if option == "missing" else None
+            why = (
+                "some columns lack values"
+                if option == "missing"
+                else reasons.get((option, report.recipe.target or ""))
+            )
             lines.append(f"{option} = {_toml(value)}{_comment(why)}")
     for option, values in tables.items():
         lines += ["", f"[{option}]"]

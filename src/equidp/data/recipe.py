@@ -70,7 +70,8 @@ class Recipe:
             missing target is always refused.
         test_share: chance of each row to be in the test set, drawn from the seed and the row's content. Each
             group has at least one row there.
-        positive: the class that "yes" stands for; None: the last.
+        positive: of two classes, the one that metrics and thresholds are about; None: by its name, or the
+            second.
         sep: character between the columns of a CSV file.
         encoding: of a CSV file.
 

@@ -18,6 +18,7 @@ from equidp._provenance import weights_digest
 from equidp.data.checks import check_read, missing_problem, number_problem, refuse
 from equidp.data.dataset import GroupedDataset
 from equidp.data.encoding import Numbers, TableEncoder
+from equidp.data.guesses import MISSING_NUMBERS
 from equidp.data.labels import known_codes
 from equidp.data.numbers import SquaredError, in_units
 from equidp.data.read import read_table
@@ -26,6 +27,9 @@ from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.run import Run, RunFacts
+
+_FAR = 3
+"""Deviations from the training mean beyond which a code for a missing value is no measurement."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,19 @@ class KeptRun:
         assert self.encoder is not None
         inputs = self.encoder.encode(table)
         unseen = self.encoder.unseen(table)
+        codes = {
+            column.name: count
+            for column in self.encoder.columns
+            if isinstance(column, Numbers) and (count := _codes(table[column.name], column))
+        }
+        if codes:
+            listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
+            warnings.warn(
+                f"of {len(table):,} rows, some hold a number such as -999, far from the training data "
+                f"({listed}); if it stands for a missing value, leave those cells empty, or train with --na.",
+                DataWarning,
+                stacklevel=3,
+            )
         if unseen:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
@@ -136,6 +153,15 @@ class KeptRun:
             tuple(classes),
             target_bounds=bounds,
         )
+
+
+def _codes(column: pd.Series, known: Numbers) -> int:
+    """The number of cells that hold what people write for a missing value, far from the training data."""
+    if known.low is None:
+        far = (column - known.shift).abs() > _FAR * known.scale
+    else:
+        far = (column < known.low) | (column > known.high)
+    return int((far & column.isin(MISSING_NUMBERS)).sum())
 
 
 def open_run(folder: str | os.PathLike[str]) -> KeptRun:
