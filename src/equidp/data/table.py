@@ -168,9 +168,8 @@ def _label_problems(table: pd.DataFrame, recipe: Recipe) -> list[str]:
             f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
             "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes."
         )
-    elif classes == 2 and recipe.positive is not None:
-        if recipe.positive not in coded(table[target].dropna())[1]:
-            found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
+    elif recipe.positive is not None and recipe.positive not in coded(table[target].dropna())[1]:
+        found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
     if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
         return found
     groups, names = crossed(table, recipe.group)
