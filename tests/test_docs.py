@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import pytest
 from equidp.cli import main
 from equidp.kernel.ledger_format import read_ledger
 from equidp.policies.methods import METHODS
+from support.command import equidp
 
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
@@ -29,8 +31,40 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_blocks_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if "my_methods" in block:
+        write_my_methods(tmp_path, monkeypatch)
     with patch.dict(METHODS):  # a block may add a method of its own
         exec(compile(block, "block", "exec", dont_inherit=True), {"__name__": "block"})
+
+
+OWN_METHOD = (ROOT / "docs" / "own-method.md").read_text()
+
+
+def first_block(language: str) -> str:
+    """Of the page on methods of one's own: its file, or its commands."""
+    return re.search(rf"^```{language}\n(.*?)^```", OWN_METHOD, re.DOTALL | re.MULTILINE)[1]
+
+
+def write_my_methods(folder, monkeypatch) -> None:
+    """The file that the page begins with, importable."""
+    (folder / "my_methods.py").write_text(first_block("python"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "my_methods", raising=False)
+
+
+@pytest.mark.soak
+def test_a_method_of_ones_own_goes_from_a_file_to_a_report(tmp_path, monkeypatch):
+    """Each command of the page, with one epoch and two seeds."""
+    write_my_methods(tmp_path, monkeypatch)
+    little = {"compare": ["--epochs", "1", "--seeds", "2", "--jobs", "1"], "train": ["--epochs", "1"]}
+    for command in first_block("console").splitlines():
+        _, name, *rest = command.split()
+        done = equidp(name, *rest, *little.get(name, []), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "my_methods:LowerForFirst" in (tmp_path / "report.html").read_text()
+    assert "my_methods:LowerForFirst (first_share=0.25)" in (tmp_path / "sweep.html").read_text()
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) > 300
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

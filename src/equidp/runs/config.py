@@ -188,5 +188,6 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:
         """What `to_dict` gave."""
+        method_named(content["method"])  # one of the user's own brings the settings that a plan may have
         recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
         return cls(**{**content, "recipe": recipe, "plan": plan})
