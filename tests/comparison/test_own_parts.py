@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 import equidp
+from sklearn.metrics import fbeta_score
 from own_lab import helper
 
 
@@ -56,6 +57,13 @@ def make_model(shape, classes):
 
 def smooth(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
+
+
+def of_answers(found):
+    return fbeta_score(found.hits, found.answers, beta=1.0, zero_division=0.0)
+
+
+f1 = equidp.Metric("f1", of_answers, higher_is_better=True, range=(0, 1))
 
 
 class Source:
@@ -140,11 +148,15 @@ def own_plan() -> Plan:
     )
 
 
-def losses(**settings) -> dict[str, float]:
-    """The loss over all test examples, by method."""
-    comparison = equidp.compare("own_lab.method:Source", **{**PARTS, "plan": own_plan(), **settings})
+def figures(**settings) -> dict[str, tuple[float, float]]:
+    """Loss and own metric over all test examples, by method."""
+    given = {**PARTS, "plan": own_plan(), "metric": "own_lab.method:f1", **settings}
+    comparison = equidp.compare("own_lab.method:Source", **given)
+    equidp.write_report(comparison, "report.html")
+    assert "own_lab.method:Soft" in Path("report.html").read_text()
+    assert comparison.metric.name == "f1"
     rows = comparison.results[comparison.results["group"] == "all"]
-    return dict(zip(rows["method"], rows["loss"], strict=True))
+    return dict(zip(rows["method"], zip(rows["loss"], rows["f1"], strict=True), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -157,38 +169,41 @@ def losses(**settings) -> dict[str, float]:
         ("method", "nn.Tanh()", "nn.ReLU()", {"sgd", "dpsgd", "own_lab.method:Soft"}),
         ("method", "label_smoothing=0.2", "label_smoothing=0.4", {"sgd", "dpsgd", "own_lab.method:Soft"}),
         ("method", "groups * inputs[:, 1] > 0", "inputs[:, 1] > 0", {"sgd", "dpsgd", "own_lab.method:Soft"}),
+        ("method", "beta=1.0", "beta=2.0", {"sgd", "dpsgd", "own_lab.method:Soft"}),
         ("method", "Weighs by", "Weights are", set()),
     ],
-    ids=["policy", "helper", "constant", "inner import", "model", "loss", "source", "words"],
+    ids=["policy", "helper", "constant", "inner import", "model", "loss", "source", "metric", "words"],
 )
 def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(lab, file, old, new, changes):
-    before = losses()
+    before = figures()
     assert old in SOURCES[file]
     write(lab, **{file: SOURCES[file].replace(old, new)})
-    after = losses()
+    after = figures()
     assert {name for name in before if before[name] != after[name]} == changes
+    if "beta" in new:  # kept runs are read with another metric
+        assert all(before[name][0] == after[name][0] for name in before)
     write(lab)
-    assert losses() == before
+    assert figures() == before
 
 
 @pytest.mark.soak
 def test_worker_processes_run_the_code_that_is_asked_for(lab):
     """Workers are kept from one comparison to the next, with the modules that they have imported."""
     runs = {"seeds": 2, "jobs": 2}
-    before = losses(**runs)
+    before = figures(**runs)
     write(lab, helper=HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
-    after = losses(**runs)
+    after = figures(**runs)
     write(lab, helper=HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
-    assert losses(**runs, directory="again") == after != before
+    assert figures(**runs, directory="again") == after != before
 
 
 @pytest.mark.soak
 def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab):
     """Their figures would be of other code than this process names."""
-    losses()
+    figures()
     (lab / "own_lab" / "helper.py").write_text(HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
     with pytest.raises(SettingError, match=r"other code of the policy.*Start Python anew, or give jobs=1"):
-        losses(seeds=[4, 5], jobs=2)
+        figures(seeds=[4, 5], jobs=2)
 
 
 NOTEBOOK = """

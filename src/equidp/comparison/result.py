@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from equidp._files import write_whole
+from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.diagnostics import Diagnosis
 from equidp.evaluation.costs import privacy_costs
 from equidp.evaluation.metric import Metric
@@ -128,11 +129,10 @@ class Comparison:
 
     Attributes:
         setup: what was compared and how.
-        results: one row per run and group (and "all"): method, setting, seed, group, count, accuracy, loss,
-            epsilon, and one for each swept setting (NaN where a method has it not).
         results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
-            each metric of the task, mean_predicted and observed (of two classes), and informative: whether
-            the run is better than one constant answer by the metric of the comparison.
+            each swept setting (NaN where a method has it not), each metric of the task, mean_predicted and
+            observed (of two classes), and informative: whether the run is better than one constant answer by
+            the metric of the comparison.
         epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
         individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
@@ -149,6 +149,8 @@ class Comparison:
         ('sgd', 'dpsgd')
         >>> len(comparison.costs()) == 2 * (10 + 1)  # runs, groups and "all"
         True
+        >>> comparison.recommendation()[0].reason
+        'One run of each method supports no recommendation; use more seeds.'
     """
 
     setup: Setup
@@ -166,12 +168,27 @@ class Comparison:
         """`results` with privacy_cost, in the metric, and excessive_risk against the baseline of the seed."""
         return self._costs.copy()
 
+    @cached_property
+    def _recommendations(self) -> tuple[Recommendation, ...]:
+        setup = self.setup
+        return recommendations(
+            self._costs, self.metric, baseline=setup.baseline, tau=setup.tau, level=setup.level
+        )
+
+    def recommendation(self) -> tuple[Recommendation, ...]:
+        """Which method to take, why, and how sure that is, at each target epsilon."""
+        return self._recommendations
+
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs and released individual privacy as JSON; an infinite epsilon becomes null."""
+        """Writes setup, costs, recommendations and released individual privacy as JSON.
+
+        An infinite epsilon becomes null.
+        """
         released = self.individual[[name for name in self.individual if not name.startswith("sensitive")]]
         content = {
             "settings": self.setup.to_dict(),
             "results": json.loads(self._costs.to_json(orient="records")),
+            "recommendation": [each.to_dict() for each in self.recommendation()],
             "individual": json.loads(released.to_json(orient="records")),
         }
         write_whole(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -51,6 +51,7 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
         summary=summary,
         setup=summary.setup,
         finding=words.finding(summary),
+        recommended=[each.reason for each in comparison.recommendation()],
         tests=words.test_sentences(summary),
         plots=drawn(PLOTS.values(), summary),
         individual=individual_section(summary, include_sensitive=include_sensitive),

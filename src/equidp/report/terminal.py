@@ -39,7 +39,7 @@ _COLUMNS = {
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Prints findings, one row per method, then metrics by group and method.
+    """Prints findings, one row per method, metrics by group and method, then which method to take.
 
     Args:
         comparison: from `equidp.compare`.
@@ -78,6 +78,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(heading, highlight=False)
         for table in _individual_tables(summary, console.width):
             console.print(table)
+    console.print("\nWhich method to take", style="bold")
+    for each in comparison.recommendation():
+        console.print(escape(each.reason), highlight=False)
 
 
 def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> None:
@@ -169,7 +172,7 @@ def _overview_table(summary: Summary) -> Table:
     for row in summary.overview:
         ends = "" if math.isnan(row.gap.low) else f" ({text(row.gap.low)} to {text(row.gap.high)})"
         table.add_row(
-            escape(row.kind.method),
+            escape(row.kind.label if setup.swept else row.kind.method),
             number(row.epsilon),
             text(row.accuracy),
             text(row.cost),
