@@ -136,7 +136,7 @@ def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[F
     | --- | --- |
     | few extreme values | left out: numbers are clipped to the range |
     | ends that noise hides | about three deviations of noise, in rows, are clipped at either end |
-    | all equal | a thousandth of the range between the powers of 16 around it, or wider |
+    | all equal | three thousandths of the way between the powers of 16 around it, or wider |
     | no values, or too few for the noise | of noise alone, and finite |
 
     Args:

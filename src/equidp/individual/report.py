@@ -11,16 +11,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp.accounting import calibrate_noise
+from equidp.accounting.releases import release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
+from equidp.data.release import private_quantile
 from equidp.errors import DataError, SettingError
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
-
-_QUANTILE_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class IndividualReport:
 
     def release_mean(self, epsilon: float, delta: float) -> float:
         """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
-        noise = self._charged(epsilon, delta, queries=1)
+        noise = self._charged(epsilon, delta)
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
@@ -149,7 +148,7 @@ class IndividualReport:
             groups
         cost what one would. `standard_error` is that of the noise, from released values.
         """
-        noise = self._charged(epsilon, delta, queries=1)
+        noise = self._charged(epsilon, delta)
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))
         members[np.arange(len(self.groups)), self.groups] = self.sensitive_epsilons / largest
@@ -166,25 +165,24 @@ class IndividualReport:
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
         """Returns quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
 
-        Bisects by noisy counts of values below the middle, in 20 steps as in Andrew et al.'s descent.
+        Halves the range by noisy counts (`equidp.data.release.private_quantile`).
         """
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
         return [self._released_quantile(quantile, epsilon, delta) for quantile in quantiles]
 
     def _released_quantile(self, quantile: float, epsilon: float, delta: float) -> float:
-        noise = self._charged(epsilon, delta, queries=_QUANTILE_STEPS)
-        low, high = 0.0, self.largest
-        for _ in range(_QUANTILE_STEPS):
-            middle = (low + high) / 2
-            below = torch.from_numpy((self.sensitive_epsilons <= middle).astype(np.float64)).unsqueeze(1)
-            count = float(private_sum(below, bound=1.0, noise_multiplier=noise, randomness=self.randomness))
-            low, high = (low, middle) if count >= quantile * len(below) else (middle, high)
-        return (low + high) / 2
+        return private_quantile(
+            self.sensitive_epsilons,
+            quantile,
+            low=0.0,
+            high=self.largest,
+            noise_multiplier=self._charged(epsilon, delta),
+            randomness=self.randomness,
+        )
 
-    def _charged(self, epsilon: float, delta: float, *, queries: int) -> float:
-        """Returns the noise multiplier of counts that cost (epsilon, delta) together, and charges them."""
-        noise = calibrate_noise(epsilon, delta, 1.0, queries)
-        for _ in range(queries):
-            self.ledger.spend(StepEvent(1.0, noise))
-        return noise
+    def _charged(self, epsilon: float, delta: float) -> float:
+        """Returns the noise multiplier of a release that costs (epsilon, delta), and charges it."""
+        event = release_event(epsilon, delta)
+        self.ledger.spend(event)
+        return event.noise_multiplier
