@@ -83,6 +83,12 @@ def test_weights_are_not_balanced_by_what_was_not_counted(config):
         config(epsilon=None)
 
 
+def test_numbers_to_predict_have_no_classes_to_count(config):
+    recipe = Recipe(target="age", group=("sex",), drop=("ill",), target_bounds=(0.0, 99.0))
+    with pytest.raises(SettingError, match="no classes to count"):
+        prepare(config(recipe=recipe))
+
+
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
     folder = str(tmp_path / "run")

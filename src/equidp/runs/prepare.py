@@ -17,6 +17,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.releases import charge_releases
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
+from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
@@ -68,6 +69,11 @@ def prepare(config: TrainConfig) -> Prepared:
         EquidpError: says what is wrong.
     """
     split, encoder = config.load()
+    if config.counts_share is not None and not split.train.class_names:
+        raise SettingError(
+            "the target holds numbers, and there are no classes to count; leave out counts_share and "
+            "balanced weights (--counts-share, --class-weight)."
+        )
     plan = config.resolve(len(split.train))
     with ExitStack() as stack:
         budget = None
