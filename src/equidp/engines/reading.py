@@ -43,9 +43,10 @@ def _names(model: nn.Module, inputs: Inputs) -> list[str]:
     """Of each tensor: in a mapping its own, in a tuple that of the model's argument."""
     if isinstance(inputs, Mapping):
         return [str(name) for name, each in inputs.items() for _ in tensors(each)]
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    named = [*inspect.signature(model.forward).parameters, *("" for _ in parts)]
-    return [name for name, each in zip(named, parts, strict=False) for _ in tensors(each)]
+    if not isinstance(inputs, tuple):
+        return [""]
+    named = [*inspect.signature(model.forward).parameters, *("" for _ in inputs)]
+    return [name for name, each in zip(named, inputs, strict=False) for _ in tensors(each)]
 
 
 def _tables_read(model: nn.Module, inputs: Inputs, tables: list[Any], masks: list[bool]) -> list[list[Any]]:
