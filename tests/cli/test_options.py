@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from equidp.cli import app
+from equidp.data import Recipe
 from support.command import people  # noqa: F401 -- a fixture
 
-FILE = "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
+FILE = (
+    "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
+    " --categorical zip --numeric bmi --date born=dayfirst,seen --na none,bmi=x --sep ; --encoding latin-1"
+    " --thousands point --decimal comma"
+)
 PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
 BUDGET = "--budget b.ledger --budget-epsilon 3 --budget-delta 1e-6"
 RELEASE = "--individual --release-epsilon 0.2"
@@ -21,6 +26,7 @@ ONCE = {
     " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --smoothing 0.9 --initial-bound 10 --tau 0.1"
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
+    "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
     "ablate": f"--data people.csv {FILE} {PLAN} --method naive --errors none,both --seeds 2"
     " --clipping-bound 0.5 --json a.json --jobs 1",
     "audit": "people.csv --target income --group sex --drop id --method dpsgd-f --of training --epsilon 4"
@@ -66,7 +72,25 @@ def test_options_of_a_run_that_continues_parse():
 def test_values_arrive_as_they_were_typed():
     given = parsed(f"train {ONCE['train']}")
     assert given["table"].group == ("sex", "job")
-    assert given["table"].whole().bounds == (("age", 0.0, 100.0),)
+    assert given["table"].whole() == Recipe(
+        target="income",
+        group=("sex", "job"),
+        drop=("id",),
+        missing="category",
+        bounds=(("age", 0.0, 100.0),),
+        test_share=0.3,
+        categorical=("zip",),
+        numeric=("bmi",),
+        date=(("born", "dayfirst"), ("seen", "iso")),
+        na=(("*", "none"), ("bmi", "x")),
+        thousands=(("*", "."),),
+        decimal=(("*", ","),),
+        sep=";",
+        encoding="latin-1",
+    )
+    for typed in ("--na -999,age=-1", "--na=-999 --na age=-1"):
+        assert parsed(f"inspect p.csv {typed}")["table"].whole().na == (("*", "-999"), ("age", "-1"))
+    assert parsed("inspect p.csv --thousands ,")["table"].whole().thousands == (("*", ","),)
     assert given["plan"].learning_rate == 0.1
     assert given["settings"].smoothing == 0.9
     assert given["run"].epsilon == 3.0

@@ -98,7 +98,7 @@ class TableOptions:
     """Columns of numbers; any text in them counts as missing."""
     date: tuple[str, ...] = ()
     """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y."""
-    na: tuple[str, ...] = ()
+    na: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = ()
     """What stands for a missing value in all columns, or in one: -999, age=-999."""
     task: Annotated[str | None, Parameter(choices=TASKS)] = None
     """Whether the target is a class (default), or a number to predict, which needs --target-bounds."""

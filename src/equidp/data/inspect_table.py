@@ -106,6 +106,11 @@ def inspect_table(
 
     Raises:
         DataError: the file cannot be read, or lacks columns that were named.
+
+    >>> path = getfixture("tmp_path") / "people.csv"
+    >>> pd.DataFrame({"id": range(200), "lab": ["1,5", "2"] * 100}).to_csv(path, index=False, sep=";")
+    >>> inspect_table(path).recipe.to_plain()
+    {'drop': ['id'], 'decimal': {'lab': ','}, 'sep': ';'}
     """
     file = Path(path)
     if not file.is_file():
