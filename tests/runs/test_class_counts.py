@@ -1,6 +1,7 @@
 """Class counts of a run: paid for, released once with noise, and used for weights and thresholds."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_weights_are_not_balanced_by_what_was_not_counted(config):
 def test_numbers_to_predict_have_no_classes_to_count(config):
     recipe = Recipe(target="age", group=("sex",), drop=("ill",), target_bounds=(0.0, 99.0))
     with pytest.raises(SettingError, match="no classes to count"):
-        prepare(config(recipe=recipe))
+        prepare(replace(config(), recipe=recipe))
 
 
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
