@@ -91,6 +91,48 @@ def test_reliability_is_shown_by_group_and_risk(run):
     assert "risk, %" in out
 
 
+def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place):
+    if not (place / "cut").exists():
+        code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "4",
+                           "--batch-size", "60", "--noise-multiplier", "2", "--accountant", "rdp", "--delta",
+                           "1e-4", "--out", "cut", "--threshold", "0.03", "--metric", "auc")  # fmt: skip
+        assert code == 0, err
+    assert run("evaluate", "cut", "--json", "found.json")[0] == 0
+    content = json.loads((place / "found.json").read_text())
+    assert (content["metric"], content["threshold"]) == ("auc", 0.03)
+    for options, threshold in (((), 0.03), (("--threshold", "0.5"), 0.5)):
+        assert run("predict", "cut", "patients.csv", "--out", "answers.csv", *options)[0] == 0
+        answers = pd.read_csv(place / "answers.csv")
+        clear = (answers["p(yes)"] - threshold).abs() > 1e-5
+        assert ((answers["prediction"] == "yes") == (answers["p(yes)"] >= threshold))[clear].all()
+    assert "AUC: 0." in (place / "cut" / "card.md").read_text()
+
+
+def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshold(run, place):
+    code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "2",
+                       "--batch-size", "60", "--epsilon", "3", "--accountant", "rdp", "--delta", "1e-4",
+                       "--counts-share", "0.2", "--threshold", "base-rate", "--out", "counted")  # fmt: skip
+    assert code == 0, err
+    counts = json.loads((place / "counted" / "class-counts.json").read_text())
+    assert run("evaluate", "counted", "--json", "counted.json")[0] == 0
+    content = json.loads((place / "counted.json").read_text())
+    assert content["threshold"] == pytest.approx(counts["yes"] / sum(counts.values()))
+    assert 0 < content["threshold"] < 0.3
+    assert content["epsilon"] <= 3
+
+
+def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends(run, place):
+    asked = ("train", "patients.csv", "--target", "ill", "--group", "region", "--noise-multiplier", "2")
+    for options, message in (
+        (("--positive", "ill"), "unknown positive class 'ill'"),
+        (("--metric", "aucc"), "Did you mean 'auc'"),
+    ):
+        code, _, err = run(*asked, "--out", "refused", *options)
+        assert code == 2
+        assert message in " ".join(err.split())
+        assert not (place / "refused").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -103,6 +104,25 @@ def test_it_says_all_that_it_should(card, run):
         assert part in card, part
     metrics = run.metrics(toy(seed=1)).set_index("group")
     assert f"{100 * metrics.loc['b', 'accuracy']:.1f}" in card
+
+
+@pytest.mark.parametrize("name", ["card.html", "card.md"])
+def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name):
+    test = toy(seed=1)
+    equidp.write_card(run, tmp_path / name, test=test)
+    text = (tmp_path / name).read_text()
+    found = evaluate(run.model, test)
+    rows = found.figures.set_index(["group", "metric"])
+    assert "AUC" in text
+    for group in ("a", "b", "all"):
+        assert f"{rows.loc[(group, 'auc'), 'value']:.3f}" in text
+        assert f"{100 * found.calibration.set_index('group').at[group, 'observed']:.1f}" in text
+    assert "Positive class: 'yes'" in unescape(text)
+    useless = replace(found, useful=False)
+    equidp.write_card(run, tmp_path / name, evaluation=useless)
+    assert "By accuracy the model is no better than one constant answer." in (tmp_path / name).read_text()
+    equidp.write_card(run, tmp_path / name, evaluation=evaluate(run.model, test, metric="auc"))
+    assert f"AUC: {rows.loc[('all', 'auc'), 'value']:.3f} (" in (tmp_path / name).read_text()
 
 
 def test_groups_with_the_same_accuracy_are_not_ranked():

@@ -15,7 +15,6 @@ from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
-from equidp.evaluation.predictions import Cut
 from equidp.policies.methods import BASELINE
 from equidp.report.card import guarantee_in_words, risk_in_words
 from equidp.report.format import amount
@@ -59,8 +58,14 @@ def evaluate_command(
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model
-    asked = cut.cut(Cut(kept.config.recipe.positive), counts=kept.class_counts)
-    found = evaluate(kept.run.model, data, level=level, reference=other, metric=metric, cut=asked)
+    found = evaluate(
+        kept.run.model,
+        data,
+        level=level,
+        reference=other,
+        metric=metric or kept.config.metric,
+        cut=cut.cut(kept.config.run_cut, kept.class_counts),
+    )
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
         write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())

@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from equidp._validate import check_number
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Cut, base_rate_cut
 
 if TYPE_CHECKING:
     NameOrPath = str
@@ -54,14 +54,15 @@ class CutOptions:
             threshold = None  # it was for the other class
         return Cut(positive, threshold)
 
+    @property
+    def at_counted_rate(self) -> bool:
+        """Whether the threshold is the base rate, and no public number was given for it."""
+        return self.threshold == BASE_RATE and self.base_rate is None
+
     def _number(self, kept: Cut, counts: Mapping[str, float]) -> float:
         if self.threshold == BASE_RATE:
             if self.base_rate is None and counts:
-                names = list(counts)
-                positive = Cut(self.positive or kept.positive, 0.5).index(
-                    names
-                )  # refuses more than two classes
-                return counts[names[positive or 0]] / max(1.0, sum(counts.values()))
+                return base_rate_cut(self.positive or kept.positive, counts).threshold or 0.0
             if self.base_rate is None:
                 raise SettingError(
                     f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08, or a run that "

@@ -11,19 +11,20 @@ import torch
 from cyclopts import Parameter
 
 from equidp._files import check_writable, write_whole
-from equidp.cli import options
+from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.data.checks import check_names
 from equidp.data.read import read_as_written
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import Cut, Predictions
 from equidp.runs.saved import open_run
 
 app = command(
     "predict",
     "equidp predict run new-people.csv --keep id --out predictions.csv",
-    "equidp predict run new-people.csv | head",
+    "equidp predict run new-people.csv --threshold 0.08 | head",
 )
 
 
@@ -37,9 +38,13 @@ def predict_command(
         tuple[str, ...],
         Parameter(help="Columns of the table to write beside the predictions, such as an id."),
     ] = (),
+    cut: metrics.CutOptions = metrics.CutOptions(),
     out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
 ) -> None:
-    """Predict the class of each row, with probabilities, or its number, in the order of the rows."""
+    """Predict the class of each row, with probabilities, or its number, in the order of the rows.
+
+    Positive class and threshold are those of the run, unless others are given.
+    """
     if out is not None:
         check_writable(out, run, table)
     if keep and table is None:
@@ -52,7 +57,7 @@ def predict_command(
             f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller "
             "learning rate."
         )
-    rows = _rows(outputs, kept.facts["class_names"])
+    rows = _rows(outputs, kept.facts["class_names"], cut.cut(kept.config.run_cut, kept.class_counts))
     if keep and table is not None:
         if clash := [name for name in keep if name in rows]:
             raise SettingError(
@@ -70,12 +75,13 @@ def predict_command(
     say(f"{len(rows):,} predictions: {out}")
 
 
-def _rows(outputs: torch.Tensor, classes: list[str]) -> pd.DataFrame:
+def _rows(outputs: torch.Tensor, classes: list[str], cut: Cut) -> pd.DataFrame:
     """A prediction for each row of outputs, [n, classes] or [n, 1], as texts."""
+    nothing = torch.zeros(len(outputs), dtype=torch.int64)  # targets, which no prediction reads
+    found = Predictions.of(outputs, nothing, classes, cut)
     if not classes:
         return pd.DataFrame({"prediction": [f"{value:.6g}" for value in outputs.squeeze(1).tolist()]})
-    shares = torch.softmax(outputs, dim=1)
-    texts = [[f"{share:.6g}" for share in row] for row in shares.tolist()]
+    texts = [[f"{share:.6g}" for share in row] for row in found.probabilities.tolist()]
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
-    rows.insert(0, "prediction", [classes[index] for index in shares.argmax(dim=1).tolist()])
+    rows.insert(0, "prediction", [classes[index] for index in found.predicted])
     return rows

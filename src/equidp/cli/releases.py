@@ -44,8 +44,7 @@ class CountOptions:
         float | None,
         Parameter(
             help="Share of --epsilon to count the classes with, by noise, for --class-weight balanced and "
-            "evaluate --threshold base-rate; "
-            f"default: {COUNTS_SHARE} where weights are balanced, else none."
+            f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is asked for, else none."
         ),
     ] = None
 

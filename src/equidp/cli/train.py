@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
-from equidp.cli import options, releases
+from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
@@ -19,6 +19,7 @@ from equidp.data import SOURCES
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
+from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE
 from equidp.report.format import counted
@@ -98,6 +99,8 @@ def train_command(
     release: options.ReleaseOptions = options.ReleaseOptions(),
     preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
     counts: releases.CountOptions = releases.CountOptions(),
+    metric: metrics.Metric | None = None,
+    cut: metrics.CutOptions = metrics.CutOptions(),
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
     """Train one model privately and write its model card.
@@ -118,6 +121,8 @@ def train_command(
         raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
     changed = changes(plan, settings, [method])
     counted = counts.settings(changed)
+    if cut.at_counted_rate:
+        counted["counts_share"] = counted["counts_share"] or releases.COUNTS_SHARE
     options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     if data not in SOURCES and method != BASELINE and not noisy:
@@ -132,6 +137,9 @@ def train_command(
         release_epsilon=release.cost(),
         preprocessing_share=preprocessing.share(),
         **counted,
+        metric=metric,
+        cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
+        cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
     prepared = prepare(wanted)

@@ -95,7 +95,7 @@ class Evaluation:
             recalls=_of_enough(self.recalls, fewest),
             rates=_of_enough(self.rates, fewest),
             costs=None if self.costs is None else _withheld(self.costs, fewest),
-            figures=self.figures[~hidden],
+            figures=self.figures[~hidden].assign(reason=""),
             calibration=self.calibration
             if self.calibration.empty
             else self.calibration.query("group not in @few"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -84,6 +84,24 @@ class Cut:
         if self.positive is not None and self.positive not in class_names:
             raise unknown_name("positive class", self.positive, class_names)
         return list(class_names).index(self.positive or positive_by_name(class_names))
+
+
+def base_rate_cut(positive: str | None, counts: Mapping[str, float]) -> Cut:
+    """Returns the cut at the share of the positive class among counted examples.
+
+    Args:
+        positive: see `Cut`.
+        counts: examples of each class: public, or released with noise, so they may be negative.
+
+    Raises:
+        SettingError: no such class, or more than two.
+
+    >>> base_rate_cut(None, {"no": 920.0, "yes": 80.0})
+    Cut(positive='yes', threshold=0.08)
+    """
+    names = list(counts)
+    name = names[Cut(positive, 0.5).index(names) or 0]
+    return Cut(name, min(max(counts[name], 0.0) / max(1.0, sum(counts.values())), 1.0))
 
 
 @final

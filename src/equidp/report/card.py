@@ -17,6 +17,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
+from equidp.report.figures import for_card, judged
 from equidp.report.format import counted, number, points, upper
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
@@ -106,10 +107,11 @@ def write_card(
         "data": data,
         "private": math.isfinite(spent),
         "guarantee": [*guarantee_in_words(run), *risk_in_words(run)],
-        "summary": _summary(found),
+        "summary": _summary(found) + judged(found),
         "parameters": _parameters(run, spent, releases or _of_individual_privacy(run, released)),
         "recompute": _recompute(run),
         "evaluation": found,
+        **for_card(found),
         "groups": facts.groups or (() if test is None else test.group_names),
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,

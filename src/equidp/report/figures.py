@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -71,7 +71,7 @@ def how_measured(found: Evaluation) -> list[str]:
         where = (
             "where it is the more probable class"
             if found.threshold is None
-            else f"from a predicted risk of {found.threshold:g} on"
+            else f"from a predicted risk of {found.threshold:.3g} on"
         )
         sentences.append(
             f"Positive class: {found.positive!r}, answered {where} (--positive, --threshold). Predicted and "
@@ -86,6 +86,30 @@ def how_measured(found: Evaluation) -> list[str]:
         why = str(reason).removeprefix(_NO_INTERVAL)
         sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")
     return sentences[: _MOST_REASONS + 1]
+
+
+def for_card(found: Evaluation | None) -> dict[str, Any]:
+    """What a card shows of the metrics, by the names of its template."""
+    further = [] if found is None else columns(found)
+    return {
+        "columns": further,
+        "with_columns": {group for column in further for group in column.cells},
+        "how_measured": [] if found is None else how_measured(found),
+    }
+
+
+def judged(found: Evaluation | None) -> str:
+    """A sentence for the head of a card: the metric over all, or that the model tells nothing by it."""
+    if found is None or not len(found.figures):
+        return ""
+    if not found.useful:
+        return f" By {found.metric.label} the model is no better than one constant answer."
+    rows = found.figures.set_index(["group", "metric"])
+    if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
+        return ""
+    row = rows.loc[(ALL, found.metric.name)]
+    value, low, high = (shown(found.metric, row[name]) for name in ("value", "low", "high"))
+    return f" {found.metric.label[0].upper()}{found.metric.label[1:]}: {value} ({low} to {high})."
 
 
 def _ends(low: str, high: str) -> str:

@@ -34,8 +34,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def shown(metric: Metric, value: float) -> str:
-    """A metric's value: in percentage points to a tenth, or to three digits."""
-    return points(value) if metric.percent else number(value)
+    """A metric's value: in percentage points to a tenth, a share to a thousandth, else to three digits."""
+    if metric.percent:
+        return points(value)
+    return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
 
 
 def unit(metric: Metric) -> str:

@@ -14,6 +14,7 @@ from equidp._files import check_writable, sync_folder, write_whole
 from equidp.accounting.releases import charge_releases
 from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
+from equidp.evaluation.predictions import base_rate_cut
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs import layout
@@ -89,7 +90,7 @@ def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str
 
 
 def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dict[str, float]]:
-    """The run, with weights of classes where they are to be balanced, and noisy counts by class."""
+    """The run, with the weights and the threshold that follow, and noisy counts by class."""
     train = prepared.split.train
     counts = private_counts(
         train.targets.numpy(),
@@ -101,7 +102,11 @@ def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dic
         weights = balanced_weights(counts, noise_multiplier).tolist()
         by_class = dict(zip(train.class_names, weights, strict=True))
         prepared = replace(prepared, plan=replace(prepared.plan, class_weight=by_class))
-    return prepared, dict(zip(train.class_names, counts.tolist(), strict=True))
+    named = dict(zip(train.class_names, counts.tolist(), strict=True))
+    if prepared.config.cut_at_base_rate:
+        cut = base_rate_cut(prepared.config.run_cut.positive, named)
+        prepared = replace(prepared, config=replace(prepared.config, cut=cut))
+    return prepared, named
 
 
 def run_name(config: TrainConfig) -> str:

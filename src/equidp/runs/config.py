@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from equidp.data.encoding import TableEncoder
 from equidp.data.release import Release
 from equidp.data.unencoded import EncodedSource, can_be_private
 from equidp.errors import DataWarning, SettingError
+from equidp.evaluation.metrics import metric_for
+from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -51,6 +53,11 @@ class TrainConfig:
             which epsilon does not cover.
         counts_share: of epsilon, to count the training examples of each class, in (0, 1); None: not counted.
         balanced: weigh the losses of each class by one over its count, which takes a `counts_share`.
+        metric: what the card judges the model by; a name from `METRICS`, or module:Name; None: accuracy, and
+            of predicted numbers rmse.
+        cut: of two classes, which is the positive one, and from which risk on it is answered. See `run_cut`.
+        cut_at_base_rate: answer it from its share of the training examples on, which takes a `counts_share`;
+            then `cut` is made when they are counted.
     """
 
     data: str
@@ -72,6 +79,9 @@ class TrainConfig:
     preprocessing_share: float | None = None
     counts_share: float | None = None
     balanced: bool = False
+    metric: str | None = None
+    cut: Cut = Cut()
+    cut_at_base_rate: bool = False
 
     def __post_init__(self) -> None:
         method_named(self.method)
@@ -94,6 +104,16 @@ class TrainConfig:
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
+
+    @property
+    def run_cut(self) -> Cut:
+        """The cut, with the positive class of the recipe where none was named."""
+        return Cut(self.cut.positive or self.recipe.positive, self.cut.threshold)
+
+    def check_measures(self, class_names: Sequence[str]) -> None:
+        """Raises a SettingError unless data with these classes has the metric and the positive class."""
+        metric_for(self.metric, class_names)
+        (Cut(self.run_cut.positive, 0.5) if self.cut_at_base_rate else self.run_cut).index(class_names)
 
     def source(self) -> DataSource:
         """Where the data comes from."""
@@ -190,4 +210,4 @@ class TrainConfig:
         """What `to_dict` gave."""
         method_named(content["method"])  # one of the user's own brings the settings that a plan may have
         recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
-        return cls(**{**content, "recipe": recipe, "plan": plan})
+        return cls(**{**content, "recipe": recipe, "plan": plan, "cut": Cut(**content["cut"])})

@@ -74,6 +74,7 @@ def prepare(config: TrainConfig) -> Prepared:
             "the target holds numbers, and there are no classes to count; leave out counts_share and "
             "balanced weights (--counts-share, --class-weight)."
         )
+    config.check_measures(split.test.class_names)
     plan = config.resolve(len(split.train))
     with ExitStack() as stack:
         budget = None

@@ -20,7 +20,6 @@ from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.predict import diverged
-from equidp.evaluation.predictions import Cut
 from equidp.individual import IndividualAccountant
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
@@ -112,7 +111,7 @@ def train(
         torch.save(run.model.state_dict(), weights)
         write_whole(place / layout.MODEL, weights.getvalue())
         (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
-        evaluation = evaluate(run.model, split.test, cut=Cut(config.recipe.positive))
+        evaluation = evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)
         _write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
     return run, evaluation
