@@ -117,7 +117,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if not isinstance(self.class_weight, Mapping):
             raise SettingError(
                 f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
-                "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are."
+                "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are. To count them with noise: "
+                "equidp.data.release.private_counts, or equidp train --class-weight balanced."
             )
         names = {label: str(label) for label in self.classes_.tolist()}
         for label in self.class_weight:
