@@ -10,7 +10,7 @@ from equidp._parts import is_import_path, own_part
 from equidp.errors import SettingError
 
 MODULE = """
-import os
+import os, math
 
 class Halved:
     class Inner:

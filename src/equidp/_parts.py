@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from equidp.errors import SettingError
@@ -50,7 +51,8 @@ def own_part(path: str, what: str, fits: Callable[[Any], bool], expected: str) -
     try:
         part = attrgetter(name)(module)
     except AttributeError:
-        known = [each for each, value in vars(module).items() if not each.startswith("_") and fits(value)]
+        named = {each: value for each, value in vars(module).items() if not each.startswith("_")}
+        known = [each for each, value in named.items() if fits(value) and not isinstance(value, ModuleType)]
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" Did you mean '{module_name}:{close[0]}'?" if close else ""
         listed = f" It has {', '.join(known[:8])}." if known else ""

@@ -26,7 +26,7 @@ from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
-from equidp.training.plan import default_plan
+from equidp.training.plan import default_plan, loss_named
 
 _PROFILE_SHARE = 0.1
 
@@ -44,6 +44,8 @@ class AdviceOptions:
     """What advice is wanted, and what it may read."""
 
     model: options.Model = None
+    loss: str | None = None
+    """Loss of one's own, my_module:my_loss, of each example; default: cross entropy."""
     epsilon: float = 3.0
     """Epsilon of advice and training together."""
     delta: options.Delta = None
@@ -84,22 +86,24 @@ def advise_command(
     factory = in_units(model_named(model), train.target_bounds)
     fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
+    loss = None if wanted.loss is None else loss_named(wanted.loss)
     profile: NormProfile | None = None
     if wanted.public is not None:
         public = _like(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
-        profile = public_profile(public, fresh)
+        profile = public_profile(public, fresh, loss)
     elif wanted.profile_epsilon != 0:
         cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
         if 0 < wanted.epsilon <= cost:
             raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
         with _ledger(budget, train.source) as ledger:
-            profile = private_profile(train, fresh, epsilon=cost, delta=delta, ledger=ledger)
+            profile = private_profile(train, fresh, epsilon=cost, delta=delta, loss=loss, ledger=ledger)
     size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
     advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
     for line in advice.in_words():
         print(line)
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
-    typed = [*same, *_options(advice, model)]
+    own_loss = [] if wanted.loss is None else [f"--loss={wanted.loss}"]
+    typed = [*same, *_options(advice, model), *own_loss]
     print("\nTo train so:\n" + shlex.join(["equidp", "train", data, *typed, "--out=run"]))
     if out is not None:
         write_whole(out, _toml([f"--data={data}", *typed], advice).encode())
