@@ -85,7 +85,7 @@ def test_weights_are_not_balanced_by_what_was_not_counted(config):
 
 
 def test_numbers_to_predict_have_no_classes_to_count(config):
-    recipe = Recipe(target="age", group=("sex",), drop=("ill",), target_bounds=(0.0, 99.0))
+    recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 99.0))
     with pytest.raises(SettingError, match="no classes to count"):
         prepare(replace(config(), recipe=recipe))
 
