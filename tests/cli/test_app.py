@@ -128,7 +128,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--data", "people.csv", "--target", "incom", "--group", "sex"), "Did you mean 'income'"),
         (("--data", "people.csv", "--target", "income"), "the column of the groups"),
         (("--data", "one-class.csv", "--target", "income", "--group", "sex"), "one class only"),
-        (("--data", "lonely.csv", "--target", "income", "--group", "sex"), "group 'X' has 1 example"),
+        (("--data", "lonely.csv", "--target", "income", "--group", "sex"), "3 groups by sex has 1 example"),
         (
             ("--data", "gaps.csv", "--target", "income", "--group", "sex"),
             "1 of 200 rows have missing values ('age': 1)",

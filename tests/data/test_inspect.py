@@ -16,7 +16,7 @@ from equidp.data.guesses import MISSING_NUMBERS, MISSING_WORDS
 from equidp.data.inspect_column import RARE_ROWS, inspect_column
 from equidp.data.inspect_table import inspect_table, recipe_toml
 from equidp.data.sniff import with_format
-from equidp.errors import DataError
+from equidp.errors import DataError, EquidpError
 
 ROWS = 240
 
@@ -78,6 +78,7 @@ DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
         ([1e6, *range(20, 60)] * 3, "bounds", "LOW:HIGH"),
         ([float("inf"), 1.0, 2.0] * 9, "drop", ""),
         ([[1, 2]] * 9, "drop", ""),
+        ([b"a", b"b"] * 9, "drop", ""),
     ],
 )
 def test_what_would_go_wrong_is_found_with_the_option_that_settles_it(values, option, value):
@@ -230,3 +231,42 @@ def check_rare_cells(tmp_path_factory, rare, count, data):
     assert told == []
     frequent = pd.read_csv(folder / "p.csv", dtype=str)["ill"].value_counts()
     assert all(name in said for name in frequent[frequent >= RARE_ROWS].index)
+
+
+odd = st.sampled_from(
+    [
+        "",
+        "?",
+        "1",
+        "007",
+        "2.5",
+        "-3e300",
+        "inf",
+        "nan",
+        "é",
+        '"',
+        "2020-01-01",
+        "1,5",
+        "1.234,5",
+        " ",
+        "-999",
+        "\x00",
+    ]
+)
+
+
+@given(
+    header=st.lists(st.sampled_from(["a", "id", "c", "sex", "income", ""]), min_size=1, max_size=4),
+    rows=st.lists(st.lists(odd, min_size=1, max_size=5), max_size=8),
+    sep=st.sampled_from(",;\t"),
+)
+@settings(max_examples=30, deadline=None, phases=[Phase.generate])
+def test_odd_files_give_a_report_or_an_error_of_ours(tmp_path_factory, header, rows, sep):
+    path = tmp_path_factory.mktemp("odd") / "odd.csv"
+    path.write_text("\n".join(sep.join(row) for row in [header, *rows, *rows]), encoding="utf-8")
+    try:
+        report = inspect_table(path)
+    except EquidpError:
+        return
+    path.with_suffix(".toml").write_text(recipe_toml(report), encoding="utf-8")
+    assert Recipe.read(path.with_suffix(".toml")) == report.recipe

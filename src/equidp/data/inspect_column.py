@@ -98,7 +98,7 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         return ColumnReport(name, "date", len(column) - len(known), known.nunique(), "", tuple(found))
     try:
         counts = _counted(column)
-    except TypeError:  # lists and dictionaries have no hash
+    except TypeError:  # bytes; lists and dictionaries, which have no hash
         return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
     codes, texts = recipe.missing_texts(name), pd.Series(counts.index, dtype="string")
     gone = counts.index.isin(MISSING_TEXTS.union(codes))
@@ -141,6 +141,8 @@ def _counted(column: pd.Series) -> pd.Series:
         counts = column.astype(float).value_counts()
         return counts.set_axis(pd.Index([f"{value:.12g}" for value in counts.index], dtype=object))
     counts = column.value_counts()  # fewer texts are stripped so
+    if any(isinstance(value, bytes) for value in counts.index):
+        raise TypeError("bytes")
     return counts.groupby(counts.index.astype("string").str.strip()).sum().sort_values(ascending=False)
 
 
@@ -220,8 +222,7 @@ def _numbers(
     values, weights = numbers[numbers.notna()].to_numpy(), rows[numbers.notna().to_numpy()]
     if np.isinf(values).any() or (np.abs(values) > LARGEST_NUMBER).any():
         return "number", "", [*found, Finding(f"infinite numbers, or beyond {LARGEST_NUMBER:g}", "drop")]
-    unique = len(values) >= MANY_ROWS and bool((weights == 1).all() and (values % 1 == 0).all())
-    if unique:
+    if len(values) >= MANY_ROWS and (weights == 1).all() and (values % 1 == 0).all():
         return "number", "", [*found, Finding("another whole number in each row: names rows", "drop")]
     for code in MISSING_NUMBERS:
         others = values[values != code]
@@ -242,8 +243,7 @@ def _apart(code: int, others: np.ndarray) -> bool:
     """Tells whether a code for missing values lies apart from all other numbers."""
     if len(others) < 2:
         return False
-    low, high = others.min(), others.max()
-    gap = 0.5 * (high - low)
+    low, high, gap = others.min(), others.max(), 0.5 * np.ptp(others)
     if code < 0:
         return bool(code < low - gap or (low >= 0 and (others % 1 == 0).all()))
     return bool(code > high + max(gap, 1.0))
