@@ -31,7 +31,7 @@ from equidp.report.plots.colours import (
 )
 from equidp.report.plots.style import COLUMN, PAGE, PHONE
 from equidp.report.summary import summarise
-from support.made_up import made_up, with_data
+from support.made_up import made_up
 
 COSTS = {
     "dpsgd": {"a": 0.02, "b": 0.40},
@@ -128,11 +128,7 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
 
 
 def test_of_many_groups_the_smallest_and_the_highlighted_stand_out():
-    many = {"dpsgd": dict.fromkeys("abcdefgh", 0.1)}
-    data = with_data(
-        made_up(many), train_group_sizes=(50, 9, *[50] * 6), highlighted_groups=("d",)
-    ).setup.data
-    looks = group_looks(data, data.group_names)
+    looks = group_looks("abcdefgh", {**dict.fromkeys("abcdefgh", 50), "b": 9}, ["d"])
     assert [name for name, look in looks.items() if look != OTHER_GROUPS] == ["b", "d"]
 
 

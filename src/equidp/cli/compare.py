@@ -68,8 +68,7 @@ class ResultOptions:
 
     report: Path | None = None
     """Write an HTML report to this file."""
-    figures: Path | None = None
-    """Write each picture to this folder, as PDF and SVG at the width of a paper's column."""
+    figures: options.Figures = None
     json_file: options.JsonFile = None
     include_sensitive: bool = False
     """Add the groups' true epsilons to the report, and pictures of raw data to --figures; do not share."""

@@ -18,6 +18,7 @@ from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
 from equidp.report.card import guarantee_in_words, risk_in_words
 from equidp.report.format import amount
+from equidp.report.pictures import figures_folder, save_evaluation_figures
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.run import Run
@@ -47,6 +48,7 @@ def evaluate_command(
         bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
     ] = False,
     json_file: options.JsonFile = None,
+    figures: options.Figures = None,
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
@@ -55,6 +57,8 @@ def evaluate_command(
     """
     if json_file is not None:
         check_writable(json_file, run, test, reference)
+    if figures is not None:
+        figures_folder(figures)
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model
@@ -69,6 +73,8 @@ def evaluate_command(
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
         write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())
+    if figures is not None:
+        save_evaluation_figures(found, figures)
     print_evaluation(kept.run, found)
     if reliability:
         if found.reliability.empty:

@@ -37,6 +37,7 @@ _RISK_HELP = (
     "a false-positive rate of 1%), advantage=0.1 or auc=0.6."
 )
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
+_FIGURES_HELP = "Write each picture to this folder, as PDF and SVG at the width of a paper's column."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
@@ -53,6 +54,7 @@ Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 JsonFile = Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file as JSON.")]
+Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
 RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
 Rows = Annotated[Path | None, Parameter(help=_ROWS_HELP)]

@@ -1,8 +1,10 @@
-"""The pictures of a comparison as matplotlib figures, and as files for a paper."""
+"""Pictures of results as matplotlib figures, and as files for a paper."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -11,8 +13,11 @@ from equidp._files import check_writable, write_whole
 from equidp._validate import check_number, unknown_name
 from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
+from equidp.evaluation.evaluation import Evaluation
 from equidp.report.plots import ALL_PLOTS
-from equidp.report.plots.style import COLUMN, PAGE, Layout, saved
+from equidp.report.plots.evaluated import accuracies, calibration, reliability
+from equidp.report.plots.plot import Drawn, drawn_twice
+from equidp.report.plots.style import COLUMN, PAGE, Layout, drawn_as, saved
 from equidp.report.summary import summarise
 
 FORMATS = ("pdf", "svg")
@@ -76,10 +81,39 @@ def save_figures(
         ['costs.pdf', 'costs.svg']
     """
     figures_folder(folder)
+    return _written(
+        {
+            name: partial(each.draw, summarise(comparison), each.axis)
+            for name, each in ALL_PLOTS.items()
+            if include_sensitive or not name.startswith("sensitive")
+        },
+        folder,
+    )
+
+
+def save_evaluation_figures(found: Evaluation, folder: str | os.PathLike[str]) -> list[Path]:
+    """Writes accuracy, and predicted risks beside what happened, of one run as `save_figures` does."""
+    figures_folder(folder)
+    return _written(
+        {draw.__name__: partial(draw, found) for draw in (accuracies, calibration, reliability)}, folder
+    )
+
+
+def risk_picture(found: Evaluation) -> Drawn | None:
+    """The picture of predicted risks for a card; None without two classes."""
+    return drawn_twice(
+        "Predicted risk beside what happened",
+        "By group, in brackets: test examples. Where the two differ, do not take risks at their word.",
+        partial(calibration, found),
+    )
+
+
+def _written(
+    pictures: Mapping[str, Callable[[Layout], Figure | None]], folder: str | os.PathLike[str]
+) -> list[Path]:
     files = []
-    for name, each in ALL_PLOTS.items():
-        shown = include_sensitive or not name.startswith("sensitive")
-        if shown and (figure := each.figure(summarise(comparison), COLUMN)):
+    for name, draw in pictures.items():
+        if figure := drawn_as(COLUMN, draw):
             for kind in FORMATS:
                 files.append(Path(folder) / f"{name}.{kind}")
                 write_whole(files[-1], saved(figure, kind))

@@ -30,7 +30,9 @@ def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column:
     if not summary.individual or column not in next(iter(summary.individual.values())):
         return None
     largest = max(part["epsilon"].max() for part in summary.individual.values())
-    looks = group_looks(summary.setup.data, summary.setup.data.group_names)
+    looks = group_looks(
+        summary.setup.data.group_names, summary.sizes(), summary.setup.data.highlighted_groups or ()
+    )
     figure, axes = panels(list(summary.individual), layout, "mean epsilon; dotted: the run's", axis, looks)
     for panel, (kind, part) in zip(axes, summary.individual.items(), strict=True):
         part = part.loc[list(looks)]

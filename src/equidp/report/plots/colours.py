@@ -7,10 +7,9 @@ readers and prints in grey.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from equidp.comparison.result import DataFacts
 from equidp.report.summary import Kind, Summary
 
 
@@ -79,11 +78,12 @@ def method_looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: looks[name] for name in names}
 
 
-def group_looks(data: DataFacts, names: Sequence[str]) -> dict[str, Look]:
+def group_looks(
+    names: Sequence[str], sizes: Mapping[str, int], highlighted: Sequence[str] = ()
+) -> dict[str, Look]:
     """The look of each of a few groups; of many, only the smallest and the highlighted have their own."""
     if len(names) <= MOST_COLOURED:
         return dict(zip(names, GROUP_LOOKS, strict=False))
-    sizes = dict(zip(data.group_names, data.train_group_sizes, strict=True))
     smallest = min(names, key=lambda name: sizes[name])
-    chosen = list(dict.fromkeys([smallest, *(data.highlighted_groups or ())]))[: len(GROUP_LOOKS)]
+    chosen = list(dict.fromkeys([smallest, *highlighted]))[: len(GROUP_LOOKS)]
     return {name: GROUP_LOOKS[chosen.index(name)] if name in chosen else OTHER_GROUPS for name in names}

@@ -38,7 +38,7 @@ def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, layout: Layout, c
     logarithmic = values.min() > 0 and values.max() > _WIDE_RANGE * values.min()
     parts = by_kind(epochs)
     names = [name for name in summary.setup.data.group_names if name in set(epochs["group"])]
-    looks = group_looks(summary.setup.data, names)
+    looks = group_looks(names, summary.sizes(), summary.setup.data.highlighted_groups or ())
     figure, axes = panels(list(parts), layout, "epoch", axis, looks)
     for panel, part in zip(axes, parts.values(), strict=True):
         for name in sorted(looks, key=lambda name: looks[name] != OTHER_GROUPS):

@@ -49,9 +49,18 @@ class Drawn(NamedTuple):
 
 def drawn(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     """The plots that have something to show."""
-    found = []
-    for plot in plots:
-        if (page := plot.figure(summary)) and (phone := plot.figure(summary, PHONE)):
-            title, caption = (filled_in(text, summary) for text in plot[:2])
-            found.append(Drawn(title, caption, svg(page, "page"), svg(phone, "phone")))
-    return found
+    pictures = (
+        drawn_twice(
+            filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
+        )
+        for plot in plots
+    )
+    return [picture for picture in pictures if picture is not None]
+
+
+def drawn_twice(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
+    """A figure of any results for pages; None if there is nothing to show."""
+    page, phone = (drawn_as(layout, draw) for layout in (PAGE, PHONE))
+    if page is None or phone is None:
+        return None
+    return Drawn(title, caption, svg(page, "page"), svg(phone, "phone"))

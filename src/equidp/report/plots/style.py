@@ -138,7 +138,7 @@ def panels(
         if place + columns >= len(kinds):  # nothing below
             panel.set_xlabel(x)
             panel.tick_params(labelbottom=True)
-    _group_legend(figure, groups, layout)
+    group_legend(figure, groups, layout)
     return figure, list(grid.flat[: len(kinds)])
 
 
@@ -183,7 +183,8 @@ def wrapped(name: str, letters: int) -> str:
     return short("\n".join(textwrap.wrap(name, letters, max_lines=2, placeholder="…")), 2 * letters + 1)
 
 
-def _group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> None:
+def group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> None:
+    """A legend of the groups that have a look of their own."""
     letters = layout.letters(0.8)
     entries: dict[str, Artist] = {
         short(f"group {name}", letters): Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2)
