@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 from equidp._validate import check_whole
@@ -76,6 +77,9 @@ class Advice:
         """Returns the settings as a plan for this model, noise included."""
         plan = Plan(model, noise_multiplier=self.noise_multiplier, delta=self.delta)
         return plan.with_changes(self.settings)
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(line)}</p>" for line in self.in_words() if line)
 
     def in_words(self) -> list[str]:
         """Returns lines for a reader."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, final
 
 import pandas as pd
@@ -85,6 +86,11 @@ class Audit:
             }
             for each in self.bounds
         )
+
+    def _repr_html_(self) -> str:
+        table = self.table().to_html(index=False, border=0, float_format="{:.3g}".format)
+        what = escape(f"{self.procedure} by {self.method}, delta {self.delta:g}, confidence {self.level:.0%}")
+        return f"{table}<p>{what}. Measured on raw data: keep it to yourself.</p>"
 
     def to_json(self) -> str:
         """All of it as JSON; what is infinite is null."""

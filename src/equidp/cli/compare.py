@@ -19,6 +19,7 @@ from equidp.cli.settings import changes
 from equidp.comparison.asked import parse_sweep
 from equidp.comparison.compare import DEFAULT_METHODS, compare
 from equidp.comparison.prepare import prepare
+from equidp.comparison.tables import checked_ending
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
@@ -69,6 +70,8 @@ class ResultOptions:
     report: Path | None = None
     """Write an HTML report to this file."""
     figures: options.Figures = None
+    tables: Annotated[Path | None, Parameter(name="--table")] = None
+    """Write tables of means and intervals to this file, in LaTeX (.tex) or Markdown (.md)."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
     """Add the groups' true epsilons to the report, and pictures of raw data to --figures; do not share."""
@@ -132,7 +135,9 @@ def compare_command(
     """
     report, json_file = results.report, results.json_file
     results.check(individual=release.individual, diagnose=diagnosis.diagnose)
-    for path in (report, json_file):
+    if results.tables is not None:
+        checked_ending(results.tables)
+    for path in (report, json_file, results.tables):
         if path is not None:
             check_writable(path, data)
     if results.figures is not None:
@@ -170,11 +175,13 @@ def compare_command(
         comparison.to_json(json_file)
     if report is not None:
         write_report(comparison, report, include_sensitive=results.include_sensitive)
+    if results.tables is not None:
+        comparison.write_tables(results.tables)
     if results.figures is not None:
         save_figures(comparison, results.figures, include_sensitive=results.include_sensitive)
     print_comparison(comparison)  # last: its reader may close the pipe
     for sentence in sensitive_findings(comparison):
         print(sentence)
-    for name, path in (("Report", report), ("Pictures", results.figures)):
+    for name, path in (("Report", report), ("Pictures", results.figures), ("Tables", results.tables)):
         if path is not None:
             say(f"{name}: {path.resolve()}")

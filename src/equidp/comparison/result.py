@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import pandas as pd
 
 from equidp._files import write_whole
+from equidp.comparison import tables
 from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.diagnostics import Diagnosis
 from equidp.evaluation.costs import privacy_costs
@@ -147,6 +149,8 @@ class Comparison:
         >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
         >>> comparison.setup.methods
         ('sgd', 'dpsgd')
+        >>> list(comparison.table("costs"))
+        ['group', 'dpsgd']
         >>> len(comparison.costs()) == 2 * (10 + 1)  # runs, groups and "all"
         True
         >>> comparison.recommendation()[0].reason
@@ -178,6 +182,49 @@ class Comparison:
     def recommendation(self) -> tuple[Recommendation, ...]:
         """Which method to take, why, and how sure that is, at each target epsilon."""
         return self._recommendations
+
+    def table(self, name: str = "methods") -> pd.DataFrame:
+        """Means over seeds with intervals, as texts for a paper.
+
+        Args:
+            name: "methods" for a row per method and setting; "costs" or "accuracy" for a row per group.
+
+        Raises:
+            SettingError: an unknown table.
+        """
+        setup = self.setup
+        return tables.text_table(name, self._costs, setup.baseline, setup.tau, setup.level)
+
+    def to_latex(self, name: str = "methods") -> str:
+        """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
+        return tables.to_latex(self.table(name), self._caption(name), name)
+
+    def to_markdown(self, name: str = "methods") -> str:
+        """A table, as `table` has it, in Markdown."""
+        return tables.to_markdown(self.table(name))
+
+    def write_tables(self, path: str | os.PathLike[str]) -> None:
+        """Writes all tables, in LaTeX (.tex) or Markdown (.md).
+
+        Raises:
+            SettingError: another ending.
+        """
+        ending = tables.checked_ending(path)
+        parts = [
+            self.to_latex(name) if ending == ".tex" else f"{self._caption(name)}\n\n{self.to_markdown(name)}"
+            for name in tables.TABLES
+        ]
+        write_whole(path, "\n".join(parts).encode())
+
+    def _caption(self, name: str) -> str:
+        setup = self.setup
+        seeds = f"{len(setup.seeds)} seed{'s' if len(setup.seeds) > 1 else ''}"
+        intervals = f"; {setup.level:.0%} intervals over {seeds}" if len(setup.seeds) > 1 else f"; {seeds}"
+        return f"{tables.TABLES[name]}: {setup.data.name}{intervals}, delta {setup.training.delta:g}."
+
+    def _repr_html_(self) -> str:
+        table = self.table().to_html(index=False, border=0)
+        return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Writes setup, costs, recommendations and released individual privacy as JSON.

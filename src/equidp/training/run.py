@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +101,19 @@ class Run:
         """
         usual = self.accountant if rows == 1 else "pld"
         return epsilon(self.entries, self.delta if delta is None else delta, accountant or usual, rows)
+
+    def _repr_html_(self) -> str:
+        spent, facts = self.epsilon(), self.facts
+        rows = {
+            "method": facts.method,
+            "epsilon": f"{math.ceil(1000 * spent) / 1000:g}" if math.isfinite(spent) else "not private",
+            "delta": f"{self.delta:g}",
+            "steps": facts.steps,
+            "training examples": facts.num_examples,
+            "groups": ", ".join(facts.groups),
+        }
+        known = pd.Series({name: value for name, value in rows.items() if value not in (None, "")})
+        return str(known.to_frame().to_html(header=False, border=0))
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
         """The most that any membership attack achieves on what the run released, at any delta.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from equidp.report.plots.colours import OTHER_GROUPS, group_looks
 from equidp.report.plots.style import Layout, panels
@@ -46,6 +47,8 @@ def _figure(summary: Summary, epochs: pd.DataFrame, axis: str, layout: Layout, c
             means = part[part["group"] == name].groupby("epoch")[column].mean()
             width = 0.9 if look == OTHER_GROUPS else 1.8
             panel.plot(means, color=look.colour, linestyle=look.line, linewidth=width, label=name)
+        if (epochs["epoch"] % 1 == 0).all():
+            panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if logarithmic:
             panel.set_yscale("log")
     return figure

@@ -1,0 +1,136 @@
+"""Tables of a comparison for papers: means with intervals over seeds, as texts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from equidp._validate import unknown_name
+from equidp.data.dataset import ALL
+from equidp.errors import SettingError
+from equidp.evaluation.costs import equal_cost, summary
+
+TABLES = {
+    "methods": "What privacy costs by method",
+    "costs": "Privacy cost by group, points of accuracy",
+    "accuracy": "Accuracy by group, %",
+}
+"""Name of a table -> its caption."""
+
+
+def text_table(name: str, costs: pd.DataFrame, baseline: str, tau: float, level: float) -> pd.DataFrame:
+    """A row per method and setting, or a row per group and a column per method and setting.
+
+    Args:
+        name: of TABLES.
+        costs: from `equidp.evaluation.costs.privacy_costs`.
+        baseline: the method without privacy, which has no cost.
+        tau: largest gap that counts as equal.
+        level: of the intervals.
+
+    Raises:
+        SettingError: an unknown table.
+    """
+    if name not in TABLES:
+        raise unknown_name("table", name, TABLES)
+    rows = summary(costs, level)
+    rows.insert(0, "label", [_label(*key) for key in zip(rows["method"], rows["setting"], strict=True)])
+    if name == "methods":
+        return _methods(rows, equal_cost(costs, tau, level), baseline, f"gap at most {100 * tau:g}")
+    column = "privacy_cost" if name == "costs" else name
+    shown = rows[rows["method"] != baseline] if name == "costs" else rows
+    texts = shown.assign(text=[_interval(row, column) for row in shown.to_dict("records")])
+    table = texts.pivot(index="group", columns="label", values="text")
+    groups, labels = (list(dict.fromkeys(shown[key])) for key in ("group", "label"))
+    return table.loc[groups, labels].rename_axis(columns=None).reset_index()
+
+
+def checked_ending(path: str | os.PathLike[str]) -> str:
+    """ ".tex" or ".md"; a SettingError for another ending."""
+    ending = Path(path).suffix.lower()
+    if ending not in (".tex", ".md"):
+        raise SettingError(f"{os.fspath(path)!r} ends in {ending!r}; tables are written to .tex or .md.")
+    return ending
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """The table in Markdown; bars and marks of HTML in it are text."""
+    rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)], *table.to_numpy()]
+    escaped = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " "})
+    return "\n".join(f"| {' | '.join(str(cell).translate(escaped) for cell in row)} |" for row in rows) + "\n"
+
+
+def to_latex(table: pd.DataFrame, caption: str, label: str) -> str:
+    """The table in LaTeX for the package booktabs; special signs in it are text."""
+    names = {name: _latex(name) for name in table.columns}
+    text = (
+        table.map(_latex)
+        .rename(columns=names)
+        .to_latex(
+            index=False,
+            escape=False,
+            caption=_latex(caption),
+            label=f"tab:{label}",
+            column_format="l" + "r" * (len(table.columns) - 1),
+        )
+    )
+    return str(text)
+
+
+def _methods(rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, question: str) -> pd.DataFrame:
+    verdicts = gaps.set_index(["method", "setting"])
+    table = []
+    for (method, setting), part in rows.groupby(["method", "setting"], sort=False):
+        part = part.set_index("group")
+        overall = part.loc[ALL]
+        row = {
+            "method": _label(method, setting),
+            "epsilon": "∞" if math.isinf(overall["epsilon"]) else f"{overall['epsilon']:.3g}",
+            "accuracy, %": _interval(overall, "accuracy"),
+        }
+        if method != baseline:
+            by_group = part["privacy_cost_mean"].drop(ALL)
+            gap = verdicts.loc[(method, setting)]
+            row |= {
+                "cost, points": _interval(overall, "privacy_cost"),
+                "hit hardest": f"{by_group.idxmax()}: {_points(by_group.max())}",
+                "largest gap, points": _interval(gap, "gap"),
+                question: gap["verdict"],
+            }
+        table.append(row)
+    return pd.DataFrame(table).fillna("")
+
+
+def _label(method: str, setting: str) -> str:
+    return f"{method} ({setting})" if setting else method
+
+
+def _interval(row: Mapping[str, float] | pd.Series, name: str) -> str:
+    mean, low, high = (_points(row[f"{name}_{end}"]) for end in ("mean", "low", "high"))
+    return mean if low == "–" else f"{mean} [{low}, {high}]"
+
+
+def _points(share: float) -> str:
+    return "–" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:.1f}"
+
+
+_LATEX = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        "∞": r"$\infty$",
+        "–": "--",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+)
+
+
+def _latex(text: object) -> str:
+    return str(text).translate(_LATEX)

@@ -1,0 +1,147 @@
+"""Tables for papers and notebooks hold the comparison's figures, and names in them stay text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from torch import nn
+
+from equidp.advice.advise import advise
+from equidp.audit import Audit, GroupBound
+from equidp.errors import SettingError
+from equidp.evaluation.costs import equal_cost, summary
+from equidp.training.run import Run, RunFacts
+from support.made_up import made_up, with_data
+
+COSTS = {"dpsgd": {"a": 0.021, "b": 0.402}, "dpsgd-f": {"a": 0.038, "b": 0.057}}
+ODD = {"dp_sgd & <b>|{1}": {"50% $x_1$": 0.3, "a\\b": 0.02}}
+
+
+def figures(cell):
+    return [float(figure) for figure in re.findall(r"-?\d+\.\d", cell)]
+
+
+@pytest.mark.parametrize(("name", "column"), [("costs", "privacy_cost"), ("accuracy", "accuracy")])
+def test_cells_by_group_are_the_means_and_intervals_over_seeds(name, column):
+    comparison = made_up(COSTS)
+    frame = summary(comparison.costs()).set_index(["group", "method"])
+    table = comparison.table(name).set_index("group")
+    assert list(table.index) == ["a", "b", "all"]
+    assert list(table) == [*(["sgd"] if name == "accuracy" else []), *COSTS]
+    for method in table:
+        for group in table.index:
+            row = frame.loc[(group, method)]
+            expected = [100 * row[f"{column}_{end}"] for end in ("mean", "low", "high")]
+            assert figures(table.at[group, method]) == pytest.approx(expected, abs=0.0501)
+
+
+def test_a_row_of_methods_is_the_comparisons():
+    comparison = made_up(COSTS, epsilons=(1.0, 3.0))
+    verdicts = equal_cost(comparison.costs()).set_index(["method", "setting"])
+    table = comparison.table().set_index("method")
+    assert list(table.index) == ["sgd", *(f"{m} (epsilon={e})" for m in COSTS for e in (1, 3))]
+    assert table.at["sgd", "epsilon"] == "∞"
+    assert table.at["sgd", "cost, points"] == ""
+    for (method, setting), row in verdicts.query("method != 'sgd'").iterrows():
+        cells = table.loc[f"{method} ({setting})"]
+        gap = [100 * row[f"gap_{end}"] for end in ("mean", "low", "high")]
+        assert figures(cells["largest gap, points"]) == pytest.approx(gap, abs=0.0501)
+        assert cells["gap at most 5"] == row["verdict"]
+        assert cells["hit hardest"].startswith("b: ")
+
+
+def test_one_seed_has_no_intervals():
+    comparison = made_up(COSTS, seeds=1)
+    assert not comparison.table("costs").map(lambda cell: "[" in cell).to_numpy().any()
+    assert "made-up; 1 seed, delta 1e-05" in comparison.to_latex()
+
+
+def test_latex_has_rules_of_booktabs_and_special_signs_as_text():
+    comparison = made_up(COSTS)
+    text = comparison.to_latex()
+    for part in (
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+        r"$\infty$",
+        r"accuracy, \%",
+        r"\label{tab:methods}",
+    ):
+        assert part in text
+    odd = made_up(ODD).to_latex("costs")
+    body = odd[odd.index(r"\toprule") : odd.index(r"\bottomrule")]
+    assert r"dp\_sgd \& \textless{}b\textgreater{}|\{1\}" in body
+    assert r"50\% \$x\_1\$" in body
+    assert r"a\textbackslash{}b" in body
+    assert all(line.count(" & ") - line.count(r" \& ") == 1 for line in body.splitlines() if "[" in line)
+
+
+def test_markdown_has_as_many_cells_in_each_row_whatever_the_names():
+    for name in ("methods", "costs", "accuracy"):
+        text = made_up(ODD).to_markdown(name)
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()}) == 1
+        assert "<b>" not in text
+
+
+def test_files_hold_all_tables_and_other_endings_are_refused(tmp_path):
+    comparison = made_up(COSTS)
+    comparison.write_tables(tmp_path / "tables.tex")
+    assert (tmp_path / "tables.tex").read_text().count(r"\toprule") == 3
+    comparison.write_tables(tmp_path / "tables.md")
+    assert (tmp_path / "tables.md").read_text().count("| --- |") == 3
+    with pytest.raises(SettingError, match=r"ends in '\.csv'; tables are written to \.tex or \.md"):
+        comparison.write_tables(tmp_path / "tables.csv")
+    with pytest.raises(SettingError, match=r"unknown table 'cost'\. Did you mean 'costs'"):
+        comparison.table("cost")
+
+
+class Texts(HTMLParser):
+    """The texts and tags of a piece of HTML."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def test_a_notebook_shows_the_methods_and_nothing_sensitive():
+    comparison = dataclasses.replace(
+        with_data(made_up(ODD), name="<script>"), individual=pd.DataFrame({"sensitive_mean": [0.123456]})
+    )
+    shown = Texts(comparison._repr_html_())
+    assert shown.tags == {"table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert "dp_sgd & <b>|{1}" in shown.texts
+    assert any("<script>" in text for text in shown.texts)
+    assert "0.12" not in comparison._repr_html_()
+
+
+def test_a_notebook_shows_what_a_run_spent_rounded_up():
+    trainer_facts = RunFacts(method="<DPSGD>", num_examples=64, steps=2, groups=("a", "<b>"))
+    run = Run(nn.Linear(1, 1), (), 1e-5, nn.functional.cross_entropy, facts=trainer_facts)
+    shown = Texts(run._repr_html_())
+    assert {"<DPSGD>", "a, <b>", "64", "1e-05", "epsilon"} <= set(shown.texts)
+    assert not shown.tags & {"dpsgd", "b"}
+
+
+def test_a_notebook_shows_advice_and_an_audit():
+    advice = advise(1_229, 10**4, epsilon=1.0, num_groups=2)
+    assert [text for text in Texts(advice._repr_html_()).texts if text] == [
+        line for line in advice.in_words() if line
+    ]
+    audit = Audit("one step", "<m>", 4.0, 1e-5, 0.95, (GroupBound("<b>", 9, 3.1, math.inf),))
+    shown = Texts(audit._repr_html_())
+    assert {"<b>", "3.1", "inf"} <= set(shown.texts)
+    assert "keep it to yourself" in shown.texts[-1]
+    assert "m" not in shown.tags
