@@ -156,12 +156,28 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     run = make_trainer(epochs=1).fit()
     equidp.write_card(run, tmp_path / "card.md", test=whole.subset(few))
     card = (tmp_path / "card.md").read_text()
-    assert "| b | 2 | – | – to – | – | – to – |" in card
+    assert "| b | 2 | not shown: fewer than 5 test examples | | | |" in card
     assert "| b | no |" not in card
     assert "| b | yes |" not in card
     assert "| a | no |" in card
     assert "| a | 150 | " in card
     assert ", the same in every group" in card
+    equidp.write_card(run, tmp_path / "card.html", test=whole.subset(few))
+    row = re.search(r"<tr><th>b</th>.*?</tr>", (tmp_path / "card.html").read_text())[0]
+    assert ">not shown: fewer than 5 test examples<" in row
+
+
+def test_a_card_of_two_classes_shows_predicted_risks_beside_what_happened(run, tmp_path):
+    equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1))
+    card = (tmp_path / "card.html").read_text()
+    picture = card[card.index("<figure") : card.index("</figure>")]
+    assert 'aria-label="Predicted risk beside what happened"' in picture
+    assert picture.count("mean predicted</text>") == 2  # for wide and narrow screens
+
+
+def test_no_line_of_a_card_ends_within_a_number(run, tmp_path):
+    equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1), notes=["At delta 1e-05."])
+    assert 'delta <span class="whole">1e-05</span>' in (tmp_path / "card.html").read_text()
 
 
 def test_names_cannot_break_the_page(card):
@@ -229,7 +245,9 @@ def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     run = make_trainer().fit()
     equidp.write_card(run, tmp_path / "card.md", test=test)
     card = (tmp_path / "card.md").read_text()
-    assert re.findall(r"^\| alone \| .*", card, re.MULTILINE) == ["| alone | 1 | – | – to – | – | – to – |"]
+    assert re.findall(r"^\| alone \| .*", card, re.MULTILINE) == [
+        "| alone | 1 | not shown: fewer than 5 test examples | | | |"
+    ]
     equidp.write_card(run, tmp_path / "others.md", test=data.subset(torch.arange(1, len(data))))
     gap = re.compile(r"Equalized odds difference: .* points")
     assert gap.search(card)[0] == gap.search((tmp_path / "others.md").read_text())[0]

@@ -11,13 +11,16 @@ import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import equidp
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.evaluation.costs import group_gaps
+from equidp.evaluation.evaluation import evaluate
 from equidp.policies.methods import METHODS
 from equidp.report import page as html
+from equidp.report.pictures import save_evaluation_figures
 from equidp.report.plots import ALL_PLOTS, PLOTS
 from equidp.report.plots.choice import best_edge
 from equidp.report.plots.colours import (
@@ -29,6 +32,7 @@ from equidp.report.plots.colours import (
     kind_looks,
     method_looks,
 )
+from equidp.report.plots.evaluated import calibration, reliability
 from equidp.report.plots.style import COLUMN, PAGE, PHONE
 from equidp.report.summary import summarise
 from support.made_up import made_up
@@ -270,3 +274,45 @@ def test_each_picture_of_a_page_is_drawn_for_wide_and_narrow_screens():
     )  # fmt: skip
     assert min(len(wide), len(narrow)) > 0
     assert wide.isdisjoint(narrow)
+
+
+@pytest.fixture(scope="module")
+def evaluated():
+    """An evaluation of two classes and groups, whose risks are too low."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, groups = torch.randn(600, 1, generator=generator), torch.arange(600) % 2
+    targets = (torch.rand(600, generator=generator) < torch.sigmoid(inputs[:, 0])).long()
+    test = equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), ("no", "yes"))
+    model = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0], [1.0]]))
+        model.bias.copy_(torch.tensor([0.0, -1.5]))
+    return evaluate(model, test)
+
+
+def test_predicted_risks_are_drawn_beside_what_happened(evaluated):
+    (axes,) = calibration(evaluated, PAGE).axes
+    happened, predicted = axes.get_lines()
+    table = evaluated.calibration
+    assert happened.get_xdata() == pytest.approx(100 * table["observed"])
+    assert predicted.get_xdata() == pytest.approx(100 * table["mean_predicted"])
+    (intervals,) = axes.collections
+    ends = [segment[:, 0] for segment in intervals.get_segments()]
+    assert np.array(ends) == pytest.approx(100 * table[["observed_low", "observed_high"]].to_numpy())
+    assert "yes" in axes.get_xlabel()
+
+
+def test_reliability_is_drawn_by_group_within_0_and_100(evaluated):
+    (axes,) = reliability(evaluated, PAGE).axes
+    assert axes.get_xlim() == axes.get_ylim() == (0, 100)
+    for group in "ab":
+        part = evaluated.reliability[evaluated.reliability["group"] == group]
+        line = next(each for each in axes.containers if each.get_label() == group)[0]
+        assert line.get_xdata() == pytest.approx(100 * part["mean_predicted"])
+        assert line.get_ydata() == pytest.approx(100 * part["observed"])
+
+
+def test_an_evaluation_is_written_as_figures(evaluated, tmp_path):
+    names = {path.name for path in save_evaluation_figures(evaluated, tmp_path)}
+    stems = ("accuracies", "calibration", "reliability")
+    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg")}

@@ -30,7 +30,7 @@ def _unbroken(value: object) -> object:
     """Text for HTML in which no line ends within a number such as 1e-05."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', escape(value)))
+    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', str(escape(value))))
 
 
 def _cell(text: object) -> str:
