@@ -15,6 +15,7 @@ from equidp.advice.advise import advise
 from equidp.audit import Audit, GroupBound
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, summary
+from equidp.evaluation.metrics import METRICS
 from equidp.training.run import Run, RunFacts
 from support.made_up import made_up, with_data
 
@@ -26,13 +27,13 @@ def figures(cell):
     return [float(figure) for figure in re.findall(r"-?\d+\.\d", cell)]
 
 
-@pytest.mark.parametrize(("name", "column"), [("costs", "privacy_cost"), ("accuracy", "accuracy")])
+@pytest.mark.parametrize(("name", "column"), [("costs", "privacy_cost"), ("metric", "accuracy")])
 def test_cells_by_group_are_the_means_and_intervals_over_seeds(name, column):
     comparison = made_up(COSTS)
     frame = summary(comparison.costs()).set_index(["group", "method"])
     table = comparison.table(name).set_index("group")
     assert list(table.index) == ["a", "b", "all"]
-    assert list(table) == [*(["sgd"] if name == "accuracy" else []), *COSTS]
+    assert list(table) == [*(["sgd"] if name == "metric" else []), *COSTS]
     for method in table:
         for group in table.index:
             row = frame.loc[(group, method)]
@@ -51,8 +52,20 @@ def test_a_row_of_methods_is_the_comparisons():
         cells = table.loc[f"{method} ({setting})"]
         gap = [100 * row[f"gap_{end}"] for end in ("mean", "low", "high")]
         assert figures(cells["largest gap, points"]) == pytest.approx(gap, abs=0.0501)
-        assert cells["gap at most 5"] == row["verdict"]
+        assert cells["gap at most 5.0"] == row["verdict"]
         assert cells["hit hardest"].startswith("b: ")
+
+
+def test_tables_are_of_the_metric_of_the_comparison():
+    comparison = made_up(COSTS)
+    results = comparison.results.assign(auc=comparison.results["accuracy"] / 2)
+    setup = dataclasses.replace(comparison.setup, metric="auc")
+    found = dataclasses.replace(comparison, results=results, setup=setup, metric=METRICS["auc"])
+    assert list(found.table())[2:4] == ["AUC", "cost"]
+    mean = found.costs().query("method == 'dpsgd' and group == 'b'")["privacy_cost"].mean()
+    assert float(found.table("costs").set_index("group").at["b", "dpsgd"].split()[0]) == pytest.approx(
+        mean, rel=6e-3
+    )
 
 
 def test_one_seed_has_no_intervals():
@@ -82,7 +95,7 @@ def test_latex_has_rules_of_booktabs_and_special_signs_as_text():
 
 
 def test_markdown_has_as_many_cells_in_each_row_whatever_the_names():
-    for name in ("methods", "costs", "accuracy"):
+    for name in ("methods", "costs", "metric"):
         text = made_up(ODD).to_markdown(name)
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()}) == 1
         assert "<b>" not in text

@@ -187,13 +187,13 @@ class Comparison:
         """Means over seeds with intervals, as texts for a paper.
 
         Args:
-            name: "methods" for a row per method and setting; "costs" or "accuracy" for a row per group.
+            name: "methods" for a row per method and setting; "costs" or "metric" for a row per group.
 
         Raises:
             SettingError: an unknown table.
         """
         setup = self.setup
-        return tables.text_table(name, self._costs, setup.baseline, setup.tau, setup.level)
+        return tables.text_table(name, self._costs, setup.baseline, setup.tau, setup.level, self.metric)
 
     def to_latex(self, name: str = "methods") -> str:
         """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
@@ -220,7 +220,8 @@ class Comparison:
         setup = self.setup
         seeds = f"{len(setup.seeds)} seed{'s' if len(setup.seeds) > 1 else ''}"
         intervals = f"; {setup.level:.0%} intervals over {seeds}" if len(setup.seeds) > 1 else f"; {seeds}"
-        return f"{tables.TABLES[name]}: {setup.data.name}{intervals}, delta {setup.training.delta:g}."
+        about = f"{tables.TABLES[name]} ({tables.unit(self.metric)})"
+        return f"{about}: {setup.data.name}{intervals}, delta {setup.training.delta:g}."
 
     def _repr_html_(self) -> str:
         table = self.table().to_html(index=False, border=0)

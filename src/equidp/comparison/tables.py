@@ -13,16 +13,19 @@ from equidp._validate import unknown_name
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, summary
+from equidp.evaluation.metric import Metric
 
 TABLES = {
     "methods": "What privacy costs by method",
-    "costs": "Privacy cost by group, points of accuracy",
-    "accuracy": "Accuracy by group, %",
+    "costs": "Privacy cost by group",
+    "metric": "The metric by group",
 }
 """Name of a table -> its caption."""
 
 
-def text_table(name: str, costs: pd.DataFrame, baseline: str, tau: float, level: float) -> pd.DataFrame:
+def text_table(
+    name: str, costs: pd.DataFrame, baseline: str, tau: float, level: float, metric: Metric
+) -> pd.DataFrame:
     """A row per method and setting, or a row per group and a column per method and setting.
 
     Args:
@@ -31,19 +34,20 @@ def text_table(name: str, costs: pd.DataFrame, baseline: str, tau: float, level:
         baseline: the method without privacy, which has no cost.
         tau: largest gap that counts as equal.
         level: of the intervals.
+        metric: that costs and gaps are about.
 
     Raises:
         SettingError: an unknown table.
     """
     if name not in TABLES:
         raise unknown_name("table", name, TABLES)
-    rows = summary(costs, level)
+    rows = summary(costs, level, metric)
     rows.insert(0, "label", [_label(*key) for key in zip(rows["method"], rows["setting"], strict=True)])
     if name == "methods":
-        return _methods(rows, equal_cost(costs, tau, level), baseline, f"gap at most {100 * tau:g}")
-    column = "privacy_cost" if name == "costs" else name
+        return _methods(rows, equal_cost(costs, tau, level, metric), baseline, tau, metric)
+    column = "privacy_cost" if name == "costs" else metric.name
     shown = rows[rows["method"] != baseline] if name == "costs" else rows
-    texts = shown.assign(text=[_interval(row, column) for row in shown.to_dict("records")])
+    texts = shown.assign(text=[_interval(row, column, metric) for row in shown.to_dict("records")])
     table = texts.pivot(index="group", columns="label", values="text")
     groups, labels = (list(dict.fromkeys(shown[key])) for key in ("group", "label"))
     return table.loc[groups, labels].rename_axis(columns=None).reset_index()
@@ -81,8 +85,15 @@ def to_latex(table: pd.DataFrame, caption: str, label: str) -> str:
     return str(text)
 
 
-def _methods(rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, question: str) -> pd.DataFrame:
-    verdicts = gaps.set_index(["method", "setting"])
+def unit(metric: Metric) -> str:
+    """What the metric is shown in, after its name."""
+    return f"{metric.label}, %" if metric.percent else metric.label
+
+
+def _methods(
+    rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, tau: float, metric: Metric
+) -> pd.DataFrame:
+    verdicts, points = gaps.set_index(["method", "setting"]), ", points" if metric.percent else ""
     table = []
     for (method, setting), part in rows.groupby(["method", "setting"], sort=False):
         part = part.set_index("group")
@@ -90,16 +101,16 @@ def _methods(rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, question: st
         row = {
             "method": _label(method, setting),
             "epsilon": "∞" if math.isinf(overall["epsilon"]) else f"{overall['epsilon']:.3g}",
-            "accuracy, %": _interval(overall, "accuracy"),
+            unit(metric): _interval(overall, metric.name, metric),
         }
         if method != baseline:
             by_group = part["privacy_cost_mean"].drop(ALL)
             gap = verdicts.loc[(method, setting)]
             row |= {
-                "cost, points": _interval(overall, "privacy_cost"),
-                "hit hardest": f"{by_group.idxmax()}: {_points(by_group.max())}",
-                "largest gap, points": _interval(gap, "gap"),
-                question: gap["verdict"],
+                f"cost{points}": _interval(overall, "privacy_cost", metric),
+                "hit hardest": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
+                f"largest gap{points}": _interval(gap, "gap", metric),
+                f"gap at most {_text(tau, metric)}": gap["verdict"],
             }
         table.append(row)
     return pd.DataFrame(table).fillna("")
@@ -109,13 +120,15 @@ def _label(method: str, setting: str) -> str:
     return f"{method} ({setting})" if setting else method
 
 
-def _interval(row: Mapping[str, float] | pd.Series, name: str) -> str:
-    mean, low, high = (_points(row[f"{name}_{end}"]) for end in ("mean", "low", "high"))
+def _interval(row: Mapping[str, float] | pd.Series, name: str, metric: Metric) -> str:
+    mean, low, high = (_text(row[f"{name}_{end}"], metric) for end in ("mean", "low", "high"))
     return mean if low == "–" else f"{mean} [{low}, {high}]"
 
 
-def _points(share: float) -> str:
-    return "–" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:.1f}"
+def _text(value: float, metric: Metric) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{round(100 * value, 1) + 0.0:.1f}" if metric.percent else f"{value:.3g}"
 
 
 _LATEX = str.maketrans(

@@ -83,7 +83,7 @@ def save_figures(
     figures_folder(folder)
     return _written(
         {
-            name: partial(each.draw, summarise(comparison), each.axis)
+            name: partial(each.figure, summarise(comparison))
             for name, each in ALL_PLOTS.items()
             if include_sensitive or not name.startswith("sensitive")
         },

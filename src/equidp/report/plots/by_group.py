@@ -39,7 +39,7 @@ def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Fig
     axes.grid(axis="y", visible=False)
     axes.set_yticks(range(len(heads)), heads)
     axes.set_ylim(len(heads) - 0.5, -0.5)
-    axes.set_xlabel(axis)
+    axes.set_xlabel(wrapped(axis, layout.letters(0.7)))
     if cost:
         axes.axvline(0, color=INK, linewidth=0.8)
     kind_legend(figure, {kind: looks[kind] for kind in kinds}, layout)

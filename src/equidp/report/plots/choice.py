@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
 from equidp.report.plots.colours import kind_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend
+from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, wrapped
 from equidp.report.summary import Summary
 
 
@@ -46,7 +46,7 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
         axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
     axes.axvline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"largest gap in cost between groups, {summary.unit}")
+    axes.set_xlabel(wrapped(f"largest gap in cost between groups, {summary.unit}", layout.letters(0.7)))
     axes.set_ylabel(axis)
     kind_legend(figure, looks, layout)
     return figure
