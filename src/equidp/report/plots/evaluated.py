@@ -63,8 +63,10 @@ def reliability(found: Evaluation, layout: Layout) -> Figure | None:
     return figure
 
 
-def accuracies(found: Evaluation, layout: Layout) -> Figure:
-    """Accuracy of each group and of all, with its interval over the test examples."""
+def accuracies(found: Evaluation, layout: Layout) -> Figure | None:
+    """Accuracy of each group and of all, with its interval over the test examples; None without classes."""
+    if "accuracy" not in found.groups:
+        return None
     figure, axes = _groups_down(found.groups.dropna(subset="accuracy"), "accuracy", layout)
     axes.set_xlabel("accuracy, %")
     return figure
