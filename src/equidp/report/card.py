@@ -19,7 +19,6 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.report.figures import for_card, judged
 from equidp.report.format import counted, number, points, upper
-from equidp.report.pictures import risk_picture
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
@@ -113,7 +112,6 @@ def write_card(
         "recompute": _recompute(run),
         "evaluation": found,
         **for_card(found),
-        "risks": None if found is None else risk_picture(found),
         "fewest": _FEWEST,
         "groups": facts.groups or (() if test is None else test.group_names),
         "classes": facts.classes or (() if test is None else test.class_names),

@@ -10,6 +10,7 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS
 from equidp.report.format import points, shown
+from equidp.report.pictures import risk_picture
 
 _ELSEWHERE = ("accuracy", "log_loss", "recall", "calibration", "rmse", "mae")
 """Metrics that the tables of accuracy, of errors, of recall and of risks show."""
@@ -93,6 +94,7 @@ def for_card(found: Evaluation | None) -> dict[str, Any]:
     further = [] if found is None else columns(found)
     return {
         "columns": further,
+        "risks": None if found is None else risk_picture(found),
         "with_columns": {group for column in further for group in column.cells},
         "how_measured": [] if found is None else how_measured(found),
     }
