@@ -89,6 +89,17 @@ def test_a_choice_shows_every_run_the_means_and_the_edge():
     assert labelled(axes, "sgd").get_ydata()[0] == pytest.approx(100 * accuracy["sgd"])
 
 
+def test_a_ring_marks_the_recommended_method_of_each_epsilon():
+    comparison = made_up(COSTS, epsilons=(1.0, 3.0))
+    (axes,) = equidp.plot(comparison, "choice").axes
+    rings = [line for line in axes.get_lines() if line.get_label() == "recommended"]
+    advised = [each for each in comparison.recommendation() if each.method]
+    assert len(rings) == len(advised) > 0
+    for ring, each in zip(rings, advised, strict=True):
+        mean = labelled(axes, f"{each.method} ({each.setting})")
+        assert (*ring.get_xdata(), *ring.get_ydata()) == (*mean.get_xdata(), *mean.get_ydata())
+
+
 def test_the_edge_holds_what_no_other_place_beats():
     places = [(1.0, 70.0), (2.0, 80.0), (2.0, 75.0), (3.0, 79.0), (4.0, 90.0)]
     assert best_edge(places) == [(1.0, 70.0), (2.0, 80.0), (4.0, 90.0)]

@@ -23,7 +23,7 @@ PLOTS = {
     "choice": Plot(
         "{metric}, against the largest gap",
         "Small: runs. Large: means over seeds; up and to the left is better. Line: what no other mean beats "
-        "in both. Dotted: the gap that counts as equal.",
+        "in both. Ring: recommended. Dotted: the gap that counts as equal.",
         "{metric}",
         choice,
     ),

@@ -10,7 +10,7 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
 from equidp.report.plots.colours import kind_looks
 from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, wrapped
-from equidp.report.summary import Summary
+from equidp.report.summary import Kind, Summary
 
 
 def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
@@ -38,6 +38,9 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             markeredgecolor="white",
             label=kind.label,
         )
+    for advised in summary.comparison.recommendation():
+        if place := means.get(Kind(advised.method, advised.setting)):
+            axes.plot(*place, "o", color=INK, fillstyle="none", markersize=15, label="recommended")
     sign = summary.metric.sign
     edge = [(gap, sign * value) for gap, value in best_edge([(x, sign * y) for x, y in means.values()])]
     axes.plot(*zip(*edge, strict=True), color=INK, linewidth=0.8, zorder=1, label="edge")
