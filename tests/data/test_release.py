@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equidp.data.release import Release, private_counts, private_quantile
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.kernel.noise import SeededRandomness
 
 SIGMA = 3.0
@@ -105,3 +105,11 @@ def test_a_quantile_refuses_settings_that_mean_nothing(wrong):
     given = {"quantile": 0.5, "low": 0.0, "high": 1.0, "noise_multiplier": 1.0} | wrong
     with pytest.raises(SettingError):
         private_quantile(np.zeros(3), given.pop("quantile"), randomness=SeededRandomness(0), **given)
+
+
+def test_a_row_that_would_count_several_times_is_refused():
+    given = {"noise_multiplier": 1.0, "randomness": SeededRandomness(0)}
+    with pytest.raises(DataError, match=r"codes has shape \[3, 8\]; expected one number for each row"):
+        private_counts(np.zeros((3, 8), dtype=np.int64), 1, **given)
+    with pytest.raises(DataError, match=r"values has shape \[3, 8\]"):
+        private_quantile(np.zeros((3, 8)), 0.5, low=0.0, high=1.0, **given)

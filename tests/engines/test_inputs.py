@@ -76,6 +76,25 @@ def test_mixing_through_any_of_several_inputs_is_found_out():
         check_model(model, loss, *few)
 
 
+@pytest.mark.parametrize("by", ["the longest", "the largest"])
+def test_mixing_through_whole_numbers_without_a_table_is_found_out(by):
+    class Trimmed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(3, 2)
+
+        def forward(self, x, lengths):
+            if by == "the longest":
+                return self.out(x[:, : int(lengths.max())].mean(dim=1))
+            return self.out(x.mean(dim=1) * (lengths / lengths.max().clamp(min=1))[:, None])
+
+    inputs = {"x": torch.randn(2, 20, 3), "lengths": torch.tensor([3, 20])}
+    model = Trimmed()
+    few = made_up_examples(model, loss, inputs, CLASS, 2)
+    with pytest.raises(ModelError, match="changes with the other examples"):
+        check_model(model, loss, *few)
+
+
 class Positions(nn.Module):
     """Adds a table of positions to what it reads; what happens to their embeddings is `turned`."""
 

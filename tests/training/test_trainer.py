@@ -210,6 +210,8 @@ def test_epsilon_so_far_never_understates():
         exact = equidp.training.run.epsilon(((trainer.event, steps),), trainer.delta, "pld")
         assert trainer.epsilon_so_far(steps) >= exact - 1e-9
     assert trainer.epsilon_so_far(100) == pytest.approx(exact, rel=0.005)
+    trainer.ledger.spend(equidp.kernel.ledger.StepEvent(1.0, 1.0))  # a release, paid for after all was ready
+    assert trainer.epsilon_so_far(100) > 1.05 * exact
 
 
 def test_a_sample_that_cannot_be_loaded_is_a_step_spent():

@@ -46,8 +46,9 @@ def charge_releases(
 ) -> None:
     """Pays for those of a run's releases that its ledger does not hold yet; equal ones are counted.
 
-    Give all releases of the run so far, also those that were paid for before. A release whose result was not
-    kept must be paid for again: `ledger.spend(event)`.
+    For a run whose releases are all planned, in which a resumption calls this again: give all of them each
+    time, before the first step. Anyone else pays with `ledger.spend(event)` for each draw, and so does a run
+    that draws again because a result was not kept: equal events would be taken for paid.
 
     Raises:
         BudgetError: one does not fit into the budget, or cannot be written; it must not be drawn then.

@@ -4,7 +4,8 @@ To use one beside a training run: plan it, pay for it, draw it once, and keep wh
 
 1. `event = equidp.accounting.releases.release_event(epsilon, delta)`, from public numbers.
 2. `plan.resolve(..., also_spent=((event, 1),))`, so that the noise of training leaves room for it.
-3. `charge_releases([event], ledger, budget)` before the rows are read for it.
+3. `ledger.spend(event)`, or `budget.ledger(ledger).spend(event)`, before the rows are read for it: once for
+   each draw, also for a second one of equal noise.
 4. `private_counts(..., noise_multiplier=event.noise_multiplier)`, or another function of this module.
 """
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from equidp._validate import check_number, check_whole
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import noisy, private_sum
@@ -130,12 +131,16 @@ def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomn
     Returns:
         [cells].
 
+    Raises:
+        DataError: codes of more than one dimension: one row would count several times.
+
     >>> from equidp.kernel.noise import SeededRandomness
     >>> codes = np.repeat([0, 1], [900, 100])
     >>> private_counts(codes, 2, noise_multiplier=5.0, randomness=SeededRandomness(0)).round()
     array([895., 104.])
     """
     check_whole(1, cells=cells)
+    _check_one_each(codes=codes)
     release = Release(noise_multiplier, randomness)
     released = release.counts(codes.reshape(-1, 1), cells=cells, share=1.0)
     counts: Floats = released.values[0].clip(min=0.0)
@@ -188,6 +193,7 @@ def private_quantile(
 
     Raises:
         SettingError: a number outside its range.
+        DataError: values of more than one dimension: one row would count several times.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> scores = np.linspace(0.0, 1.0, 10_001)
@@ -198,6 +204,7 @@ def private_quantile(
     check_number("(0, 1)", quantile=quantile)
     if not (low < high and math.isfinite(high - low)):
         raise SettingError(f"low={low:g} and high={high:g}; expected finite numbers, low < high.")
+    _check_one_each(values=values)
     release = Release(noise_multiplier, randomness)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -205,3 +212,10 @@ def private_quantile(
         count = release.counts(below, cells=1, share=1 / _HALVINGS).values[0, 0]
         low, high = (low, middle) if count >= quantile * len(values) else (middle, high)
     return (low + high) / 2
+
+
+def _check_one_each(**column: npt.NDArray[np.generic]) -> None:
+    """Raises unless each row has one number, as the sensitivity of a single count takes for granted."""
+    for name, numbers in column.items():
+        if numbers.ndim != 1:
+            raise DataError(f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].")

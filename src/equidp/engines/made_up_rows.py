@@ -14,6 +14,8 @@ from equidp.kernel.inputs import Inputs, joined, mapped, tensors
 
 _LARGE = 1e6
 _BYTES = 256
+_LENGTHS = (2, 3, 7, 1000)
+"""Whole numbers to try too where no table says how large they are: lengths and indices trim and look up."""
 
 
 @final
@@ -47,7 +49,7 @@ class MadeUpRows:
         """Rows like these inputs [batch, ...], of which shape, type and device are read, no value.
 
         Whole numbers stay below the rows of the smallest of these tables of embeddings; without one they are
-        0 or 1, and bytes any byte: nothing else says which numbers a model can read.
+        0 or 1 but for a few extremes, and bytes any byte: nothing else says which numbers a model can read.
         """
         unknown = _BYTES if inputs.dtype == torch.uint8 and inputs.device.type == "cpu" else 2
         smallest = min(tables, key=lambda table: table.num_embeddings, default=None)
@@ -110,6 +112,9 @@ class MadeUpRows:
         constants = [0, 1, large, -large] if self.real else [0, self.padding, 1, self.below - 1]
         if self.dtype == torch.bool or self.below < 2 or (large == 1.0 and self.real):
             constants = [0, 1] if self.real or self.dtype == torch.bool else [0]
+        if self.below == 2 and not self.real and self.dtype != torch.bool and self.device.type == "cpu":
+            # Out of range, a processor fails, and the rows are left out; a GPU would stop for good.
+            constants += [each for each in _LENGTHS if each <= torch.iinfo(self.dtype).max]
         kinds = [torch.full_like(rows, constant) for constant in constants]
         return [*kinds, 3 * rows + 1, rows * large, rows] if large > 1.0 else [*kinds, rows]
 

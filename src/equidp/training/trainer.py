@@ -15,7 +15,7 @@ from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import EpsilonMeter, check_delta
+from equidp.kernel.epsilon import EpsilonMeter, checked_accountant
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
@@ -64,12 +64,9 @@ class Trainer:
         delta: the whole run's delta; below 1 / n.
         num_groups: K, public; for a torch Dataset with a policy that needs groups.
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
-        engine: name of the gradient engine.
-        accountant: name of the accountant, see `equidp.accounting.ACCOUNTANTS`.
-        secure: draw samples and noise from the operating system. False needs a `seed`, for research alone.
-        seed: of the sampling and the noise, where `secure` is False.
-        scheduler: a torch learning-rate scheduler, stepped after each step.
-        callbacks: watch the run.
+        engine, accountant: names in `equidp.engines.ENGINES` and `equidp.accounting.ACCOUNTANTS`.
+        secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
+        scheduler, callbacks: a torch learning-rate scheduler, stepped after each step; what watches the run.
         workers: processes that load a dataset that is not in memory.
         physical_batch_size: the most examples in the engine at a time; bounds memory.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
@@ -126,7 +123,7 @@ class Trainer:
         self.sample_rate, self.planned_steps = checked_schedule(
             self.num_examples, batch_size, epochs=epochs, steps=steps
         )
-        self.delta, self.accountant = delta, accountant
+        self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         self.noise_multiplier = parts.chosen_noise(
             policy, noise_multiplier, target_epsilon, delta, self.sample_rate, self.planned_steps, accountant
@@ -143,8 +140,6 @@ class Trainer:
             ledger = budget.ledger(ledger)
             steps = parts.steps_within(budget, self.event, steps, done, beyond_budget)
         self.ledger, self.steps, self.expected_batch_size = ledger, steps, float(batch_size)
-        also_spent = tuple(entry for entry in ledger.entries if entry[0] != self.event)
-        self.epsilon_so_far = EpsilonMeter(self.event, steps, delta, accountant, also_spent)
         self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
         self.loss = parts.chosen_loss(loss, train)
         load = parts.loader(train, num_groups, workers)
@@ -170,6 +165,11 @@ class Trainer:
             self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
         )
         self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
+
+    def epsilon_so_far(self, steps: int) -> float:
+        """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""
+        others = [entry for entry in self.ledger.entries if entry[0] != self.event]
+        return EpsilonMeter(self.event, self.steps, self.delta, self.accountant, others)(steps)
 
     @property
     def steps_done(self) -> int:
