@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 
@@ -14,7 +15,8 @@ from torch import nn
 
 import equidp
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
-from equidp.estimator.fits import row_hashes
+from equidp.estimator import base
+from equidp.estimator.fits import Fits, row_hashes
 from equidp.kernel.epsilon import epsilon as epsilon_of
 
 N = 240
@@ -193,8 +195,32 @@ def test_calls_of_partial_fit_spend_together_what_their_composition_says():
     assert model.run_.entries[0][1] == 2 * entries[0][1] or len(model.run_.entries) == 2
     assert model.epsilon_spent_ <= 1.0 < model.epsilon_total_ < 2.0
     assert model.epsilon_total_ == model.run_.epsilon() == epsilon_of(model.run_.entries, model.delta_, "rdp")
-    again = pickle.loads(pickle.dumps(model)).partial_fit(X[:60], y[:60])
-    assert again.run_.epsilon() > model.run_.epsilon()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_counts_the_calls_that_it_carries_in_each_process_and_none_twice(copied, monkeypatch):
+    X, y = table(12)
+    X = X + sum(map(ord, copied.__name__))  # rows of no other test
+    model = quick(epsilon=1.0).partial_fit(X[:120], y[:120], classes=["no", "yes"])
+    again = copied(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        again.partial_fit(X[:120], y[:120])  # of which the process saw the first call
+    assert again.epsilon_total_ == again.run_.epsilon() > 1.2
+    monkeypatch.setattr(base, "FITS", Fits())  # as in another process
+    other = copied(again)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        other.partial_fit(X[120:], y[120:])
+    assert other.epsilon_total_ == pytest.approx(other.run_.epsilon())
+    assert other.epsilon_total_ > again.epsilon_total_
+    quick(epsilon=1.0).fit(X[120:], y[120:])
+    with pytest.warns(PrivacyWarning, match="5 fits"):  # three, that one, and this
+        other.partial_fit(X[120:], y[120:])
+    assert other.epsilon_total_ > other.run_.epsilon()
+    with pytest.warns(PrivacyWarning, match="6 fits"):  # a new model forgets nothing
+        other.fit(X[120:], y[120:])
+    assert other.epsilon_total_ > other.run_.epsilon() + 1.0
 
 
 def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():

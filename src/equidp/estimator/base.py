@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -98,7 +99,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
-        return self._train(X, y, sensitive_features, sample_weight, Progress())
+        earlier = getattr(self, "_progress", Progress()).spent
+        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=dict(earlier)))
 
     def _train(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any, progress: Progress) -> Self:
         """Trains a fresh model on these rows, or the one of earlier calls further."""
@@ -124,8 +126,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self.run_ = trainer.fit()
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + len(targets)
-            progress.calls, self._progress = progress.calls + 1, progress
-            self._account(X, trainer, progress.spent_since(before), progress.calls)
+            self._progress = progress
+            self._account(X, trainer, progress.spent_since(before), progress)
         return self
 
     def _check_groups(self, sensitive_features: Any) -> None:
@@ -209,28 +211,31 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 5,
             )
 
-    def _account(self, X: Any, trainer: Trainer, entries: Entries, calls: int) -> None:
+    def _account(self, X: Any, trainer: Trainer, entries: Entries, progress: Progress) -> None:
         """Says what this fit spent, and what it comes to with earlier ones on the same people.
 
         Args:
             X: the rows.
             trainer: of the fit.
             entries: what it spent.
-            calls: of `partial_fit` that made this model, of which there is no need to warn.
+            progress: of the model, of whose own calls of `partial_fit` there is no need to warn.
         """
         delta, accountant = trainer.delta, trainer.accountant
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         if not entries:
             return
-        fits, spent = FITS.add(self, row_hashes(X), entries)
+        name = secrets.token_hex(8)
+        progress.calls, progress.spent[name] = progress.calls + 1, entries
+        fits = {**FITS.add(self, row_hashes(X), name, entries), **progress.spent}
         if self.budget is not None:
             self.epsilon_total_ = self.budget.spent()
             return
+        spent = tuple(entry for each in fits.values() for entry in each)
         self.epsilon_total_ = epsilon_of(spent, delta, accountant)
-        if fits > calls:
+        if len(fits) > progress.calls:
             _warn(
-                f"{fits} fits of this process are on the same people, as far as equidp can see, and together "
-                f"they spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
+                f"{len(fits)} fits are on the same people, as far as equidp can see, and together they "
+                f"spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
                 "(budget=...) would limit that.",
                 3,
             )

@@ -3,13 +3,15 @@
 Cross-validation and grid searches fit clones of one estimator, often behind preprocessing that changes every
 row from fold to fold. So a fit counts beside an earlier one if one of two things holds: the estimators are
 clones of each other or of one estimator, or the data share a row. This sees one process only, and no more
-than these two signs: a `PrivacyBudget` is the sure way.
+than these two signs: a `PrivacyBudget` is the sure way. An estimator's own fits travel with it, also to
+another process: `Progress.spent`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +21,6 @@ import numpy.typing as npt
 from scipy import sparse
 
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import StepEvent
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -61,7 +62,7 @@ class _Family:
 class _Fit:
     family: _Family
     rows: Hashes
-    spent: tuple[tuple[tuple[StepEvent, int], ...], ...]
+    spent: Mapping[str, Entries]
 
 
 class Fits:
@@ -77,29 +78,29 @@ class Fits:
         with self._lock:
             self._families[clone] = self._families.setdefault(original, _Family())
 
-    def add(self, estimator: object, rows: Hashes, entries: Entries) -> tuple[int, Entries]:
+    def add(self, estimator: object, rows: Hashes, name: str, entries: Entries) -> dict[str, Entries]:
         """Records a fit.
 
         Args:
             estimator: what was fitted.
             rows: of its training data, as `row_hashes` gives them.
+            name: of this fit alone.
             entries: what it spent.
 
         Returns:
-            Number of fits on the same people as this one, itself included, and all that they spent.
+            Name -> what it spent, of the fits on the same people as this one, itself included.
         """
         with self._lock:
             family = self._families.setdefault(estimator, _Family())
             key = (family, hashlib.sha256(rows.tobytes()).digest())
-            known = self._fits.get(key, _Fit(family, rows, ()))
-            self._fits[key] = _Fit(family, rows, (*known.spent, tuple(entries)))
-            related = [
-                spent
+            known = self._fits.get(key, _Fit(family, rows, {}))
+            self._fits[key] = _Fit(family, rows, {**known.spent, name: tuple(entries)})
+            return {
+                each: spent
                 for fit in self._fits.values()
                 if fit.family is family or len(np.intersect1d(fit.rows, rows, assume_unique=True))
-                for spent in fit.spent
-            ]
-        return len(related), tuple(entry for spent in related for entry in spent)
+                for each, spent in fit.spent.items()
+            }
 
 
 FITS = Fits()

@@ -24,7 +24,8 @@ class Progress:
         model: None before the first call.
         rows: of all calls.
         group_names: of the first call.
-        calls: how many there were.
+        calls: how many spent something.
+        spent: random name of a fit -> what it spent, of all the estimator's, those of earlier models too.
         learnt: whether the classes are known before the first rows are seen.
     """
 
@@ -33,6 +34,7 @@ class Progress:
     rows: int = 0
     group_names: tuple[str, ...] | None = None
     calls: int = 0
+    spent: dict[str, Entries] = field(default_factory=dict)
     learnt: bool = False
 
     def steps_like(self, plan: ResolvedPlan) -> int:
