@@ -15,7 +15,7 @@ from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import EpsilonMeter, checked_accountant
+from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
