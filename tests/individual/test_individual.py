@@ -566,3 +566,27 @@ def test_means_of_groups_are_released_together():
     before = len(trainer.ledger.entries)
     accountant.report(trainer, accountant="rdp").release_by_group(0.5, 1e-5)
     assert epsilon(trainer.ledger.entries[before:], 1e-5) == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("how", ["pld", "rdp"])
+def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
+    """Group a uses a quarter of the sensitivity in each step, and all of the release; up to the smoothing of
+    few steps."""
+    release = StepEvent(1.0, 4.0)
+    trainer, accountant = watched(Fixed(), steps=12, epochs=None)
+    trainer.fit()
+    alone = accountant.report(trainer, accountant=how)
+    trainer.ledger.spend(release)
+    report = accountant.report(trainer, accountant=how)
+    assert report.largest == trainer.run().epsilon(accountant=how) > alone.largest
+    assert f"guaranteed {report.largest:.4g}" in report.for_owner(0)
+    event = trainer.event
+    lower = StepEvent(event.sample_rate, 4 * event.noise_multiplier)
+    expected = epsilon([(lower, 12), (release, 1)], trainer.delta, how)
+    assert expected * (1 - 1e-3) <= report.group_epsilons[0] <= expected * 1.05
+    assert report.group_epsilons[1] == report.largest
+    assert (report.sensitive_epsilons >= epsilon([(release, 1)], trainer.delta, how) * (1 - 1e-3)).all()
+    assert (report.sensitive_epsilons <= report.group_epsilons[report.groups]).all()
+    assert_allclose(
+        report.linear_group_epsilons, alone.linear_group_epsilons + report.largest - alone.largest
+    )

@@ -106,6 +106,8 @@ class ExampleAccount(Callback, ABC):
     ) -> IndividualReport:
         """Returns the epsilon of each example and each group over the steps so far.
 
+        All else that the ledger holds by now, such as private preprocessing, counts in full for everyone.
+
         Args:
             trainer: of the run that this watched.
             delta: of the epsilons; default: the run's.
@@ -121,16 +123,18 @@ class ExampleAccount(Callback, ABC):
         counts = self._counted
         counts.settle()
         delta = trainer.delta if delta is None else delta
-        largest = epsilon([(trainer.event, self._steps)], delta, accountant)
-        others = tuple((event, count) for event, count in trainer.ledger.entries if event != trainer.event)
+        event, steps = trainer.event, ((trainer.event, self._steps),)
+        others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
+        largest = epsilon((*steps, *others), delta, accountant)
+        by_steps = epsilon(steps, delta, accountant) if others else largest
         epsilons, group_epsilons = (
-            np.minimum(individual_epsilons(histories, trainer.event, delta, accountant), largest)
+            np.minimum(individual_epsilons(histories, event, delta, accountant, others), largest)
             for histories in (counts.histories, counts.group_histories)
         )
         return IndividualReport(
             sensitive_epsilons=epsilons,
             group_epsilons=group_epsilons,
-            linear_group_epsilons=largest * counts.group_shares / self._steps,
+            linear_group_epsilons=largest - by_steps * (1 - counts.group_shares / self._steps),
             groups=data.groups.cpu().numpy(),
             group_names=data.group_names,
             largest=largest,
@@ -138,8 +142,8 @@ class ExampleAccount(Callback, ABC):
             guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
-            group_profiles=individual_profiles(counts.group_histories, trainer.event, EPSILONS, others),
-            spent=((trainer.event, self._steps), *others),
+            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others),
+            spent=(*steps, *others),
         )
 
     @property

@@ -13,10 +13,13 @@ from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.individual.tight import tight_epsilons, tight_profiles
 from equidp.kernel.epsilon import checked_delta, renyi_divergences
-from equidp.kernel.events import Entries
+from equidp.kernel.events import Entries, effective_noise_multiplier
 from equidp.kernel.ledger import StepEvent
 
 Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.uint32]
+Mechanisms = tuple[tuple[float, float], ...]
+"""(noise multiplier, sample rate) pairs."""
 
 ROUNDINGS = ("up", "nearest")
 _CHUNK = 2**16  # examples whose divergences are held at a time
@@ -89,31 +92,36 @@ def own_noise_multiplier(event: StepEvent, share: float) -> float:
 
 
 def individual_epsilons(
-    histories: Histories, event: StepEvent, delta: float, accountant: str = "pld"
+    histories: Histories,
+    event: StepEvent,
+    delta: float,
+    accountant: str = "pld",
+    releases: Entries = (),
 ) -> Floats:
-    """Returns the epsilon of each example over the steps in its history, [n].
+    """Returns the epsilon of each example over the steps in its history and the releases, [n].
 
     Args:
         histories: of a run whose steps were all `event`.
         event: what one step costs an example that uses all of the sensitivity.
         delta: in (0, 1).
         accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
+        releases: (event, number) pairs at any sample rate that each example pays in full as well.
 
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.
 
     Formal guarantee: if no share is understated, the composition of example i's steps, each a
-    Poisson-subsampled Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, is (result[i],
-    delta)-DP for adding or removing i. The shares z follow from the trajectory of the run, so this is
-    output-specific privacy (Yu et al. 2023), no guarantee given in advance.
+    Poisson-subsampled Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, and of the
+    releases is (result[i], delta)-DP for adding or removing i. The shares z follow from the trajectory of the
+    run, so this is output-specific privacy (Yu et al. 2023), no guarantee given in advance.
     """
     if accountant not in INDIVIDUAL_ACCOUNTANTS:
         raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
     epsilons_of, counts = INDIVIDUAL_ACCOUNTANTS[accountant], histories.counts
     checked_delta(delta)
-    shares = tuple(histories.shares)
+    mechanisms = _mechanisms(histories, event, releases)
     chunks = (counts[start : start + _CHUNK] for start in range(0, len(counts), _CHUNK))
-    return np.concatenate([epsilons_of(chunk, shares, event, delta) for chunk in chunks])
+    return np.concatenate([epsilons_of(_joined(chunk, releases), mechanisms, delta) for chunk in chunks])
 
 
 def individual_profiles(
@@ -122,41 +130,52 @@ def individual_profiles(
     """Returns delta of each example at each epsilon over the steps in its history, [n, epsilons].
 
     Args:
-        histories: of a run whose steps were all `event`.
-        event: what one step costs an example that uses all of the sensitivity.
+        histories, event, releases: as in `individual_epsilons`.
         epsilons: >= 0, [epsilons].
-        releases: (event, number) pairs at any sample rate that each example pays in full as well.
 
-    Formal guarantee: as that of `individual_epsilons`, for every epsilon, with the releases composed.
+    Formal guarantee: as that of `individual_epsilons`, for every epsilon.
     """
-    noises = [own_noise_multiplier(event, share) for share in histories.shares]
-    noises += [own_noise_multiplier(each, 1.0) for each, _ in releases]
-    rates = [event.sample_rate] * len(histories.shares) + [each.sample_rate for each, _ in releases]
+    means, rates = _means_and_rates(_mechanisms(histories, event, releases))
+    return tight_profiles(_joined(histories.counts, releases), means, rates, epsilons)
+
+
+def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Mechanisms:
+    """What each column of `_joined` counts: a step at each share, then each release."""
+    own = ((own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares)
+    full = (
+        (effective_noise_multiplier(each.noise_multiplier, each.statistics_noise), each.sample_rate)
+        for each, _ in releases
+    )
+    return (*own, *full)
+
+
+def _joined(counts: Counts, releases: Entries) -> Counts:
+    """The counts of steps, and of the releases, which are everyone's."""
     further = np.array([count for _, count in releases], dtype=np.uint32)
-    counts = np.hstack([histories.counts, np.tile(further, (len(histories.counts), 1))])
-    return tight_profiles(counts, 1 / np.array(noises), np.array(rates), epsilons)
+    return np.hstack([counts, np.tile(further, (len(counts), 1))])
 
 
-def _tight(
-    counts: npt.NDArray[np.uint32], shares: tuple[float, ...], event: StepEvent, delta: float
-) -> Floats:
-    means = np.array([1 / own_noise_multiplier(event, share) for share in shares])
-    epsilons = tight_epsilons(counts, means, event.sample_rate, delta)
+def _means_and_rates(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
+    noises, rates = np.array(mechanisms).T
+    with np.errstate(divide="ignore"):  # without noise, the mean is infinite
+        return 1 / noises, rates
+
+
+def _tight(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
+    epsilons = tight_epsilons(counts, *_means_and_rates(mechanisms), delta)
     unknown = np.isinf(epsilons)
     if unknown.any():
-        epsilons[unknown] = _renyi(counts[unknown], shares, event, delta)
+        epsilons[unknown] = _renyi(counts[unknown], mechanisms, delta)
     return epsilons
 
 
-def _renyi(
-    counts: npt.NDArray[np.uint32], shares: tuple[float, ...], event: StepEvent, delta: float
-) -> Floats:
-    orders, table = _divergence_table(event, shares)
+def _renyi(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
+    orders, table = _divergence_table(mechanisms)
     return _converted(orders, _summed(counts, table), delta)
 
 
 INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
-"""Name -> (counts, shares, event, delta) -> epsilons.
+"""Name -> (counts, mechanisms, delta) -> epsilons.
 
 pld: privacy loss distributions, tight, the default. rdp: Renyi divergences as in Yu et al., looser and about
 ten times faster: the minimum over orders of dp_accounting's conversion (Canonne et al. 2020, Proposition 12)
@@ -165,11 +184,10 @@ of the summed divergences.
 
 
 @lru_cache(maxsize=16)
-def _divergence_table(event: StepEvent, shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Returns orders [orders], and the Renyi divergence of one step for each share, [cells, orders]."""
-    orders, _ = renyi_divergences(event)
-    noises = [own_noise_multiplier(event, share) for share in shares]
-    events = [None if math.isinf(noise) else StepEvent(event.sample_rate, noise) for noise in noises]
+def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
+    """Returns orders [orders], and the Renyi divergence of each mechanism, [mechanisms, orders]."""
+    orders, _ = renyi_divergences(StepEvent(1.0, 1.0))
+    events = [None if math.isinf(noise) else StepEvent(rate, noise) for noise, rate in mechanisms]
     return orders, np.stack(
         [renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events]
     )

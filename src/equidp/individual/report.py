@@ -27,17 +27,19 @@ class IndividualReport:
     """Epsilon of each training example. Private: publish only what a `release_` method returns.
 
     An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took.
-    The worst case over all trajectories is the run's epsilon.
+    The worst case over all trajectories is the run's epsilon. Every epsilon here counts in full what else the
+    ledger held at the time of the report, such as private preprocessing; what is released later is not in it.
 
     Attributes:
         sensitive_epsilons: [n].
         group_epsilons: [K], the most a member of each group can have, by the bounds that the policy released:
             not private. Below `largest` only where a policy has a bound for each group, such as DPSGD-F.
-        linear_group_epsilons: [K], the papers' reading of these bounds, no guarantee: `largest` times the
-            mean share of the group's bound.
+        linear_group_epsilons: [K], the papers' reading of these bounds, no guarantee: the steps' epsilon
+            times the mean share of the group's bound, and all that the rest of the ledger adds.
         groups: [n], indices into `group_names`.
         group_names: one per group.
-        largest: epsilon of an example that used all of the sensitivity in every step; none has more.
+        largest: epsilon of an example that used all of the sensitivity in every step, and with all else in
+            the ledger; none has more.
         delta: of all epsilons.
         guaranteed: whether epsilons are upper bounds, from norms taken in every step or from individual
             clipping; otherwise they are estimates.
@@ -95,8 +97,8 @@ class IndividualReport:
         quality = "at most" if self.guaranteed else "an estimated"
         return (
             f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} "
-            "in this training run, counted along the models that it passed through. Whatever had come out of "
-            f"it, everyone is guaranteed {self.largest:.4g}."
+            "in this training run and all else that its ledger held, counted along the models that it passed "
+            f"through. Whatever had come out of it, everyone is guaranteed {self.largest:.4g}."
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
