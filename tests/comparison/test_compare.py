@@ -94,6 +94,20 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         assert len(list((folder / "equidp-runs").glob("*.parquet"))) == 4
 
 
+def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
+    table = pd.DataFrame({"x": [i / 7 for i in range(100)], "y": [0, 1] * 50, "g": [0, 0, 1, 1] * 25})
+    path = tmp_path / "people.csv"
+    table.to_csv(path, index=False)
+    one = replace(cell("dpsgd"), source=open_source(path, target="y", group="g"))
+    before, inputs = one.file_name(), grid.split(one.source, 0).train.inputs
+    assert grid.split(one.source, 0).train.inputs is inputs
+    table.assign(x=table["x"][::-1].to_numpy()).to_csv(path, index=False)  # as many bytes
+    assert one.file_name() != before
+    assert not torch.equal(grid.split(one.source, 0).train.inputs, inputs)
+    table.head(60).to_csv(path, index=False)
+    assert grid.split_facts(one.source, 0).num_train == 48
+
+
 def test_runs_of_one_seed_share_split_weights_and_samples():
     data = Toy().split(3)
     cells = [cell(method, seed=3, engine="functional") for method in ("sgd", "dpsgd", "naive")]

@@ -125,13 +125,26 @@ def source_digest(source: DataSource) -> str:
     return "" if code.startswith("equidp.") else code
 
 
+_State = tuple[str, tuple[str, int, int] | None]
+
+
+def _state(source: DataSource) -> _State:
+    """What may change while the source stays equal: its code; and its file's place, time (ns) and bytes."""
+    try:
+        path = os.path.abspath(source.path)  # type: ignore[attr-defined]
+        facts = os.stat(path)
+    except (AttributeError, OSError, TypeError):  # there is no file; or reading it will say so
+        return source_digest(source), None
+    return source_digest(source), (path, facts.st_mtime_ns, facts.st_size)
+
+
 def split(source: DataSource, seed: int) -> DataSplit:
     """`source.split(seed)`, kept while one seed's runs follow each other."""
-    return _split(source, seed, source_digest(source))
+    return _split(source, seed, _state(source))
 
 
 @lru_cache(maxsize=2)
-def _split(source: DataSource, seed: int, code: str) -> DataSplit:
+def _split(source: DataSource, seed: int, state: _State) -> DataSplit:
     return source.split(seed)
 
 
@@ -145,12 +158,12 @@ class SplitFacts(NamedTuple):
 
 def split_facts(source: DataSource, seed: int) -> SplitFacts:
     """Kept for all seeds, where the splits themselves would fill memory."""
-    return _split_facts(source, seed, source_digest(source))
+    return _split_facts(source, seed, _state(source))
 
 
 @lru_cache(maxsize=256)
-def _split_facts(source: DataSource, seed: int, code: str) -> SplitFacts:
-    data = _split(source, seed, code)
+def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
+    data = _split(source, seed, state)
     return SplitFacts(data.digest(), len(data.train), (data.train.group_names, data.train.class_names))
 
 
