@@ -538,7 +538,7 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
 
 def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(run, people):
     planned = run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--dry-run")[1]
-    assert re.search(r"costs 0.5 more: epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
+    assert re.search(r"privacy \(epsilon 0\.5\): epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
     assert run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--out", "run")[0] == 0
     entries = read_ledger(people / "run" / "ledger").entries
     assert [count for _, count in entries] == [1, 16]

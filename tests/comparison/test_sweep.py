@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -88,6 +88,7 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
         ({"cliping_bound": [1.0]}, "Did you mean 'clipping_bound'"),
         ({"strict_bound": [1.0]}, "it is a setting of global, and none of them is compared; add one"),
         ({"epsilon": [1.0]}, r"epsilon cannot be swept; give several to epsilons \(--epsilon 1,3\)"),
+        ({"delta": [1e-2, 1e-5]}, r"delta cannot be swept; epsilons are compared at one delta"),
         ({"loss": ["my:loss"]}, "one loss at a time"),
         ({"clipping_bound": []}, "expected a list of values"),
         ({"clipping_bound": 2.0}, "expected a list of values"),
@@ -100,6 +101,28 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
 def test_what_cannot_be_swept_is_refused_before_anything_is_trained(tmp_path, sweep, message):
     with pytest.raises(SettingError, match=message):
         prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=1, sweep=sweep, directory=tmp_path)
+
+
+def test_a_delta_of_one_method_alone_is_refused(tmp_path):
+    plan = Plan(batch_size=40, epochs=1, delta=1e-4, by_method={"dpsgd": {"delta": 1e-2}})
+    with pytest.raises(SettingError, match="by_method gives dpsgd a delta; epsilons are compared at one"):
+        prepare(Toys(), methods=["dpsgd"], plan=plan, seeds=1, directory=tmp_path)
+
+
+@pytest.mark.parametrize("how", ["same", "swept", "by_method"])
+def test_a_report_states_steps_and_sample_rate_only_where_all_runs_have_them(tmp_path, how):
+    plan = replace(PLAN, by_method={"dpsgd": {"epochs": 2}}) if how == "by_method" else PLAN
+    sweep = {"batch_size": [30, 60]} if how == "swept" else {}
+    comparison = equidp.compare(
+        Toys(), methods=["dpsgd"], plan=plan, sweep=sweep, seeds=1, jobs=1, directory=tmp_path
+    )
+    equidp.write_report(comparison, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    same = how == "same"
+    assert ("It holds for 3 steps" in page and "with probability 0.3333" in page) == same
+    assert ("a run&#39;s own number of steps" in page) != same
+    assert ("<th>sample rate</th>" in page) == same
+    assert ("batch_size 30, 60" in page) == (how == "swept")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ _NOT_SWEPT = {
     "epsilon": "give several to epsilons (--epsilon 1,3)",
     "seed": "give several to seeds",
     "method": "give several to methods",
+    "delta": "epsilons are compared at one delta, the plan's (--delta)",
     "loss": "compare one loss at a time: the figures of two are on two scales",
     "class_weight": "it is a table",
     "method_settings": "name the setting itself, such as clipping_bound",
@@ -128,6 +129,11 @@ def runs_of_a_seed(
         SettingError: an epsilon, a setting or a value that cannot be.
     """
     _check_sweep(methods, sweep)
+    if own := [method for method, changes in plan.by_method.items() if "delta" in changes]:
+        raise SettingError(
+            f"by_method gives {', '.join(own)} a delta; epsilons are compared at one delta. Give it to the "
+            "plan instead (--delta)."
+        )
     runs = []
     for name, method in methods.items():
         if name == BASELINE:

@@ -178,9 +178,8 @@ def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | Non
         return source
     check_share("preprocessing_share", share, run.epsilon)
     assert run.epsilon is not None
-    delta = run.plan.for_method(run.method).delta or plan.delta
-    assert delta is not None
-    return with_private_noise(source, release_event(share * run.epsilon, delta).noise_multiplier)
+    assert plan.delta is not None
+    return with_private_noise(source, release_event(share * run.epsilon, plan.delta).noise_multiplier)
 
 
 def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:

@@ -56,8 +56,8 @@ class TrainingFacts:
         model: name of the architecture, or of the function that makes it.
         batch_size: expected examples per step.
         epochs: passes over the training data.
-        steps: of each run of the first seed.
-        sample_rate: probability with which an example is in a step's sample, for the first seed.
+        steps: of each run of the first seed, unless `Setup.steps_differ`.
+        sample_rate: probability with which an example is in a step's sample, likewise.
         learning_rate: of SGD.
         momentum, weight_decay: of the optimizer.
         loss: name of the loss of the user's own; "" for cross entropy.
@@ -117,6 +117,12 @@ class Setup:
     metric: str = "accuracy"
     positive: str = ""
     threshold: float | None = None
+
+    @property
+    def steps_differ(self) -> bool:
+        """Whether runs of one seed take other numbers of steps, or sample at other rates."""
+        changed = {*self.swept}.union(*self.training.by_method.values())
+        return not changed.isdisjoint({"batch_size", "epochs"})
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as one flat dictionary of plain values; the data's name is called "data"."""

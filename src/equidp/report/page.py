@@ -68,6 +68,8 @@ def _settings(setup: Setup) -> dict[str, str]:
     facts = {
         "data": setup.data.name,
         **vars(training),
+        **({"steps": "", "sample_rate": ""} if setup.steps_differ else {}),
+        "swept": setup.swept or "",
         "method_settings": "",
         **{f"settings of {method}": settings for method, settings in training.method_settings.items()},
         "seeds": setup.seeds,

@@ -207,23 +207,34 @@ def test_sentences(summary: Summary) -> list[str]:
 
 def guarantee(summary: Summary) -> list[str]:
     """What epsilon and delta mean for the private runs of a comparison."""
-    data, training = summary.setup.data, summary.setup.training
     rows = [row for row in summary.overview if row.kind in summary.private_kinds]
     listed = ", ".join(f"{row.kind.label} {row.epsilon:.3f}" for row in rows)
     return [
         "Unit: one training example. Two datasets are neighbours if one has one example more. With and "
         "without any one example, a private model's weights, and anything computed from them, have almost "
         "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
-        f"probability of delta = {training.delta:g}.",
+        f"probability of delta = {summary.setup.training.delta:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
-        f"It holds for {training.steps:,} steps, each on a Poisson sample that contains each of the "
-        f"{data.num_train:,} training examples with probability "
-        f"{training.sample_rate:.4g}{_other_seeds(summary.setup)}. Statistics that a method reads privately "
+        f"{_steps(summary.setup)}{_other_seeds(summary.setup)}. Statistics that a method reads privately "
         "are accounted for jointly with the gradients of the same sample.",
         "Noise and samples of a comparison come from seeds, so that all methods get the same samples. That "
         "is for research: train a model for release with randomness from the operating system, the default "
         "of equidp's Trainer.",
     ]
+
+
+def _steps(setup: Setup) -> str:
+    training, of = setup.training, f"each of the {setup.data.num_train:,} training examples"
+    if setup.steps_differ:
+        return (
+            f"It holds for a run's own number of steps, each on a Poisson sample that contains {of} with the "
+            "run's own probability: batch size or epochs differ between runs, and each run is accounted for "
+            "with its own"
+        )
+    return (
+        f"It holds for {training.steps:,} steps, each on a Poisson sample that contains {of} with probability "
+        f"{training.sample_rate:.4g}"
+    )
 
 
 def _other_seeds(setup: Setup) -> str:
