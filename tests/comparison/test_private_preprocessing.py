@@ -7,7 +7,7 @@ import pytest
 import equidp
 from equidp.comparison.prepare import prepare
 from equidp.data import Recipe, TableSource
-from equidp.data.unencoded import releases_of
+from equidp.data.unencoded import releases_of, with_private_noise
 from equidp.errors import SettingError
 
 PLAN = equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
@@ -75,3 +75,20 @@ def test_a_share_of_nothing_is_refused(source, asked, changed, message):
 def test_data_without_preprocessing_is_refused(asked):
     with pytest.raises(SettingError, match="'digits' takes nothing from its rows"):
         equidp.compare("digits", **asked)
+
+
+def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_where(source, asked):
+    own = with_private_noise(source, 3.0)
+    given = {**asked, "preprocessing_share": None}
+    comparison = equidp.compare(own, **given)
+    spent = comparison.results.set_index("method")["epsilon"]
+    assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
+    private = {cell.method: cell for cell in prepare(own, **given).cells}["dpsgd"]
+    exact = {cell.method: cell for cell in prepare(source, **given).cells}["dpsgd"]
+    assert private.trainer(own.split(0)).ledger.entries == ((releases_of(own)[0], 1),)
+    assert private.plan.noise_multiplier > exact.plan.noise_multiplier
+    (note,) = own.split(0).notes
+    assert "The epsilon of a comparison counts that; that of another training on this split does not" in note
+    assert note in comparison.setup.data.notes
+    with pytest.raises(SettingError, match="privately already; leave out preprocessing_share"):
+        equidp.compare(own, **asked)

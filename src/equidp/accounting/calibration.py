@@ -110,10 +110,7 @@ def calibrate_noise_to_risk(
 
 
 def _run_with(
-    sample_rate: float,
-    steps: int,
-    statistics_ratio: float | None,
-    spent: tuple[tuple[StepEvent, int], ...],
+    sample_rate: float, steps: int, statistics_ratio: float | None, spent: tuple[tuple[StepEvent, int], ...]
 ) -> Callable[[float], dp_accounting.DpEvent]:
     """Returns a run, and what was spent before, as a function of the noise multiplier."""
 

@@ -110,10 +110,7 @@ class Risk:
 
     @classmethod
     def of_profile(
-        cls,
-        epsilons: Floats,
-        deltas: Floats,
-        false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES,
+        cls, epsilons: Floats, deltas: Floats, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES
     ) -> Risk:
         """Returns the risk where (epsilons[i], deltas[i])-privacy holds for every i, [n], epsilons >= 0."""
         rates = tuple(MEASURES["tpr"](epsilons, deltas, rate) for rate in false_positive_rates)

@@ -100,9 +100,7 @@ def _sigma(event: StepEvent) -> float:
 def _times(event: StepEvent, scale: float) -> StepEvent:
     statistics = event.statistics_noise
     return StepEvent(
-        event.sample_rate,
-        event.noise_multiplier * scale,
-        None if statistics is None else statistics * scale,
+        event.sample_rate, event.noise_multiplier * scale, None if statistics is None else statistics * scale
     )
 
 

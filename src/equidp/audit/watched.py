@@ -42,12 +42,7 @@ class GradientWatch:
     """
 
     def __init__(
-        self,
-        engine: MeasuringEngine,
-        model: nn.Module,
-        directions: Directions,
-        groups: Tensor,
-        classes: int,
+        self, engine: MeasuringEngine, model: nn.Module, directions: Directions, groups: Tensor, classes: int
     ) -> None:
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.directions, self.groups = directions, groups

@@ -130,10 +130,8 @@ def runs_of_a_seed(
     """
     _check_sweep(methods, sweep)
     if own := [method for method, changes in plan.by_method.items() if "delta" in changes]:
-        raise SettingError(
-            f"by_method gives {', '.join(own)} a delta; epsilons are compared at one delta. Give it to the "
-            "plan instead (--delta)."
-        )
+        message = f"by_method gives {', '.join(own)} a delta; epsilons are compared at one delta, the plan's"
+        raise SettingError(f"{message} (--delta).")
     runs = []
     for name, method in methods.items():
         if name == BASELINE:

@@ -174,6 +174,8 @@ def prepare(
 
 def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | None) -> DataSource:
     """The source as a run reads it: private ones preprocess privately, for a share of their epsilon."""
+    if share is not None and releases_of(source):
+        raise SettingError("the source preprocesses privately already; leave out preprocessing_share.")
     if share is None or run.name == BASELINE:
         return source
     check_share("preprocessing_share", share, run.epsilon)

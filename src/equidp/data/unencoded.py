@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
-from equidp.data.encoding import TableEncoder
+from equidp.data.encoding import PRIVATE as COUNTED, TableEncoder
 from equidp.data.release import Release
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
@@ -22,6 +22,10 @@ PREPROCESSINGS = (EXACT, PRIVATE)
 PREPROCESSING_SHARE = 0.1
 """What private preprocessing takes of epsilon, where nothing else is said."""
 
+SEEDED = (
+    "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
+    "epsilon of a comparison counts that; that of another training on this split does not."
+)
 _PART = 29  # of a seed's streams: apart from those of samples and training noise
 
 
@@ -105,7 +109,8 @@ def prepared(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]
     else:
         release = Release(source.private_noise, SeededRandomness(seed, _PART))
         encoder = source.private_encoder(rows.training, release)
-    return rows.encoded(encoder, source.notes(encoder)), encoder
+    notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
+    return rows.encoded(encoder, notes), encoder
 
 
 def can_be_private(source: DataSource) -> EncodedSource:
@@ -119,7 +124,7 @@ def can_be_private(source: DataSource) -> EncodedSource:
 
 
 def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSource:
-    """Returns the source with private preprocessing in its splits, by noise from their seeds.
+    """Returns the source with private preprocessing in its splits, which only `compare` charges.
 
     Raises:
         SettingError: a source that takes nothing from rows to preprocess by.

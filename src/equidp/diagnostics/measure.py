@@ -53,12 +53,7 @@ class GroupView:
 
 
 def view_group(
-    subject: Subject,
-    step: Step,
-    data: GroupedDataset,
-    group: int,
-    effort: Effort,
-    generator: torch.Generator,
+    subject: Subject, step: Step, data: GroupedDataset, group: int, effort: Effort, generator: torch.Generator
 ) -> GroupView:
     """Measures a group's examples, or as many of them as `effort` allows, in one pass.
 

@@ -92,11 +92,7 @@ def own_noise_multiplier(event: StepEvent, share: float) -> float:
 
 
 def individual_epsilons(
-    histories: Histories,
-    event: StepEvent,
-    delta: float,
-    accountant: str = "pld",
-    releases: Entries = (),
+    histories: Histories, event: StepEvent, delta: float, accountant: str = "pld", releases: Entries = ()
 ) -> Floats:
     """Returns the epsilon of each example over the steps in its history and the releases, [n].
 
@@ -141,12 +137,11 @@ def individual_profiles(
 
 def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Mechanisms:
     """What each column of `_joined` counts: a step at each share, then each release."""
-    own = ((own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares)
-    full = (
-        (effective_noise_multiplier(each.noise_multiplier, each.statistics_noise), each.sample_rate)
-        for each, _ in releases
-    )
-    return (*own, *full)
+    own = [(own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares]
+    for each, _ in releases:
+        noise = effective_noise_multiplier(each.noise_multiplier, each.statistics_noise)
+        own.append((noise, each.sample_rate))
+    return tuple(own)
 
 
 def _joined(counts: Counts, releases: Entries) -> Counts:
@@ -188,9 +183,8 @@ def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
     """Returns orders [orders], and the Renyi divergence of each mechanism, [mechanisms, orders]."""
     orders, _ = renyi_divergences(StepEvent(1.0, 1.0))
     events = [None if math.isinf(noise) else StepEvent(rate, noise) for noise, rate in mechanisms]
-    return orders, np.stack(
-        [renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events]
-    )
+    rows = (renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events)
+    return orders, np.stack(list(rows))
 
 
 def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:

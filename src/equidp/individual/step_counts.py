@@ -39,13 +39,7 @@ class StepCounts:
     """
 
     def __init__(
-        self,
-        data: GroupedDataset,
-        policy: Policy,
-        device: torch.device,
-        histories: Histories,
-        *,
-        exact: bool,
+        self, data: GroupedDataset, policy: Policy, device: torch.device, histories: Histories, *, exact: bool
     ) -> None:
         self.histories, self.group_histories = histories, Histories(data.num_groups, histories.grid)
         self.group_shares = np.zeros(data.num_groups)

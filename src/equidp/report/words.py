@@ -226,15 +226,10 @@ def guarantee(summary: Summary) -> list[str]:
 def _steps(setup: Setup) -> str:
     training, of = setup.training, f"each of the {setup.data.num_train:,} training examples"
     if setup.steps_differ:
-        return (
-            f"It holds for a run's own number of steps, each on a Poisson sample that contains {of} with the "
-            "run's own probability: batch size or epochs differ between runs, and each run is accounted for "
-            "with its own"
-        )
-    return (
-        f"It holds for {training.steps:,} steps, each on a Poisson sample that contains {of} with probability "
-        f"{training.sample_rate:.4g}"
-    )
+        own = f"a Poisson sample that contains {of} with the run's own probability"
+        return f"It holds for a run's own number of steps, each on {own}"
+    sample = f"a Poisson sample that contains {of} with probability {training.sample_rate:.4g}"
+    return f"It holds for {training.steps:,} steps, each on {sample}"
 
 
 def _other_seeds(setup: Setup) -> str:
