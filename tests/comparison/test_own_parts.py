@@ -14,6 +14,7 @@ import pytest
 import equidp
 from equidp.comparison.asked import named_methods
 from equidp.comparison.code_digest import object_digest
+from equidp.comparison.module_digest import run_digest
 from equidp.errors import DataError, PolicyError, SettingError
 from equidp.training.plan import Plan, ResolvedPlan
 
@@ -199,7 +200,7 @@ def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab):
     """Their figures would be of other code than this process names."""
     figures()
     (lab / "own_lab" / "helper.py").write_text(HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
-    with pytest.raises(SettingError, match=r"other code of the policy.*Start Python anew, or give jobs=1"):
+    with pytest.raises(SettingError, match=r"other code of the .*Start Python anew, or give jobs=1"):
         figures(seeds=[4, 5], jobs=2)
 
 
@@ -369,6 +370,56 @@ def test_digests_follow_code_that_wrappers_hide(lab):
     write(lab, helper=HELPER.replace("return SHARE", "return 2 * SHARE"))
     after = digests()
     assert [name for name in before if before[name] == after[name]] == ["plain"]
+
+
+HIDDEN = {
+    "slots": "class S:\n    __slots__ = ()\n    def f(self): return 1.0\ns = S()\ndef part(): return s.f()",
+    "list": "class L(list):\n    def f(self): return 1.0\ns = L()\ndef part(): return s.f()",
+    "number": "class L(float):\n    def f(self): return 1.0\ns = L()\ndef part(): return s.f()",
+    "metaclass": "class M(type):\n    k = 1.0\nclass part(metaclass=M): pass",
+    "property": "import functools\nclass part:\n    @functools.cached_property\n    def k(self): return 1.0",
+    "dispatch": "import functools\nclass part:\n    @functools.singledispatchmethod\n"
+    "    def k(self, x): return 1.0",
+    "namespace": "import types\ndef f(): return 1.0\nn = types.SimpleNamespace(f=f)\n"
+    "def part(): return n.f()",
+    "deque": "import collections\ndef f(): return 1.0\nd = collections.deque([f])\ndef part(): return d[0]()",
+    "factory": "import collections\nd = collections.defaultdict(lambda: 1.0)\ndef part(): return d[3]",
+    "vectorize": "import numpy as np\ndef f(x): return 1.0\nv = np.vectorize(f)\ndef part(x): return v(x)",
+    "layer": "from torch import nn\nclass Own(nn.Module):\n    def forward(self, x): return 1.0 * x\n"
+    "head = nn.Sequential(Own())\ndef part(x): return head(x)",
+}
+BY_NAME = {
+    "globals": "def f(): return 1.0\ndef part(): return globals()['f']()",
+    "getattr": "from . import helper\ndef part(): return getattr(helper, 'scale')()",
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_digests_follow_code_of_objects_that_code_names(lab, kind):
+    def digest(source):
+        write(lab, method=source)
+        return object_digest(importlib.import_module("own_lab.method").part)
+
+    before = digest(HIDDEN[kind])
+    assert digest(HIDDEN[kind].replace("1.0", "2.0")) != before
+    assert digest(HIDDEN[kind]) == before
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_kept_runs_follow_code_that_is_looked_up_by_name(lab, kind):
+    def digest(old="", new="", **also):
+        write(lab, method=BY_NAME[kind], **also)
+        source = lab / "own_lab" / "method.py"
+        source.write_text(source.read_text().replace(old, new) if old else source.read_text())
+        return run_digest(importlib.import_module("own_lab.method").part)
+
+    before = digest()
+    changed = HELPER.replace("SHARE = 1.0", "SHARE = 0.25")
+    assert before != (digest("1.0", "2.0") if kind == "globals" else digest(helper=changed))
+    assert digest(helper=HELPER + "\n# a word\n") == before
+    imported = importlib.import_module("own_lab.method")
+    (lab / "own_lab" / "method.py").write_text("def part(): return 3.0")
+    assert run_digest(imported.part) == before  # the process has not imported that
 
 
 def digests() -> dict[str, str]:

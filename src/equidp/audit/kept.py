@@ -18,8 +18,9 @@ import torch
 
 from equidp._files import write_whole
 from equidp._provenance import versions
-from equidp.comparison.code_digest import object_digest, package_digest, without_words
+from equidp.comparison.code_digest import package_digest, without_words
 from equidp.comparison.grid import check_folder
+from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.kernel.policy import Policy
 
@@ -106,7 +107,7 @@ def data_digest(train: GroupedDataset) -> str:
 
 def policy_facts(policy: Policy) -> dict[str, Any]:
     """What a policy does: its settings and its code."""
-    return {"settings": {**vars(policy)}, "code": object_digest(type(policy))}
+    return {"settings": {**vars(policy)}, "code": run_digest(type(policy))}
 
 
 def _own_code() -> str:

@@ -7,10 +7,11 @@ import dis
 import hashlib
 import importlib.util
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, final
 
 import cloudpickle
@@ -35,7 +36,7 @@ def package_digest() -> str:
     return digest.hexdigest()
 
 
-def without_words(source: str) -> str:
+def without_words(source: str | bytes) -> str:
     """A text that is equal for sources that differ in docstrings, comments and layout alone."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -60,13 +61,19 @@ def object_digest(thing: Any) -> str:
     that is not installed. The digest is of what this process would run, and the same in each process: neither
     the order of sets nor names that pickles draw at random are in it.
     """
+    return read_code(thing)[0]
+
+
+def read_code(thing: Any) -> tuple[str, CodeReader | None]:
+    """Digest; and its reader, where the thing is not equidp's own."""
     inner = thing
     while isinstance(inner, partial):
         inner = inner.func
     module = getattr(inner, "__module__", None) or type(inner).__module__
     if inner is thing and module.partition(".")[0] == "equidp" and hasattr(thing, "__qualname__"):
-        return f"{module}.{thing.__qualname__}"
-    return hashlib.sha256(repr(_Reader(module.partition(".")[0]).content(thing)).encode()).hexdigest()
+        return f"{module}.{thing.__qualname__}", None
+    reader = CodeReader(module.partition(".")[0])
+    return hashlib.sha256(repr(reader.content(thing)).encode()).hexdigest(), reader
 
 
 def own_digests(parts: Mapping[str, Any]) -> dict[str, str]:
@@ -76,7 +83,7 @@ def own_digests(parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 @final
-class _Reader:
+class CodeReader:
     """Makes plain values of the user's code, which differ where it does; code of others goes in by name.
 
     Args:
@@ -84,16 +91,26 @@ class _Reader:
     """
 
     def __init__(self, package: str) -> None:
+        self.modules: set[str] = set()  # that were met, or whose code was
         self._package = package
         self._seen: dict[int, Any] = {}  # which also keeps them alive, so that no id is used twice
 
     def content(self, thing: Any) -> Any:
+        value, kind = self._value(thing), type(thing)
+        if not self.owns(kind.__module__):
+            return value
+        held = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+        return self.content(kind), value, self.content(held)
+
+    def _value(self, thing: Any) -> Any:
+        """What it is, besides what its own type makes of it."""
         name = getattr(thing, "__qualname__", "")
         if isinstance(thing, int | float | complex | str | bytes | None):
             return repr(thing)
         if isinstance(thing, ModuleType):
+            self.modules.add(thing.__name__)
             return thing.__name__
-        if isinstance(thing, type | FunctionType | BuiltinFunctionType) and not self._own(thing.__module__):
+        if isinstance(thing, type | FunctionType | BuiltinFunctionType) and not self.owns(thing.__module__):
             return thing.__module__ or "", name
         # Tuples, frozen sets and code have no identity of their own, and no circles.
         if not isinstance(thing, tuple | frozenset | CodeType):
@@ -103,12 +120,15 @@ class _Reader:
         if isinstance(thing, set | frozenset):
             return sorted(repr(self.content(each)) for each in thing)
         if isinstance(thing, dict):
-            return [(self.content(key), self.content(value)) for key, value in thing.items()]
-        if isinstance(thing, list | tuple):
+            items = [(self.content(key), self.content(value)) for key, value in thing.items()]
+            return items, self.content(getattr(thing, "default_factory", None))
+        if isinstance(thing, list | tuple | deque):
             return [self.content(each) for each in thing]
         if isinstance(thing, CodeType):
             constants = [self.content(each) for each in thing.co_consts]
             return thing.co_code, thing.co_names, thing.co_varnames, constants
+        if isinstance(thing, type | FunctionType):
+            self.modules.add(thing.__module__ or "")
         if isinstance(thing, FunctionType):
             cells = [cell.cell_contents for cell in thing.__closure__ or ()]
             parts = (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, self._used(thing))
@@ -126,9 +146,11 @@ class _Reader:
                 return [self.content(getattr(thing, each)) for each in names]
         if hasattr(thing, "__wrapped__"):  # by functools.cache, for one
             return self.content(thing.__wrapped__)
-        if self._own(type(thing).__module__) and hasattr(thing, "__dict__"):
-            return self.content(type(thing)), self.content(vars(thing))
+        if self.owns(type(thing).__module__) and hasattr(thing, "__dict__"):
+            return self.content(vars(thing))
         try:
+            if _is_plain(type(thing)):
+                return type(thing).__qualname__, self.content(thing.__reduce_ex__(4)[2])  # its state
             return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
         except Exception:  # a lock or an open file: what it is, is all that there is to tell
             return type(thing).__qualname__
@@ -140,20 +162,20 @@ class _Reader:
         package = function.__globals__.get("__package__") or ""
         for name in sorted({name for code in codes for name in _imports(code)}):
             for full in (name, f"{package}.{name}"):
-                if self._own(full) and (module := _module(full)) is not None:
+                if self.owns(full) and (module := _module(full)) is not None:
                     found[full] = module
         names = {name for code in codes for name in code.co_names}
         left = [(name, value) for name, value in found.items() if isinstance(value, ModuleType)]
         while left:
             path, module = left.pop()
-            for name in sorted(names & vars(module).keys()) if self._own(module.__name__) else ():
+            for name in sorted(names & vars(module).keys()) if self.owns(module.__name__) else ():
                 if (full := f"{path}.{name}") not in found and path.count(".") < _DEEPEST:
                     found[full] = value = vars(module)[name]
                     if isinstance(value, ModuleType):
                         left.append((full, value))
         return found
 
-    def _own(self, module: str | None) -> bool:
+    def owns(self, module: str | None) -> bool:
         """Whether code of that module is the user's."""
         top = (module or "").partition(".")[0]
         if top == "equidp" or top in sys.stdlib_module_names:
@@ -162,8 +184,8 @@ class _Reader:
             return True
         file = getattr(sys.modules.get(module or ""), "__file__", None)
         if file is None:
-            return (spec := _spec(module or "")) is not None and not _installed(spec)
-        return not _installed(file)
+            return (spec := file_of(module or "")) is not None and not is_installed(spec)
+        return not is_installed(file)
 
 
 _WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -172,23 +194,34 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     MethodType: ("__func__", "__self__"),
     property: ("fget", "fset"),
     partial: ("func", "args", "keywords"),
+    partialmethod: ("func", "args", "keywords"),
+    cached_property: ("func",),
+    singledispatchmethod: ("func", "dispatcher"),
+    SimpleNamespace: ("__dict__",),
 }
 """What only wraps other code -> where that is."""
 _DEEPEST = 6
 """Dots in the names that are followed from module to module."""
 
 
-def _installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """Whether a file came with an installed package."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
-def _spec(module: str) -> str | None:
+def file_of(module: str) -> str | None:
     """File of a module that is not imported yet; None where there is none."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return None
     return None if spec is None else spec.origin
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether objects of a package are pickled as nothing but their attributes."""
+    usual = all(getattr(kind, each) is getattr(object, each) for each in ("__reduce__", "__reduce_ex__"))
+    return usual and kind.__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _module(name: str) -> ModuleType | None:

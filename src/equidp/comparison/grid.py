@@ -19,7 +19,8 @@ import torch
 from joblib.externals.loky import get_reusable_executor
 
 from equidp._provenance import versions
-from equidp.comparison.code_digest import object_digest, package_digest
+from equidp.comparison.code_digest import package_digest
+from equidp.comparison.module_digest import run_digest
 from equidp.comparison.outputs import keep_outputs, outputs_path
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.own import OwnSource
@@ -85,7 +86,7 @@ class Cell:
     @property
     def code(self) -> dict[str, str]:
         """Digests of the code of policy, model and loss, as this process has it."""
-        return {"policy": object_digest(type(self.plan.policy)), **part_digests(self.plan)}
+        return {"policy": run_digest(type(self.plan.policy)), **part_digests(self.plan)}
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -121,7 +122,7 @@ class StaleWorker(SettingError):
 def source_digest(source: DataSource) -> str:
     """Digest of the code of a source of the user's own, which may change under its name; "" for equidp's."""
     part = source.part if isinstance(source, OwnSource) else source
-    code = object_digest(part if isinstance(part, type) else type(part))
+    code = run_digest(part if isinstance(part, type) else type(part))
     return "" if code.startswith("equidp.") else code
 
 
@@ -170,7 +171,7 @@ def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
 def part_digests(plan: ResolvedPlan) -> dict[str, str]:
     """Digests of the code of a plan's model and loss."""
     parts = {"factory": plan.factory, "loss": plan.loss_function}
-    return {name: "" if part is None else object_digest(part) for name, part in parts.items()}
+    return {name: "" if part is None else run_digest(part) for name, part in parts.items()}
 
 
 def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
