@@ -367,7 +367,7 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, "--out", "run"), "how private should it be"),
         (("train", *TABLE, *PLAN), "nowhere to keep it"),
         (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),
-        (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), 'Invalid value "fair" for --method'),
+        (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),
         (("train", *TABLE, *PLAN, "--accountant", "pdl", "--out", "run"), 'Did you mean "pld"'),
         (("train", *TABLE, *PLAN, "--method", "sgd", "--epochs", "0", "--out", "run"), "epochs=0"),
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
