@@ -121,7 +121,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--methods", "dpsgd,fair"), 'Invalid value "fair" for --methods'),
+        (("--methods", "dpsgd,fair"), "unknown method 'fair'"),
         (("adlut",), "Did you mean 'adult'"),
         (("adult", "--data", "dutch"), "'adult' is one argument too many, or given twice"),
         (("--data", "nowhere.csv", "--target", "a", "--group", "b"), "there is no file 'nowhere.csv'"),
