@@ -213,6 +213,107 @@ def test_released_means_that_noise_hides_have_no_points_but_a_sentence():
         assert all(0 <= end <= 3 for line in axes.collections for end in line.get_segments()[0][:, 0])
 
 
+def swept(method_settings, values, *, seeds=3):
+    """A comparison whose costs, by method and setting, are as given; `values` are of the swept settings."""
+    made = [
+        made_up({method: {"a": cost, "b": 2 * cost}}, seeds=seeds).results.assign(
+            setting=lambda rows, label=label: np.where(rows["method"] == "sgd", "", label)
+        )
+        for method, settings in method_settings.items()
+        for label, cost in settings.items()
+    ]
+    results = pd.concat(made, ignore_index=True).drop_duplicates(["method", "setting", "seed", "group"])
+    base = made_up({method: {"a": 0.1, "b": 0.1} for method in method_settings}, seeds=seeds)
+    return dataclasses.replace(base, results=results, setup=dataclasses.replace(base.setup, swept=values))
+
+
+CLIPPED = {"clipping_bound=8": 0.05, "clipping_bound=0.5": 0.2, "clipping_bound=2": 0.1}
+
+
+def test_a_sweep_shows_the_metric_and_the_gap_of_each_method_with_all_intervals_in_sight():
+    comparison = swept({"dpsgd": CLIPPED, "automatic": {"": 0.15}}, {"clipping_bound": (8.0, 0.5, 2.0)})
+    summary = summarise(comparison)
+    panels = equidp.plot(comparison, "sweep").axes
+    kinds = [kind for bound in (0.5, 2, 8) for kind in summary.kinds if kind.setting.endswith(f"={bound:g}")]
+    gaps = {row.kind: row.gap for row in summary.overview}
+    for axes, shown in zip(
+        panels, (lambda kind: summary.interval(kind, ALL, "accuracy"), gaps.get), strict=True
+    ):
+        assert axes.get_xscale() == "log"
+        assert axes.get_xlabel() == "clipping bound"
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "2", "8"]
+        (line,) = axes.containers
+        expected = 100 * np.array([shown(kind) for kind in kinds])
+        assert (line.get_label(), line[0].get_color()) == ("dpsgd", METHOD_LOOKS["dpsgd"].colour)
+        assert line[0].get_xdata() == pytest.approx([0.5, 2, 8])
+        assert line[0].get_ydata() == pytest.approx(expected[:, 0])
+        ends = [segment[:, 1] for segment in line[2][0].get_segments()]
+        assert np.array(ends) == pytest.approx(expected[:, 1:])
+        low, high = axes.get_ylim()
+        assert low < expected.min() < expected.max() < high
+        (without,) = (kind for kind in summary.kinds if kind.method == "automatic")
+        assert labelled(axes, "automatic").get_ydata() == pytest.approx([100 * shown(without)[0]] * 2)
+    assert labelled(panels[0], "sgd").get_ydata() == pytest.approx([90, 90])
+    assert not [line for line in panels[1].get_lines() if line.get_label() == "sgd"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "scale", "texts"),
+    [
+        ("epochs", (5.0, 1.0, 10.0), "linear", ["1", "5", "10"]),
+        ("momentum", (0.9, 0.0), "linear", ["0", "0.9"]),
+        ("model", ("small-cnn", "logistic"), "linear", ["small-cnn", "logistic"]),
+        ("threshold", (None, 100.0), "linear", ["none", "100"]),
+    ],
+)
+def test_values_that_span_little_or_are_no_numbers_are_evenly_spaced(name, values, scale, texts):
+    labels = [
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value or 'none'}" for value in values
+    ]
+    comparison = swept({"dpsgd": dict(zip(labels, (0.1, 0.2, 0.3), strict=False))}, {name: values})
+    for axes in equidp.plot(comparison, "sweep").axes:
+        assert axes.get_xscale() == scale
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == texts
+        assert list(axes.containers[0][0].get_xdata()) == list(range(len(values)))
+
+
+def test_of_two_swept_settings_and_epsilons_a_thick_line_keeps_the_others_where_the_method_is_best():
+    cost = {1: {0.1: 0.1, 0.5: 0.2}, 9: {0.1: 0.05, 0.5: 0.3}, 20: {0.1: 0.15, 0.5: 0.25}}
+    settings = {
+        f"epsilon={epsilon}, clipping_bound={bound}, learning_rate={rate}": cost[bound][rate] / epsilon**0.5
+        for epsilon in (3, 1) for bound in cost for rate in cost[bound]
+    }  # fmt: skip
+    comparison = swept({"dpsgd": settings}, {"clipping_bound": (1.0, 9.0, 20.0), "learning_rate": (0.1, 0.5)})
+    figure = equidp.plot(comparison, "sweep")
+    accuracy = comparison.results.query("group == 'all'").groupby("setting")["accuracy"].mean()
+    bounds, _, rates, _ = figure.axes
+    for axes, name, values, thick in (
+        (bounds, "clipping_bound", (1, 9, 20), "learning_rate=0.1"),
+        (rates, "learning_rate", (0.1, 0.5), "clipping_bound=9"),
+    ):
+        assert [line.get_label() for line in axes.containers] == [f"dpsgd (epsilon={e})" for e in (1, 3)]
+        for line, epsilon in zip(axes.containers, (1, 3), strict=True):
+            own = accuracy[accuracy.index.str.startswith(f"epsilon={epsilon},")]
+            own = own[own.index.str.contains(thick)]
+            expected = [own[own.index.str.contains(rf"{name}={value}(?:,|$)")].item() for value in values]
+            assert line[0].get_ydata() == pytest.approx(100 * np.array(expected))
+        thin = [line for line in axes.get_lines() if line.get_alpha() == 0.5]
+        assert len(thin) == 2 * (1 if axes is bounds else 2)
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["sgd", "dpsgd", "epsilon=1", "epsilon=3"]
+    assert len({line[0].get_marker() for line in bounds.containers}) == 2
+
+
+def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_for_both_screens():
+    comparison = swept({"dpsgd": CLIPPED}, {"clipping_bound": (8.0, 0.5, 2.0)})
+    with pytest.raises(SettingError, match="nothing to show"):
+        equidp.plot(comparison, "trade_off")
+    page = html.render(comparison)
+    assert "What the swept settings change" in page
+    assert all(kinds == ["wide", "narrow"] for kinds in _Figures(page).figures)
+    assert "What the swept settings change" not in html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
+
+
 def test_unknown_and_empty_pictures_are_refused():
     comparison = made_up(COSTS)
     with pytest.raises(SettingError, match=r"unknown plot 'cost'\. Did you mean 'costs'\?"):
@@ -277,7 +378,7 @@ class _Figures(HTMLParser):
 
 def test_each_picture_of_a_page_is_drawn_for_wide_and_narrow_screens():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
-    assert _Figures(page).figures == [["wide", "narrow"]] * len(PLOTS)
+    assert _Figures(page).figures == [["wide", "narrow"]] * (len(PLOTS) - 1)  # nothing is swept
     wide, narrow = (
         {name for part in re.findall(rf'<div class="{kind}">(.*?)</svg>', page, re.DOTALL)
          for name in re.findall(r'id="((?:m|p)[0-9a-f]{10})"', part)}

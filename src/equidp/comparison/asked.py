@@ -111,10 +111,11 @@ def _told_apart(method: MethodLike, others: Sequence[MethodLike]) -> str:
 
 
 def _label(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_text(value)}" for name, value in settings.items())
+    return ", ".join(f"{name}={value_text(value)}" for name, value in settings.items())
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a setting as labels have it."""
     if isinstance(value, float):
         return f"{value:g}"
     return "none" if value is None else str(getattr(value, "__name__", value))
@@ -140,7 +141,7 @@ def runs_of_a_seed(
         targets: Sequence[float | None] = epsilons or [None]
         for epsilon, swept in itertools.product(targets, _combinations(method, sweep)):
             parts = {"epsilon": epsilon} if len(targets) > 1 else {}
-            shown = {key: value if _plain(value) else _text(value) for key, value in swept.items()}
+            shown = {key: value if _plain(value) else value_text(value) for key, value in swept.items()}
             label, changed = _label({**parts, **shown}), plan.with_changes(swept)
             runs.append(Asked(name, _with(method, swept), changed, epsilon, label, shown))
     return runs

@@ -29,8 +29,8 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
     Args:
         comparison: from `equidp.compare`.
         name: "costs", "accuracy", "choice" (accuracy against the largest gap), "trade_off" (with several
-            epsilons), "loss", "norms", "clipped", "bounds", or "released" (individual privacy). Names that
-            start with "sensitive" show raw training data.
+            epsilons), "sweep" (over swept settings), "loss", "norms", "clipped", "bounds", or "released"
+            (individual privacy). Names that start with "sensitive" show raw training data.
         width: of the figure, in inches; 3.4 suits a column of a paper.
 
     Raises:

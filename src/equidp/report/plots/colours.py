@@ -48,7 +48,7 @@ OTHER_GROUPS = Look("#BBAFC4")
 """Of all other groups."""
 MOST_COLOURED = 4
 """Up to this many groups, each has a colour."""
-_SETTING_MARKERS = "os^DvPX<>*"
+SETTING_MARKERS = "os^DvPX<>*"
 
 
 def kind_looks(summary: Summary) -> dict[Kind, Look]:
@@ -60,7 +60,7 @@ def kind_looks(summary: Summary) -> dict[Kind, Look]:
         look = methods[kind.method]
         if len(settings) > 1 and kind.setting in settings:
             at = settings.index(kind.setting)
-            look = Look(look.colour, _SETTING_MARKERS[at % len(_SETTING_MARKERS)])
+            look = Look(look.colour, SETTING_MARKERS[at % len(SETTING_MARKERS)])
         looks[kind] = look
     return looks
 

@@ -12,16 +12,23 @@ from equidp.report.summary import Summary
 
 
 def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """Cost and largest gap against epsilon, one colour per method; None for a single epsilon."""
-    if len({kind.setting for kind in summary.private_kinds}) < 2:
+    """Cost and largest gap against epsilon, one colour per method; None where no method has two epsilons.
+
+    Where a method has several settings at one epsilon, no line joins its points.
+    """
+    rows = {row.kind: row for row in summary.overview}
+    epsilons = {
+        method: [f"{rows[kind].epsilon:.2g}" for kind in summary.private_kinds if kind.method == method]
+        for method in dict.fromkeys(kind.method for kind in summary.private_kinds)
+    }
+    if max(len(set(each)) for each in epsilons.values()) < 2:
         return None
     columns = min(2, layout.columns)
     figure = empty_figure(layout, 2.9 if columns == 2 else 4.2)
     panels = figure.subplots(2 // columns, columns, sharex=True, squeeze=False).flatten()
-    rows = {row.kind: row for row in summary.overview}
     looks = method_looks(kind.method for kind in summary.kinds)
     drawn = {}
-    for method in dict.fromkeys(kind.method for kind in summary.private_kinds):
+    for method, own in epsilons.items():
         kinds = [kind for kind in summary.private_kinds if kind.method == method]
         kinds.sort(key=lambda kind: rows[kind].epsilon)
         shown = (
@@ -34,7 +41,7 @@ def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                 [rows[kind].epsilon for kind in kinds],
                 means,
                 yerr=errors,
-                marker=looks[method].marker,
+                fmt=looks[method].marker + ("-" if len(set(own)) == len(own) else ""),
                 markersize=4,
                 color=looks[method].colour,
                 label=method,
