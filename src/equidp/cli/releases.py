@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from equidp.data.unencoded import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE
+from equidp.data.unencoded import COUNTS_SHARE, EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE
 from equidp.errors import SettingError
 
-BALANCED, COUNTS_SHARE = "balanced", 0.02
+BALANCED = "balanced"
 
 
 @Parameter(name="*", group=Group("Preprocessing", sort_key=1))

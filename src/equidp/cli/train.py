@@ -16,6 +16,7 @@ from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
 from equidp.data import SOURCES
+from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
@@ -122,7 +123,7 @@ def train_command(
     changed = changes(plan, settings, [method])
     counted = counts.settings(changed)
     if cut.at_counted_rate:
-        counted["counts_share"] = counted["counts_share"] or releases.COUNTS_SHARE
+        counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
     options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     if data not in SOURCES and method != BASELINE and not noisy:

@@ -21,6 +21,8 @@ EXACT, PRIVATE = "exact", "private"
 PREPROCESSINGS = (EXACT, PRIVATE)
 PREPROCESSING_SHARE = 0.1
 """What private preprocessing takes of epsilon, where nothing else is said."""
+COUNTS_SHARE = 0.02
+"""What counting the classes takes of it."""
 
 SEEDED = (
     "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "

@@ -29,6 +29,7 @@ from equidp.estimator.fits import FITS, row_hashes
 from equidp.estimator.inputs import (
     SparseRows,
     check_finite,
+    check_groups,
     check_order,
     dense,
     dense_parts,
@@ -36,13 +37,13 @@ from equidp.estimator.inputs import (
     weights_of_rows,
 )
 from equidp.estimator.linear import coefficients
-from equidp.estimator.progress import Progress
+from equidp.estimator.progress import Progress, pay
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
-from equidp.policies.methods import method_named
 from equidp.training.build import build, build_model
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
@@ -69,13 +70,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     weight_decay: float = 0.0
     clipping_bound: float = 1.0
     method_settings: Mapping[str, Any] | None = None
+    loss: str | LossFunction | None = None
     accountant: str = "pld"
     budget: PrivacyBudget | None = None
     random_state: int | np.random.RandomState | None = None
 
     _y_numeric: ClassVar = False
     _loss: ClassVar[Any]
-    """A `LossFunction`."""
+    """A `LossFunction`, where none is given."""
 
     def __sklearn_clone__(self) -> Any:
         clone = super().__sklearn_clone__()
@@ -116,13 +118,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         weights = weights_of_rows(sample_weight, len(targets))
         if weights is not None:
             self._check_weighted(targets, weights)
-        self._check_groups(sensitive_features)
+        check_groups(self.method, sensitive_features)
         groups, names = groups_of(sensitive_features, len(targets), progress.group_names)
         self.group_names_ = progress.group_names = names
         trainer = self._trainer(X, targets, groups, weights, progress)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
-        before = progress.ledger.entries
+        before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
+        pay(releases, trainer)
         try:
+            self._release(releases, trainer, targets, progress)
             self.run_ = trainer.fit()
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + len(targets)
@@ -130,41 +134,39 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self._account(X, trainer, progress.spent_since(before), progress)
         return self
 
-    def _check_groups(self, sensitive_features: Any) -> None:
-        if sensitive_features is None and method_named(self.method).policy.needs_groups:
-            raise SettingError(
-                f"method={self.method!r} tells groups apart and there are none: pass each example's "
-                "group, fit(X, y, sensitive_features=...), or choose a method without groups, such as "
-                "'dpsgd' or 'global-adapt'."
-            )
-
     def _model(self) -> str | ModelFactory:
         return self.model
 
-    def _plan(self, n: int, earlier: int) -> ResolvedPlan:
-        """The settings, checked, for n examples, after so many of earlier calls."""
+    def _plan(self, n: int, progress: Progress) -> ResolvedPlan:
+        """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
+        delta = default_delta(n + progress.rows) if self.delta is None else self.delta
         plan = Plan(
             self._model(),
             learning_rate=self.learning_rate,
             batch_size=min(_LARGEST_BATCH, n) if self.batch_size is None else self.batch_size,
             epochs=self.epochs,
-            delta=default_delta(n + earlier) if self.delta is None else self.delta,
+            delta=delta,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
+            loss=self.loss,
             method_settings={"clipping_bound": self.clipping_bound, **(self.method_settings or {})},
         )
         self._check_private(plan.policy(self.method))
-        return plan.resolve(self.method, n, epsilon=self.epsilon, accountant=self.accountant)
+        releases = tuple((event, 1) for event in self._releases(delta, progress))
+        return plan.resolve(
+            self.method, n, epsilon=self.epsilon, accountant=self.accountant, also_spent=releases
+        )
 
     def _trainer(
         self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, progress: Progress
     ) -> Trainer:
         """Checked and ready; nothing is spent yet."""
-        plan, seed = self._plan(len(targets), progress.rows), None
+        plan, seed = self._plan(len(targets), progress), None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fresh = progress.model is None
-        train, loss = self._weighted(X, targets, groups, weights)
+        loss = self._training_loss(plan.loss_function or self._loss, progress)
+        train, loss = self._weighted(X, targets, groups, weights, loss)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train,
@@ -181,10 +183,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _weighted(
-        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None
+        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, loss: LossFunction
     ) -> tuple[GroupedDataset | Dataset[Any], LossFunction]:
         """What the Trainer trains on, and by which loss."""
-        loss = self._training_loss()
         if not sparse.issparse(X):
             train = self._dataset(dense(X), targets, groups, weights)
             if isinstance(train, GroupedDataset):  # which brings its weights to the loss by itself
@@ -258,10 +259,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def _training_loss(self) -> LossFunction:
-        """(outputs, targets) -> losses [batch]."""
-        loss: LossFunction = self._loss
+    def _training_loss(self, loss: LossFunction, progress: Progress) -> LossFunction:
+        """What is trained on, by the loss of one example: (outputs, targets) -> losses [batch]."""
         return loss
+
+    def _releases(self, delta: float, progress: Progress) -> tuple[StepEvent, ...]:
+        """What is released beside the steps, for a share of epsilon."""
+        return ()
+
+    def _release(
+        self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor, progress: Progress
+    ) -> None:
+        """Draws what was paid for, before the first step."""
 
     def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
         """Refuses weights that leave nothing to learn."""

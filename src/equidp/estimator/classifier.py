@@ -14,13 +14,18 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
-from equidp._validate import unknown_name
+from equidp._validate import check_number, unknown_name
+from equidp.accounting.releases import release_event
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import ClassWeighted, weights_of_classes
+from equidp.data.release import balanced_weights, private_counts
+from equidp.data.unencoded import COUNTS_SHARE
+from equidp.data.weights import ClassWeighted, RowWeighted, weights_of_classes
 from equidp.errors import DataError, SettingError
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.ledger import StepEvent
+from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,7 +53,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         class_weight: class -> number that multiplies the losses of its examples before their gradients are
             clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. Only
             ratios count: all are divided by the largest. The numbers must be public. They shift predicted
-            probabilities towards heavy classes. None: all are 1.
+            probabilities towards heavy classes. "balanced": one over the size of the class, counted with
+            noise for a share of epsilon. None: all are 1.
+        counts_share: of epsilon, in (0, 1), that "balanced" counts classes with.
+        loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs
+            [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
         random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
 
@@ -57,13 +66,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         n_features_in_, feature_names_in_: columns seen in fit.
         group_names_: one per group; which there are is public.
         run_: the `equidp.Run`: model and what it spent.
-        epsilon_spent_, delta_, noise_multiplier_: of this fit.
+        epsilon_spent_, delta_, noise_multiplier_: of this fit; epsilon with what "balanced" counted.
+        class_weight_: weights in use, [classes]; what "balanced" gives is released, and may be shown.
         coef_, intercept_: of a linear model; other models have none.
         epsilon_total_: of this fit and the earlier ones on the same people, as far as this process knows
             (`equidp.estimator.fits`); or all that was spent of the budget.
     """
 
-    class_weight: Mapping[Any, float] | None = field(default=None, kw_only=True)
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
+    counts_share: float = field(default=COUNTS_SHARE, kw_only=True)
 
     _loss = nn.CrossEntropyLoss(reduction="none")
 
@@ -73,7 +84,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """Trains the model further on more rows, by `epochs` passes over them; spends `epsilon` each time.
 
         All calls share one ledger, `run_.entries`, and `epsilon_total_` is what they come to for someone who
-        is in the rows of each. A call after `fit` goes on from there.
+        is in the rows of each. A call after `fit` goes on from there. With class_weight="balanced", classes
+        are counted and charged in the first call, or in `fit`; later calls keep its weights.
 
         Args:
             classes: [classes], all that will come; needed in the first call.
@@ -111,21 +123,57 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
         return torch.from_numpy(codes.astype(np.int64))
 
-    def _training_loss(self) -> LossFunction:
+    def _training_loss(self, loss: LossFunction, progress: Progress) -> LossFunction:
         if self.class_weight is None:
-            return self._loss
+            return loss
+        if self._balanced:
+            known = progress.class_weights
+            return ClassWeighted(loss, torch.ones(self._num_outputs) if known is None else known)
         if not isinstance(self.class_weight, Mapping):
             raise SettingError(
                 f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
-                "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are. To count them with noise: "
-                "equidp.data.release.private_counts, or equidp train --class-weight balanced."
+                "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are, or 'balanced', which "
+                "counts them with noise."
             )
         names = {label: str(label) for label in self.classes_.tolist()}
         for label in self.class_weight:
             if label not in names:
                 raise unknown_name("class in class_weight", label, names.values())
         given = {names[label]: weight for label, weight in self.class_weight.items()}
-        return ClassWeighted(self._loss, weights_of_classes(given, tuple(names.values())))
+        return ClassWeighted(loss, weights_of_classes(given, tuple(names.values())))
+
+    @property
+    def _balanced(self) -> bool:
+        return isinstance(self.class_weight, str) and self.class_weight == "balanced"
+
+    def _releases(self, delta: float, progress: Progress) -> tuple[StepEvent, ...]:
+        if not self._balanced or self.epsilon is None or progress.class_weights is not None:
+            return ()
+        check_number("(0, inf)", epsilon=self.epsilon)
+        check_number("(0, 1)", counts_share=self.counts_share)
+        return (release_event(self.counts_share * self.epsilon, delta),)
+
+    def _release(
+        self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor, progress: Progress
+    ) -> None:
+        loss = trainer.loss.loss if isinstance(trainer.loss, RowWeighted) else trainer.loss
+        weights = loss.weights if isinstance(loss, ClassWeighted) else torch.ones(self._num_outputs)
+        if self._balanced and progress.class_weights is None:
+            progress.class_weights = weights.copy_(self._counted(releases, trainer, targets))
+        self.class_weight_ = weights.double().numpy()
+
+    def _counted(self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor) -> Tensor:
+        """Weights by the counts of classes, [classes]: noisy ones where training is private."""
+        codes, deviation = targets.numpy(), 1.0
+        if releases:
+            deviation = releases[0].noise_multiplier
+            counts = private_counts(
+                codes, self._num_outputs, noise_multiplier=deviation, randomness=trainer.randomness
+            )
+        else:
+            counts = np.bincount(codes, minlength=self._num_outputs).astype(np.float64)
+        weights = torch.from_numpy(balanced_weights(counts, deviation))
+        return weights / weights.max()
 
     def _dataset(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None

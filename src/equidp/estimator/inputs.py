@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 from equidp.data.labels import crossed
 from equidp.data.table import MOST_GROUPS
 from equidp.data.weights import check_weights
-from equidp.errors import DataError
+from equidp.errors import DataError, SettingError
+from equidp.policies.methods import method_named
 
 _MOST_CELLS = 2**22
 """Cells of a sparse matrix that are made dense at a time: 16 MiB."""
@@ -123,6 +124,16 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
         raise DataError(f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).")
     check_weights(weights, "sample_weight")
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
+
+
+def check_groups(method: str, sensitive_features: Any) -> None:
+    """Raises a SettingError for a method that tells groups apart where there are none."""
+    if sensitive_features is None and method_named(method).policy.needs_groups:
+        raise SettingError(
+            f"method={method!r} tells groups apart and there are none: pass each example's group, "
+            "fit(X, y, sensitive_features=...), or choose a method without groups, such as 'dpsgd' or "
+            "'global-adapt'."
+        )
 
 
 def check_order(**given: Any) -> None:

@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import final
 
-from torch import nn
+from torch import Tensor, nn
 
+from equidp.errors import BudgetError
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.training.plan import ResolvedPlan
+from equidp.training.trainer import Trainer
 
 
 @final
@@ -27,6 +29,7 @@ class Progress:
         calls: how many spent something.
         spent: random name of a fit -> what it spent, of all the estimator's, those of earlier models too.
         learnt: whether the classes are known before the first rows are seen.
+        class_weights: that the first call with class_weight="balanced" released, [classes].
     """
 
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
@@ -36,6 +39,7 @@ class Progress:
     calls: int = 0
     spent: dict[str, Entries] = field(default_factory=dict)
     learnt: bool = False
+    class_weights: Tensor | None = None
 
     def steps_like(self, plan: ResolvedPlan) -> int:
         """Steps of earlier calls that a Trainer of this plan would take for its own."""
@@ -51,3 +55,20 @@ class Progress:
         for event, count in before:
             counts[event] -= count
         return tuple((event, count) for event, count in counts.items() if count)
+
+
+def pay(releases: tuple[StepEvent, ...], trainer: Trainer) -> None:
+    """Charges what will be released before the first step, next to the steps, which are set aside first.
+
+    Raises:
+        BudgetError: both do not fit into the budget together; nothing is spent.
+    """
+    if not releases:
+        return
+    trainer.ledger.expect(trainer.event, trainer.steps - trainer.steps_done)
+    try:
+        for event in releases:
+            trainer.ledger.spend(event)
+    except BudgetError:
+        trainer.ledger.settle()
+        raise

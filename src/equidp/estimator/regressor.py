@@ -36,6 +36,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         target_bounds: (low, high): a public range that y is clipped to and scaled by, to [-1, 1]; predictions
             are in the units of y again. None: y as it is, which should be of order one, since a clipped
             gradient takes large values step by step.
+        loss: as there, of outputs [batch, 1] and targets [batch], scaled where there are bounds; None: half
+            the squared error.
 
     Other arguments and attributes are those of `PrivateClassifier`.
     """

@@ -1,0 +1,229 @@
+"""class_weight="balanced" counts classes with noise that epsilon, ledger and budget pay for; own losses."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch import nn
+
+import equidp
+from equidp.accounting.releases import release_event
+from equidp.data.release import private_counts
+from equidp.errors import BudgetError, PrivacyWarning, SettingError
+from equidp.estimator import classifier
+from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.ledger import StepEvent
+
+N = 2000
+DELTA = 1e-4
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+
+
+def table(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng([seed, 92]).normal(size=(N, 3))  # rows of no other file of tests
+    return X, np.where(X[:, 0] > 1.4, "yes", "no")  # 8% yes
+
+
+def quick(**settings) -> equidp.PrivateClassifier:
+    given = {"epochs": 1, "accountant": "rdp", "class_weight": "balanced", "counts_share": 0.1}
+    return equidp.PrivateClassifier(**{**given, **settings})
+
+
+def by_truth(y) -> np.ndarray:
+    counts = np.array([(y == "no").sum(), (y == "yes").sum()])
+    return counts.min() / counts
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """(codes, noise multiplier) of each draw of counts."""
+    draws = []
+
+    def watched(codes, cells, *, noise_multiplier, randomness):
+        draws.append((codes, noise_multiplier))
+        return private_counts(codes, cells, noise_multiplier=noise_multiplier, randomness=randomness)
+
+    monkeypatch.setattr(classifier, "private_counts", watched)
+    return draws
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_a_fit_with_its_counts_spends_epsilon_and_no_more(kind, drawn):
+    X, y = table(0)
+    X = X + (kind is np.asarray)  # other rows, which are not counted together
+    model = quick(epsilon=2.0, delta=DELTA).fit(kind(X), y)
+    event = release_event(0.1 * 2.0, DELTA)
+    assert model.run_.entries[0] == (event, 1)
+    assert 1.99 < epsilon_of(model.run_.entries, DELTA, "rdp") <= 2.0
+    assert model.epsilon_spent_ == model.epsilon_total_ == model.run_.epsilon()
+    assert model.epsilon_spent_ == epsilon_of(model.run_.entries, DELTA, "rdp")
+    plain = quick(epsilon=2.0, delta=DELTA, class_weight=None).fit(kind(X), y)
+    assert model.noise_multiplier_ > plain.noise_multiplier_
+    assert plain.class_weight_.tolist() == [1.0, 1.0]
+    # Each row is in one count, and the noise is what was charged for a sensitivity of 1.
+    ((codes, noise),) = drawn
+    assert (codes == (y == "yes")).all()
+    assert noise == event.noise_multiplier
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_weights_come_near_the_truth_and_are_what_is_trained_on(kind, weighted):
+    X, y = table(1)
+    rows = np.arange(N) % 3 if weighted else None
+    given = {"epsilon": 50.0, "counts_share": 0.5, "epochs": 3, "random_state": 0}
+    model = quick(**given).fit(kind(X), y, sample_weight=rows)
+    # The noise's deviation is below 1 of about 160 rows: off by a twentieth with probability below 1e-14.
+    np.testing.assert_allclose(model.class_weight_, by_truth(y), rtol=0.05)
+    loss = model.run_.loss.loss if weighted else model.run_.loss
+    plain = loss(torch.zeros(2, 2), torch.tensor([0, 1]))
+    np.testing.assert_allclose(plain / np.log(2), model.class_weight_, rtol=1e-5)
+    again = quick(**given).fit(kind(X), y, sample_weight=rows)
+    other = quick(**{**given, "random_state": 1}).fit(kind(X), y, sample_weight=rows)
+    assert (again.class_weight_ == model.class_weight_).all()
+    assert (again.coef_ == model.coef_).all()
+    assert (other.class_weight_ != model.class_weight_).any()
+    secure = [quick(**{**given, "random_state": None}).fit(kind(X), y).class_weight_ for _ in range(2)]
+    assert (secure[0] != secure[1]).any()
+
+
+def test_a_rare_class_is_found():
+    X, y = table(2)
+    found = [
+        (quick(epochs=10, random_state=0, class_weight=weights).fit(X, y).predict(X)[y == "yes"] == "yes")
+        for weights in (None, "balanced")
+    ]
+    assert found[1].mean() > found[0].mean() + 0.3
+
+
+def test_without_privacy_counts_are_exact(drawn):
+    X, y = table(3)
+    model = quick(method="sgd", epsilon=None).fit(X, y)
+    np.testing.assert_allclose(model.class_weight_, by_truth(y), rtol=1e-6)
+    assert not drawn
+
+
+def test_a_budget_that_holds_the_whole_is_charged_once_and_one_that_does_not_reads_nothing(drawn):
+    X, y = table(4)
+    budget = equidp.PrivacyBudget(epsilon=2.0, delta=DELTA, accountant="rdp")
+    model = quick(epsilon=2.0, delta=DELTA, budget=budget).fit(X, y)
+    assert sorted(budget.entries, key=str) == sorted(model.run_.entries, key=str)
+    assert 1.99 < budget.spent() == model.epsilon_total_ <= 2.0
+    assert len(drawn) == 1
+
+    # Room for the steps, and not for the counts beside them.
+    steps = [entry for entry in model.run_.entries if entry[0].sample_rate < 1]
+    between = (epsilon_of(steps, DELTA, "rdp") + epsilon_of(model.run_.entries, DELTA, "rdp")) / 2
+    small = equidp.PrivacyBudget(epsilon=between, delta=DELTA, accountant="rdp")
+    again, kept = model.set_params(budget=small), model.coef_.copy()
+    with pytest.raises(BudgetError, match="does not fit into the budget"):
+        again.fit(X, y)
+    assert len(drawn) == 1
+    assert small.entries == ()
+    assert small.fits(*steps[0])  # nothing stays set aside
+    assert (again.coef_ == kept).all()
+
+
+def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
+    X, y = table(5)
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classifier, "private_counts", stopped)
+    model = quick(epsilon=2.0, delta=DELTA)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.epsilon_spent_ == epsilon_of(((release_event(0.2, DELTA), 1),), DELTA, "rdp") > 0
+    monkeypatch.undo()
+    with pytest.warns(PrivacyWarning, match="2 fits"):
+        model.fit(X, y)
+
+
+def test_each_fit_counts_anew_and_calls_of_partial_fit_keep_the_first_weights(drawn):
+    X, y = table(6)
+    model = quick(epsilon=1.0, delta=DELTA).partial_fit(X[:1000], y[:1000], classes=["no", "yes"])
+    event, first = release_event(0.1, DELTA), model.class_weight_
+    model.partial_fit(X[1000:], y[1000:])
+    assert (model.class_weight_ == first).all()
+    assert dict(model.run_.entries)[event] == len(drawn) == 1
+    assert 0.99 < model.epsilon_spent_ <= 1.0 < model.epsilon_total_
+    assert model.epsilon_total_ == model.run_.epsilon()
+    model.fit(X, y)
+    assert (model.class_weight_ != first).any()
+    assert dict(model.run_.entries)[event] == 1
+    assert len(drawn) == 2
+    model.partial_fit(X, y)
+    assert len(drawn) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"counts_share": 0.0}, "counts_share=0"),
+        ({"counts_share": 1.0}, "counts_share=1"),
+        ({"epsilon": -1.0}, "epsilon=-1"),
+        ({"class_weight": "balance"}, "or 'balanced'"),
+        ({"epsilon": None}, "expected a number > 0"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_before_anything_is_read(settings, message, drawn):
+    X, y = table(7)
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
+    with pytest.raises(SettingError, match=message):
+        quick(budget=budget, **settings).fit(X, y)
+    assert not drawn
+    assert budget.entries == ()
+
+
+def test_a_release_in_the_ledger_is_no_step_of_training():
+    X, y = table(8)
+    model = quick(epsilon=1.0, batch_size=N, epochs=4).fit(X, y)  # steps that read all rows too
+    (_, once), (step, steps) = model.run_.entries
+    assert (once, steps, step.sample_rate) == (1, 4, 1.0)
+    assert isinstance(step, StepEvent)
+
+
+def smooth(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
+
+
+def absolute(outputs, targets):
+    return (outputs.squeeze(1) - targets).abs()
+
+
+def test_a_loss_of_ones_own_by_object_or_import_path(monkeypatch):
+    module = types.ModuleType("my_losses")
+    module.smooth, module.absolute = smooth, absolute
+    monkeypatch.setitem(sys.modules, "my_losses", module)
+    X, y = table(9)
+    given = {"random_state": 0, "class_weight": {"yes": 4.0}}
+    by_object = quick(loss=smooth, **given).fit(X, y)
+    assert (quick(loss="my_losses:smooth", **given).fit(X, y).coef_ == by_object.coef_).all()
+    assert (quick(**given).fit(X, y).coef_ != by_object.coef_).any()
+    assert by_object.run_.loss.weights.tolist() == [0.25, 1.0]
+    regressor = equidp.PrivateRegressor(loss="my_losses:absolute", accountant="rdp", random_state=0)
+    assert regressor.fit(X, X[:, 0]).score(X, X[:, 0]) > 0.5
+    assert regressor.run_.loss is absolute
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("my_losses", "expected an import path"),
+        (3, "not callable"),
+        (nn.CrossEntropyLoss(), "loss of one example changes with the other examples"),
+    ],
+)
+def test_losses_that_are_none_are_refused(loss, message):
+    X, y = table(10)
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
+    with pytest.raises(equidp.EquidpError, match=message):
+        quick(loss=loss, budget=budget).fit(X, y)
+    assert budget.entries == ()
