@@ -322,13 +322,12 @@ def test_an_account_tells_strangers_apart():
     fits, rows = Fits(), np.arange(10, dtype=np.uint64)
     event = equidp.kernel.ledger.StepEvent(0.5, 1.0)
     first, second, third = Estimator(), Estimator(), Estimator()
-    assert fits.add(first, rows, [(event, 3)])[0] == 1
-    assert fits.add(second, rows + 100, [(event, 4)])[0] == 1
+    assert fits.add(first, rows, "a", ((event, 3),)) == {"a": ((event, 3),)}
+    assert fits.add(second, rows + 100, "b", ((event, 4),)) == {"b": ((event, 4),)}
     fits.adopt(third, first)
-    assert fits.add(third, rows + 200, [(event, 5)]) == (2, ((event, 3), (event, 5)))
-    assert (
-        fits.add(second, rows + 195, [(event, 6)])[0] == 3
-    )  # shares rows with the third, and is the second's again
+    assert fits.add(third, rows + 200, "c", ((event, 5),)) == {"a": ((event, 3),), "c": ((event, 5),)}
+    # Shares rows with the third, and is the second's again.
+    assert set(fits.add(second, rows + 195, "d", ((event, 6),))) == {"b", "c", "d"}
 
 
 def test_a_fit_in_a_worker_process_says_that_it_cannot_count(monkeypatch):
