@@ -29,5 +29,5 @@ def test_scikit_learn_accepts_the_estimators(estimator, check):
 
 @pytest.mark.filterwarnings("ignore")
 def test_class_weights_pass_the_check_where_nothing_is_clipped():
-    patient = equidp.PrivateClassifier("sgd", epsilon=None, learning_rate=1e-4, epochs=1000)
+    patient = equidp.PrivateClassifier("sgd", epsilon=None, learning_rate=0.1, epochs=1000)
     check_class_weight_classifiers("PrivateClassifier", patient)
