@@ -15,7 +15,7 @@ import equidp
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, with_canaries
 from equidp.audit.repeated import RepeatedRuns
 from equidp.engines import make_engine
-from equidp.errors import DataError, PolicyError, SettingError
+from equidp.errors import DataError, SettingError
 from equidp.kernel.bounding import step_weights
 from equidp.policies.methods import METHODS, make_policy
 from support.policies import state_of
@@ -116,13 +116,13 @@ def test_what_cannot_be_audited_is_refused():
         equidp.audit_step(toy(), plan=PLAN, seed=-1)
     with pytest.raises(DataError, match=r"expected an equidp\.GroupedDataset"):
         equidp.audit_step("digits", plan=PLAN)
-    with pytest.raises(PolicyError, match="expected a policy"):
+    with pytest.raises(SettingError, match="or a policy such as"):
         equidp.audit_step(toy(), object(), plan=PLAN)
 
 
 def test_a_policy_of_the_users_own_is_audited():
     audit = equidp.audit_step(toy(), equidp.DPSGD(clipping_bound=0.1), plan=PLAN, runs=200)
-    assert audit.method == "DPSGD"
+    assert audit.method == "dpsgd"
     assert 0 < audit.bound < 4
 
 

@@ -54,6 +54,13 @@ def test_of_methods_that_are_as_accurate_the_one_with_the_smallest_gap_is_taken(
     )
 
 
+def test_a_difference_that_matters_to_nobody_decides_nothing():
+    (found,) = recommended(results({"dpsgd": (0.853, 0.10), "fair": (0.85, 0.02)}, noise=0.0))
+    assert found.method == "fair"
+    (found,) = recommended(results({"dpsgd": (0.86, 0.10), "fair": (0.85, 0.02)}, noise=0.0))
+    assert found.method == "dpsgd"
+
+
 def test_methods_that_are_not_clearly_different_are_said_to_be_so():
     (found,) = recommended(results({"dpsgd": (0.85, 0.05), "fair": (0.851, 0.049)}, noise=0.02))
     assert not found.sure

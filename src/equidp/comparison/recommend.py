@@ -16,14 +16,16 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metric import Metric
 
 _MOST_NAMED = 4
+_NEGLIGIBLE = 0.1
+"""Share of tau: a method that is worse by less has lost nothing that matters, however sure the figure is."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """Which of the private methods to take at one epsilon.
 
-    Those whose metric over all examples is not clearly worse than the best one's, and by no more than tau,
-    are candidates; of these, the one with the smallest mean largest gap is taken. Differences are paired over
+    Those whose metric over all examples is not clearly worse than the best one's (by a tenth of tau or more),
+    and by no more than tau, are candidates; of these, the one with the smallest mean largest gap is taken. Differences are paired over
     seeds, and clear where their interval, corrected for how many methods there are (Bonferroni), lies on one
     side of 0.
 
@@ -110,7 +112,12 @@ def _recommended(
         return bool(mean_interval(differences.dropna(), corrected)[1] > 0)
 
     best = max(useful, key=lambda kind: kind.overall.mean())
-    worse = [kind for kind in useful if clear(best.overall - kind.overall)]
+    behind = {kind.label: _behind(best, kind) for kind in useful}
+    worse = [
+        kind
+        for kind in useful
+        if behind[kind.label] > _NEGLIGIBLE * tau and clear(best.overall - kind.overall)
+    ]
     far = [kind for kind in useful if _behind(best, kind) > tau and kind not in worse]
     candidates = [kind for kind in useful if kind not in worse and kind not in far]
     chosen = min(candidates, key=lambda kind: (round(kind.gap.mean(), 9), -kind.overall.mean()))
