@@ -62,7 +62,7 @@ def test_advice_is_charged_to_a_budget(people, command):
     [
         (("--epsilon", "0"), "epsilon=0"),
         (("--profile-epsilon", "5"), "leaves nothing of --epsilon 3"),
-        (("--model", "logstic"), 'Did you mean "logistic"'),
+        (("--model", "logstic"), "Did you mean 'logistic'"),
         (("--public", "gaps.csv", "--missing", "category"), "They must be the same"),
         (("--public", "people.csv", "--profile-epsilon", "1"), "give one of the two"),
         (("--budget", "none.ledger"), "a new budget needs both"),

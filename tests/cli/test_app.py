@@ -142,7 +142,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--delta", "1"), "delta=1"),
         (("--batch-size", "5000"), "batch_size=5000 is more than"),
         (("--seeds", "0"), "seeds=0"),
-        (("--model", "lenett"), 'Did you mean "lenet"'),
+        (("--model", "lenett"), "Did you mean 'lenet'"),
         (("--model", "lenet"), "Choose another model"),
         (("--engine", "gost"), 'Did you mean "ghost"'),
         (("--report", "no/folder/r.html"), "cannot be written"),
