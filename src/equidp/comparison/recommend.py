@@ -25,7 +25,7 @@ class Recommendation:
     """Which of the private methods to take at one epsilon.
 
     Those whose metric over all examples is not clearly worse than the best one's by a tenth of tau or more,
-    and by no more than tau on average, are candidates; of these, the one with the smallest mean largest gap is
+    and by no more than tau on average, are candidates; of these the one with the smallest mean largest gap is
     taken. Differences are paired over seeds, and clear where their interval, corrected for how many methods
     there are (Bonferroni), lies on one side of 0.
 
