@@ -14,7 +14,8 @@ from equidp.evaluation.predict import predict
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
-from equidp.runs.train import begin, train
+from equidp.runs.begin import begin
+from equidp.runs.train import train
 from equidp.training.plan import Plan
 
 MODULE = '''
