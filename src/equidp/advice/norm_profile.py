@@ -15,9 +15,10 @@ from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import check_engine, check_model, dataset_norms, made_up_examples, make_engine
+from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import taken
+from equidp.kernel.inputs import moved_to, taken
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
@@ -127,11 +128,14 @@ def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) 
     loss = data.training_loss(loss)
     engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
-    first, target = taken((data.inputs, data.targets), slice(1))
+    first, target = moved_to(taken((data.inputs, data.targets), slice(1)), device_of(model))
     few = made_up_examples(model, loss, first, target, data.num_classes or None)
     check_model(model, loss, *few)
     check_engine(engine, model, loss, *few)
-    norms = dataset_norms(engine, data.inputs, data.trained_targets, chunk_size=_CHUNK).double().cpu()
+    norms = dataset_norms(
+        engine, data.inputs, data.trained_targets, chunk_size=_CHUNK, device=device_of(model)
+    )
+    norms = norms.cpu().double()
     cells = torch.bucketize(norms.nan_to_num(nan=math.inf, posinf=math.inf), torch.from_numpy(_EDGES))
     return one_hot(cells, len(_EDGES) + 1), one_hot(data.groups.cpu(), data.num_groups)
 

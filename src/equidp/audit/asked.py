@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from equidp._validate import check_number
@@ -14,6 +15,7 @@ from equidp.engines import MeasuringEngine, check_engine, check_model, made_up_e
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import moved_to
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
 from equidp.training.build import build_model
@@ -62,7 +64,7 @@ def resolved(
 
 
 def subject(
-    plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int
+    plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int, device: torch.device
 ) -> tuple[nn.Module, MeasuringEngine]:
     """A model with the seed's initial weights, in training mode, and its engine, tried on the data.
 
@@ -70,9 +72,10 @@ def subject(
         ModelError, SettingError: as Trainer says.
     """
     model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
-    model.train()
+    model.to(device).train()
     loss = plan.loss_function or LOSS
-    few = made_up_examples(model, loss, train.one_tensor[:1], train.targets[:1], train.num_classes)
+    first, target = moved_to((train.one_tensor[:1], train.targets[:1]), device)
+    few = made_up_examples(model, loss, first, target, train.num_classes)
     check_model(model, loss, *few, train.class_names)
     measuring = make_engine(engine, model, loss)
     check_engine(measuring, model, loss, *few)

@@ -24,6 +24,7 @@ from equidp.engines.measured import MeasuringEngine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy, statistics_noise
+from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 
 CANARIES = {"gradient": 1.0, "data": 0.5}
@@ -44,6 +45,7 @@ def audit_training(
     count: int = 1000,
     level: float = 0.95,
     engine: str = "ghost",
+    device: str = "cpu",
     seed: int = 0,
     secure: bool = True,
     directory: str | os.PathLike[str] | None = None,
@@ -66,6 +68,7 @@ def audit_training(
         count: m, the number of canaries, spread over the groups.
         level: of confidence.
         engine: name of the gradient engine.
+        device: where to train; a name as `compare` takes it. It is no part of what is kept.
         seed: of the canaries, the initial weights and, where `secure` is False, everything else.
         secure: draw samples, noise and who is in from the operating system.
         directory: the state of training is kept here every `checkpoint_seconds`, and the scores at the end; a
@@ -89,6 +92,7 @@ def audit_training(
         True
     """
     check_audit(level, seed)
+    place = chosen_device(device)
     check_whole(1, " canaries", count=count)
     check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
     if canaries not in CANARIES:
@@ -111,7 +115,7 @@ def audit_training(
     code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
     kept = Kept(directory, {**facts, **code, "data": data_digest(train)})
     groups = torch.arange(count) % train.num_groups
-    model, measuring = subject(asked, train, engine, seed)
+    model, measuring = subject(asked, train, engine, seed, place)
     everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
     inside = _coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)

@@ -27,6 +27,7 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy, statistics_noise
+from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 
 _BLOCK = 100
@@ -45,6 +46,7 @@ def audit_step(
     runs: int = 2000,
     level: float = 0.95,
     engine: str = "ghost",
+    device: str = "cpu",
     seed: int = 0,
     secure: bool = True,
     directory: str | os.PathLike[str] | None = None,
@@ -66,6 +68,7 @@ def audit_step(
         runs: with a canary in each group, and without one.
         level: of confidence.
         engine: name of the gradient engine.
+        device: where to train; a name as `compare` takes it. It is no part of what is kept.
         seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
         secure: draw samples and noise from the operating system.
         directory: what was measured is kept here, and taken from here if data, settings and code are the
@@ -88,6 +91,7 @@ def audit_step(
         True
     """
     check_audit(level, seed)
+    place = chosen_device(device)
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
     asked = resolved(Plan() if plan is None else plan, method, train, len(train), None)
@@ -105,7 +109,7 @@ def audit_step(
     _check_runs(family, claimed, runs, delta, corrected)
     generator = np.random.default_rng([seed, examples])
     others = train.subset(torch.from_numpy(generator.choice(len(train), examples, replace=False)))
-    model, measuring = subject(asked, others, engine, seed)
+    model, measuring = subject(asked, others, engine, seed, place)
     repetition = Repetition(model, measuring, others, asked.policy, event, steps)
     facts: dict[str, Any] = {
         "method": asked.method,

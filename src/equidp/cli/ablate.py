@@ -33,6 +33,7 @@ def ablate_command(
     seeds: Annotated[int, Parameter(help="Number of runs with each error.")] = 5,
     json_file: options.JsonFile = None,
     jobs: options.Jobs = None,
+    device: options.Device = "cpu",
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.NoiselessPlanOptions = options.NoiselessPlanOptions(),
@@ -55,6 +56,7 @@ def ablate_command(
             seeds=seeds,
             plan=changed,
             jobs=jobs,
+            device=device,
             on_progress=on_progress,
         )
     summary = ablation_summary(figures)

@@ -26,6 +26,7 @@ from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
+from equidp.training.device import chosen_device
 from equidp.training.plan import default_plan, loss_named
 
 _PROFILE_SHARE = 0.1
@@ -53,6 +54,7 @@ class AdviceOptions:
     """What gradient norms and group sizes may cost; default: a tenth of --epsilon; 0 reads nothing."""
     public: Path | None = None
     """A public file with the same columns, whose gradient norms cost nothing."""
+    device: options.Device = "cpu"
     seed: int = 0
     """Seed of the split and the initial weights, as for equidp train."""
 
@@ -81,10 +83,11 @@ def advise_command(
         raise SettingError(f"{given}: each is a source of gradient norms; give one of the two.")
     if budget.budget is None and (budget.budget_epsilon is not None or budget.budget_delta is not None):
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
+    place = chosen_device(wanted.device)
     split = table.open(data).split(wanted.seed)
     train, model = split.train, wanted.model or default_plan(data).model_name
     factory = in_units(model_named(model), train.target_bounds)
-    fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed)
+    fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed).to(place)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
     loss = None if wanted.loss is None else loss_named(wanted.loss)
     profile: NormProfile | None = None
@@ -103,6 +106,7 @@ def advise_command(
         print(line)
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
     own_loss = [] if wanted.loss is None else [f"--loss={wanted.loss}"]
+    same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
     typed = [*same, *_options(advice, model), *own_loss]
     print("\nTo train so:\n" + shlex.join(["equidp", "train", data, *typed, "--out=run"]))
     if out is not None:

@@ -57,6 +57,7 @@ class AuditOptions:
     level: float = 0.95
     """Confidence of the lower bounds."""
     engine: options.Engine = "ghost"
+    device: options.Device = "cpu"
     seed: int = 0
     """Seed of the split, the canaries and the initial weights."""
     seeded: bool = False
@@ -127,6 +128,7 @@ def _audit(
             steps=steps,
             level=wanted.level,
             engine=wanted.engine,
+            device=wanted.device,
             seed=wanted.seed,
             secure=not wanted.seeded,
             directory=wanted.directory,
@@ -142,6 +144,7 @@ def _audit(
         count=count,
         level=wanted.level,
         engine=wanted.engine,
+        device=wanted.device,
         seed=wanted.seed,
         secure=not wanted.seeded,
         directory=wanted.directory,

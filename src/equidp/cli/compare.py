@@ -60,6 +60,7 @@ class ComparisonOptions:
     directory: Path = Path("equidp-runs")
     """Folder where finished runs are kept."""
     jobs: options.Jobs = None
+    device: options.Device = "cpu"
 
 
 @Parameter(name="*", group=Group("Results", sort_key=6))

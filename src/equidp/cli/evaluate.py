@@ -21,6 +21,7 @@ from equidp.report.format import amount
 from equidp.report.pictures import figures_folder, save_evaluation_figures
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
+from equidp.training.device import chosen_device
 from equidp.training.run import Run
 
 app = command(
@@ -49,21 +50,23 @@ def evaluate_command(
     ] = False,
     json_file: options.JsonFile = None,
     figures: options.Figures = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
     Intervals treat the test examples as a sample.
     They do not say what another training run would give.
     """
+    place = chosen_device(device)
     if json_file is not None:
         check_writable(json_file, run, test, reference)
     if figures is not None:
         figures_folder(figures)
     kept = open_run(run)
     data = kept.test() if test is None else kept.grouped(test)
-    other = None if reference is None else _reference(kept, reference).run.model
+    other = None if reference is None else _reference(kept, reference).run.model.to(place)
     found = evaluate(
-        kept.run.model,
+        kept.run.model.to(place),
         data,
         level=level,
         reference=other,

@@ -38,6 +38,7 @@ _RISK_HELP = (
 )
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
 _FIGURES_HELP = "Write each picture to this folder, as PDF and SVG at the width of a paper's column."
+_DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1, mps; or auto, which takes a GPU if there is one."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
@@ -53,6 +54,7 @@ Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
+Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
 JsonFile = Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file as JSON.")]
 Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]

@@ -20,6 +20,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.runs.saved import open_run
+from equidp.training.device import chosen_device
 
 app = command(
     "predict",
@@ -40,18 +41,20 @@ def predict_command(
     ] = (),
     cut: metrics.CutOptions = metrics.CutOptions(),
     out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Predict the class of each row, with probabilities, or its number, in the order of the rows.
 
     Positive class and threshold are those of the run, unless others are given.
     """
+    place = chosen_device(device)
     if out is not None:
         check_writable(out, run, table)
     if keep and table is None:
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     kept = open_run(run)
     inputs = kept.test().inputs if table is None else kept.inputs(table)
-    outputs = predict(kept.run.model, inputs).double()
+    outputs = predict(kept.run.model.to(place), inputs).double()
     if not torch.isfinite(outputs).all():
         raise SettingError(
             f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller "

@@ -28,6 +28,7 @@ from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, train
+from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar, duration
@@ -37,7 +38,7 @@ from equidp.training.run import Run
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Refuses other options beside `--resume`: a run continues with its own settings."""
     names = [argument.name for argument in arguments if argument.tokens]
-    others = [name for name in names if name not in ("--resume", "--previous")]
+    others = [name for name in names if name not in ("--resume", "--previous", "--device")]
     if "--resume" in names and others:
         raise SettingError(f"--resume continues with the settings of the run; leave out {', '.join(others)}.")
 
@@ -102,6 +103,7 @@ def train_command(
     counts: releases.CountOptions = releases.CountOptions(),
     metric: metrics.Metric | None = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
+    device: options.Device = "cpu",
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
     """Train one model privately and write its model card.
@@ -109,11 +111,14 @@ def train_command(
     Samples and noise come from the operating system.
     After Ctrl-C, SIGTERM or a crash, --resume continues the run.
     """
+    place = chosen_device(device)
     bar = (ProgressBar(),) if sys.stdout.isatty() else ()
     if resumed.resume is not None:
         folder = resumed.resume
         with stoppable(_to_continue(folder)):
-            trained = train(folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed)
+            trained = train(
+                folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
+            )
         _report(folder, *trained)
         return
     if resumed.previous:
@@ -143,13 +148,13 @@ def train_command(
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
-    prepared = prepare(wanted)
+    prepared = prepare(wanted, place)
     if dry_run or out is None:
         _say_plan(prepared)
         return
     prepared = begin(prepared, out)
     with stoppable(_to_continue(out)):
-        trained = train(out, callbacks=bar, prepared=prepared)
+        trained = train(out, callbacks=bar, prepared=prepared, device=place)
     _report(out, *trained)
 
 

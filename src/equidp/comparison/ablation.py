@@ -22,6 +22,7 @@ from equidp.kernel.bounding import bounded_rows, example_rows
 from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import method_named
+from equidp.training.device import chosen_device
 from equidp.training.plan import Plan, checked_seeds, default_plan
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
@@ -42,6 +43,7 @@ def ablate(
     plan: Plan | None = None,
     engine: str = "ghost",
     jobs: int | None = None,
+    device: str = "cpu",
     on_progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Trains without noise and with one error of clipping at a time. No run is private; all are for research.
@@ -57,6 +59,7 @@ def ablate(
         plan: how to train; default: `default_plan(data)`.
         engine: name of the gradient engine.
         jobs: processes; None: one per core.
+        device: where to train; a name as `compare` takes it.
         on_progress: called with (runs done, runs in all) after each run.
 
     Returns:
@@ -68,12 +71,13 @@ def ablate(
     """
     source = open_source(data) if isinstance(data, str) else data
     seeds = checked_seeds(seeds)
-    cell = _cell(source, method, plan, engine, seeds[0])
+    chosen_device(device)
+    cell = _cell(source, method, plan, engine, device, seeds[0])
     for error in errors:
         if error not in ERRORS:
             raise unknown_name("error", error, ERRORS)
     cell.trainer(split(source, seeds[0]))
-    todo = [(_cell(source, method, plan, engine, seed), error) for seed in seeds for error in errors]
+    todo = [(_cell(source, method, plan, engine, device, seed), error) for seed in seeds for error in errors]
     tables: list[pd.DataFrame] = []
     for part in in_parallel(_train, todo, jobs):
         tables.append(part)
@@ -98,11 +102,12 @@ def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
     return rows[["error", "group", "seeds", "accuracy", "accuracy_se", "loss", "loss_se"]]
 
 
-def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, seed: int) -> Cell:
+def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, device: str, seed: int) -> Cell:
     if not method_named(method).policy.private:
         raise SettingError(f"method {method!r} does not clip; choose one that does, such as 'dpsgd'.")
     plan = (default_plan(source) if plan is None else plan).with_changes({"noise_multiplier": 0.0})
-    return Cell(source, plan.resolve(method, split_facts(source, seed).num_train), "", math.nan, seed, engine)
+    resolved = plan.resolve(method, split_facts(source, seed).num_train)
+    return Cell(source, resolved, "", math.nan, seed, engine, device)
 
 
 def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:

@@ -48,6 +48,7 @@ def compare(
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
+    device: str = "cpu",
     on_progress: Progress | None = None,
     command: str = "",
     release_epsilon: float | None = None,
@@ -78,6 +79,8 @@ def compare(
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
+        device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
+            is there. Kept runs of another device are taken: figures differ by rounding alone.
         on_progress: called with (steps done, steps in all) now and then.
         command: what the report names as the command that made it.
         release_epsilon: account for each training example of the private runs (its norm is taken once an
@@ -111,6 +114,7 @@ def compare(
         engine=engine,
         directory=directory,
         jobs=jobs,
+        device=device,
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
         preprocessing_share=preprocessing_share,

@@ -32,6 +32,7 @@ from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
+from equidp.training.device import chosen_device
 from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
@@ -56,6 +57,8 @@ class Cell:
         target_epsilon: NaN where none was asked for.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
+        device: name of the one to train on. Figures differ by rounding alone between two, as they do between
+            numbers of threads, so that what is kept of a run stands for all.
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
             None: neither.
         diagnosis: what to diagnose of it; None: nothing.
@@ -68,6 +71,7 @@ class Cell:
     target_epsilon: float
     seed: int
     engine: str
+    device: str = "cpu"
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
     swept: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +108,7 @@ class Cell:
             data.train,
             seed=self.seed,
             secure=False,
+            device=chosen_device(self.device),
             engine=self.engine,
             callbacks=callbacks,
             ledger=MemoryLedger(tuple((event, 1) for event in releases_of(self.source))),

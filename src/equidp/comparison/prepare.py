@@ -29,6 +29,7 @@ from equidp.evaluation.metrics import metric_named
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, MethodLike
+from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan, checked_seeds, default_plan
 from equidp.training.progress import duration
 
@@ -100,6 +101,7 @@ def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
     batches, began, steps = trainer.batches(), 0.0, 0
     for batch in batches:
         trainer.step(batch)
+        wait_for(chosen_device(cell.device))
         if not began:  # the first step warms up
             began = time.perf_counter()
             continue
@@ -122,6 +124,7 @@ def prepare(
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
+    device: str = "cpu",
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
@@ -135,6 +138,7 @@ def prepare(
     seeds, epsilons, sweep = checked_seeds(seeds), list(dict.fromkeys(epsilons)), dict(sweep or {})
     if jobs is not None:
         check_whole(1, jobs=jobs)
+    chosen_device(device)
     named = named_methods(methods)
     sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
     data_split, metric = split(source, seeds[0]), metric_named(metric)
@@ -161,9 +165,8 @@ def prepare(
                 resolved = run.resolve(size, releases_of(own))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
-                cells.append(
-                    Cell(own, resolved, run.setting, target(run.epsilon), seed, engine, *watched, names)
-                )
+                where = run.setting, target(run.epsilon), seed, engine, device
+                cells.append(Cell(own, resolved, *where, *watched, names))
         swept = {name: tuple(values) for name, values in sweep.items()}
         if preprocessing_share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from equidp.kernel.engine import Engine
-from equidp.kernel.inputs import Inputs, taken
+from equidp.kernel.inputs import Inputs, moved_to, taken
 
 
-def dataset_norms(engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: int = 256) -> Tensor:
+def dataset_norms(
+    engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: int = 256, device: torch.device | None = None
+) -> Tensor:
     """Returns the gradient norm of each example at the model's present parameters, [n].
 
     They are private: never release them. Costs less than training on as many examples: no sum is taken.
@@ -18,6 +20,7 @@ def dataset_norms(engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: i
         engine: of the model.
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
+        device: of the model, to which each chunk is moved; None: the examples are there.
 
     >>> from equidp.engines import make_engine
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -28,4 +31,6 @@ def dataset_norms(engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: i
     """
     starts = range(0, len(targets), chunk_size)
     parts = (taken((inputs, targets), slice(start, start + chunk_size)) for start in starts)
+    if device is not None:
+        parts = (moved_to(part, device) for part in parts)
     return torch.cat([engine(*part).norms.detach() for part in parts])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import secrets
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -24,8 +23,8 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted, with_weights
-from equidp.errors import PrivacyWarning, SettingError
-from equidp.estimator.fits import FITS, row_hashes
+from equidp.errors import SettingError
+from equidp.estimator.fits import FITS, row_hashes, warn
 from equidp.estimator.inputs import (
     SparseRows,
     check_finite,
@@ -45,6 +44,7 @@ from equidp.kernel.events import Entries
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.training.build import build, build_model
+from equidp.training.device import chosen_device
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
 
@@ -73,6 +73,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     loss: str | LossFunction | None = None
     accountant: str = "pld"
     budget: PrivacyBudget | None = None
+    device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
 
     _y_numeric: ClassVar = False
@@ -175,6 +176,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             model=build_model(plan.factory, X.shape[1:], self._num_outputs, seed)
             if fresh
             else progress.model,
+            device=chosen_device(self.device),
             loss=loss,
             accountant=self.accountant,
             ledger=progress.ledger,
@@ -203,9 +205,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             message = (
                 "method='sgd' trains without privacy: the model is not private, whatever the class is called."
             )
-            _warn(message, 5)
+            warn(message, 5)
         elif self.random_state is not None:
-            _warn(
+            warn(
                 f"random_state={self.random_state}: samples and noise follow from a seed. Anyone who knows "
                 "or guesses it can undo the noise. That is for research; leave random_state out for a model "
                 "that is released.",
@@ -234,14 +236,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         spent = tuple(entry for each in fits.values() for entry in each)
         self.epsilon_total_ = epsilon_of(spent, delta, accountant)
         if len(fits) > progress.calls:
-            _warn(
+            warn(
                 f"{len(fits)} fits are on the same people, as far as equidp can see, and together they "
                 f"spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
                 "(budget=...) would limit that.",
                 3,
             )
         if multiprocessing.parent_process() is not None:
-            _warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 3)
+            warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 3)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], float64."""
@@ -293,8 +295,3 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
     ) -> GroupedDataset | Dataset[Any]:
         """Rows in memory."""
-
-
-def _warn(message: str, frames: int) -> None:
-    """A warning about the line that called `fit`, so many frames above the caller."""
-    warnings.warn(message, PrivacyWarning, stacklevel=frames + 2)

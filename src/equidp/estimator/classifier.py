@@ -59,6 +59,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
+        device: where to train and predict: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps
+            and cpu that is there.
         random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
 
     Attributes:

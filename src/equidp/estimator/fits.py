@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from equidp.errors import PrivacyWarning
 from equidp.kernel.events import Entries
 
 Hashes = npt.NDArray[np.uint64]
@@ -105,3 +107,8 @@ class Fits:
 
 FITS = Fits()
 """The account of this process."""
+
+
+def warn(message: str, frames: int) -> None:
+    """A warning about the line that called `fit`, so many frames above the caller."""
+    warnings.warn(message, PrivacyWarning, stacklevel=frames + 2)

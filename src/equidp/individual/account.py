@@ -19,7 +19,7 @@ from equidp.individual.histories import Histories, individual_epsilons, individu
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.inputs import moved_to, tensors
+from equidp.kernel.inputs import tensors
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -175,10 +175,9 @@ class ExampleAccount(Callback, ABC):
         data = in_memory(trainer, "individual accounting needs")
         self._check_data(data)
         device = device_of(trainer.model)
-        inputs, targets = moved_to((data.inputs, data.trained_targets), device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with torch.random.fork_rng(), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size)
+            norms = dataset_norms(trainer.engine, data.inputs, data.trained_targets, self._chunk_size, device)
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
 

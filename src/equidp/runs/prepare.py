@@ -22,6 +22,7 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
+from equidp.training.device import CPU, wait_for
 from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
@@ -37,6 +38,7 @@ class Prepared:
         encoder: of a table's columns, and of others whose preprocessing is private; before `begin`, a private
             one stands for it that no rows were read for.
         trainer: in memory; not for training.
+        device: where it is to train.
     """
 
     config: TrainConfig
@@ -44,6 +46,7 @@ class Prepared:
     split: DataSplit
     encoder: TableEncoder | None
     trainer: Trainer
+    device: torch.device
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class Prepared:
         }
 
 
-def prepare(config: TrainConfig) -> Prepared:
+def prepare(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     """Loads the data and checks everything that can go wrong before budget is spent; writes nothing.
 
     Raises:
@@ -84,7 +87,8 @@ def prepare(config: TrainConfig) -> Prepared:
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
         ledger = MemoryLedger()
         charge_releases(config.releases(plan.delta).values(), ledger, budget)
-        return Prepared(config, plan, split, encoder, make_trainer(config, plan, split, ledger, budget))
+        trainer = make_trainer(config, plan, split, ledger, budget, device=device)
+        return Prepared(config, plan, split, encoder, trainer, device)
 
 
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
@@ -102,6 +106,7 @@ def make_trainer(
     ledger: Ledger,
     budget: PrivacyBudget | None,
     callbacks: Sequence[Callback] = (),
+    device: torch.device = CPU,
 ) -> Trainer:
     """The trainer of a configuration and its plan; samples and noise come from the operating system."""
     return build(
@@ -109,6 +114,7 @@ def make_trainer(
         split.train,
         seed=config.seed,
         secure=True,
+        device=device,
         engine=config.engine,
         accountant=config.accountant,
         callbacks=callbacks,
@@ -131,12 +137,15 @@ def seconds_per_step(prepared: Prepared) -> float:
         target_bounds=train.target_bounds,
     )
     plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9)
-    trainer = build(plan, made_up, seed=config.seed, secure=True, engine=config.engine, accountant="rdp")
+    settings: dict[str, Any] = {"seed": config.seed, "engine": config.engine, "accountant": "rdp"}
+    trainer = build(plan, made_up, secure=True, device=prepared.device, **settings)
     batches = trainer.batches()
     for _ in range(3):
         trainer.step(next(batches))
+    wait_for(prepared.device)
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < 1.0 and steps < 500:
         trainer.step(next(batches))
+        wait_for(prepared.device)
         steps += 1
     return (time.perf_counter() - began) / steps

@@ -31,6 +31,7 @@ from equidp.runs.begin import run_name
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
+from equidp.training.device import CPU
 from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
@@ -49,6 +50,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     prepared: Prepared | None = None,
     on_resume: Callable[[int, int], None] | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Run, Evaluation]:
     """Takes the steps that are left of a folder's run, and writes model and card.
 
@@ -58,6 +60,7 @@ def train(
         callbacks: watch the run.
         prepared: if the caller has it already.
         on_resume: called with (steps spent, steps lost) when a run goes on.
+        device: where to train; a run may go on on another one.
 
     Returns:
         The run, and the evaluation that its card shows, in full.
@@ -98,7 +101,7 @@ def train(
         accountants = [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
         charge_releases(releases.values(), ledger, budget)
-        trainer = make_trainer(config, plan, split, ledger, budget, watchers)
+        trainer = make_trainer(config, plan, split, ledger, budget, watchers, device)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
@@ -108,7 +111,8 @@ def train(
         for accountant in accountants:
             _release(place, accountant, trainer, config)
         weights = io.BytesIO()
-        torch.save(run.model.state_dict(), weights)
+        torch.save(run.model.cpu().state_dict(), weights)
+        run.model.to(device)
         write_whole(place / layout.MODEL, weights.getvalue())
         (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
         evaluation = evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)

@@ -51,6 +51,7 @@ def build(
     seed: int | None,
     secure: bool,
     model: nn.Module | None = None,
+    device: torch.device | None = None,
     num_groups: int | None = None,
     loss: LossFunction | None = None,
     engine: str = "ghost",
@@ -68,6 +69,7 @@ def build(
         seed: of the initial weights, and of samples and noise where `secure` is False.
         secure: draw samples and noise from the operating system.
         model: trained in place; default: a fresh one from the plan's factory.
+        device: where the model is moved to, and trained; None: it is trained where it is.
         num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
 
     Raises:
@@ -79,6 +81,8 @@ def build(
         )
         factory = in_units(plan.factory, train.target_bounds)
         model = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, seed)
+    if device is not None:
+        model = model.to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
     )

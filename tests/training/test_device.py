@@ -1,0 +1,65 @@
+"""A device goes by its name, and one that is not there is refused."""
+
+import pytest
+import torch
+
+from equidp.errors import SettingError
+from equidp.training.device import chosen_device
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Makes PyTorch count this many CUDA devices, and MPS or not."""
+
+    def there(cuda=0, mps=False):
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.mps, "device_count", lambda: int(mps))
+
+    return there
+
+
+def test_auto_takes_cuda_then_mps_then_the_cpu(gpus):
+    for there, expected in (((2, True), "cuda"), ((0, True), "mps"), ((0, False), "cpu")):
+        gpus(*there)
+        assert chosen_device("auto") == torch.device(expected)
+
+
+def test_names_are_those_of_pytorch(gpus):
+    gpus(cuda=2)
+    assert [str(chosen_device(name)) for name in ("cpu", "cpu:0", "cuda", "cuda:1")] == [
+        *("cpu", "cpu", "cuda", "cuda:1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda", "message"),
+    [
+        ("cuda", 0, "device 'cuda': this machine has no CUDA device that PyTorch"),
+        ("cuda:3", 1, "device 'cuda:3': this machine has one CUDA device, cuda:0."),
+        ("cuda:3", 2, "device 'cuda:3': this machine has 2 CUDA devices, from cuda:0 on."),
+        ("mps", 1, "this machine has no MPS device"),
+        ("meta", 1, "this machine has no META device"),
+        ("xpu", 1, "this machine has no XPU device"),
+        ("cpu:1", 1, "this machine has one CPU device"),
+        ("gpu", 1, "device 'gpu'; expected auto, cpu, cuda, cuda:1 or mps."),
+        ("", 1, "device ''; expected auto"),
+        ("cuda:x", 1, "device 'cuda:x'; expected auto"),
+        (None, 1, "device None; expected auto"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_what_is(gpus, name, cuda, message):
+    gpus(cuda)
+    with pytest.raises(SettingError) as error:
+        chosen_device(name)
+    assert message in str(error.value)
+
+
+def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
+    gpus(cuda=2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (str(chosen_device("cuda")), str(chosen_device("cuda:0"))) == ("cuda:1", "cuda:0")
+    assert str(chosen_device("auto")) == "cuda:1"
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(SettingError, match="2 CUDA devices"):
+        chosen_device("cuda")
