@@ -25,7 +25,8 @@ from equidp.data import open_source
 from equidp.engines import dataset_norms
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualReport
-from equidp.individual.histories import Histories, individual_epsilons
+from equidp.individual.epsilons import individual_epsilons
+from equidp.individual.histories import Histories
 from equidp.individual.step_counts import current_shares
 from equidp.training.build import build
 

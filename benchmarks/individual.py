@@ -15,7 +15,8 @@ import torch
 from equidp import IndividualAccountant, Trainer, default_plan
 from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.individual.histories import Histories, individual_epsilons
+from equidp.individual.epsilons import individual_epsilons
+from equidp.individual.histories import Histories
 from equidp.kernel.ledger import StepEvent
 from equidp.training.build import build
 

@@ -43,10 +43,12 @@ def main() -> None:
     )
     print(f"completed runs that their budget was not charged for in full: {tally.uncharged}")
     print(f"unreadable checkpoints: {tally.unreadable}")
+    print(f"histories that did not count their checkpoint's steps: {tally.miscounted}; left: {tally.left}")
     print(f"steps that drew noise: {tally.drawn:,}; steps counted: {tally.counted:,}")
     for spent, true in tally.epsilons:
         print(f"epsilon by the ledger {spent:.4f}, of the noise drawn {true:.4f}")
-    sys.exit(bool(tally.understated or tally.uncharged or tally.unreadable))
+    wrong = (tally.understated, tally.uncharged, tally.unreadable, tally.miscounted, tally.left)
+    sys.exit(any(wrong))
 
 
 if __name__ == "__main__":

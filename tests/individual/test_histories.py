@@ -11,7 +11,8 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings, strategies as st
 
 from equidp.errors import SettingError
-from equidp.individual.histories import Histories, individual_epsilons, own_noise_multiplier
+from equidp.individual.epsilons import individual_epsilons, own_noise_multiplier
+from equidp.individual.histories import Histories
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 
@@ -103,7 +104,7 @@ def test_a_table_on_disk_gives_the_same(monkeypatch):
         histories = Histories(500, 0.1, memory_limit=limit)
         histories.add(histories.cells(shares), steps=9)
         found.append(individual_epsilons(histories, StepEvent(0.1, 1.0), DELTA, "rdp"))
-    assert isinstance(histories.counts, np.memmap)
+    assert isinstance(histories.table, np.memmap)
     np.testing.assert_array_equal(*found)
 
 

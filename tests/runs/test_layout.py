@@ -115,6 +115,7 @@ def test_a_published_checksum_confirms_no_guess_of_a_row(finished, begun):
 def test_the_folder_says_of_every_file_whether_it_may_leave_the_house(finished):
     (finished.folder / layout.RELEASED).touch()
     (finished.folder / layout.COUNTS).touch()
+    (finished.folder / layout.HISTORIES.replace("*", "0")).touch()
     notice = (finished.folder / layout.NOTICE).read_text()
     for path in finished.folder.iterdir():
         assert sum(fnmatch.fnmatch(path.name, pattern) for pattern in layout.FILES) == 1, path.name

@@ -5,7 +5,8 @@ depends on how fast the machine is. After each kill:
 
 - the ledger is whole and counts at least the steps whose noise was drawn (each leaves a byte in a file
   beforehand);
-- the last checkpoint is whole;
+- the last checkpoint is whole, and the histories of single examples beside it count its steps, each of them
+  once for everyone;
 
 and every run completes, with no more steps than planned but for blocks that were paid for ahead. All runs
 share a budget, which is put back to an older copy after some kills; once a run is complete, the budget counts
@@ -26,6 +27,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equidp.individual.histories import Histories
+from equidp.individual.history_files import HistoryFiles
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import run_of
 from equidp.kernel.ledger_format import read_ledger
@@ -47,14 +50,24 @@ class Moment(NamedTuple):
 
     Kinds: "torn line" (half of a line of the ledger is written), "line" (written, not yet synced), "synced
     line", "noise" (a step is about to draw it), "unnamed checkpoint" (written, under a temporary name),
-    "checkpoint".
+    "checkpoint", "unnamed histories", "histories" (of single examples, written before the checkpoint that
+    they belong to).
     """
 
     kind: str
     count: int
 
 
-KINDS = {"torn line": 5, "line": 5, "synced line": 5, "noise": 8, "unnamed checkpoint": 2, "checkpoint": 2}
+KINDS = {
+    "torn line": 5,
+    "line": 5,
+    "synced line": 5,
+    "noise": 8,
+    "unnamed histories": 6,
+    "histories": 6,
+    "unnamed checkpoint": 2,
+    "checkpoint": 2,
+}
 """Kind -> the most events of it that a process waits for."""
 
 
@@ -68,6 +81,9 @@ class Tally:
         understated: kills after which the ledger told of fewer steps than had drawn noise. Must stay 0.
         uncharged: completed runs whose ledger counts more steps than their budget was charged. Must stay 0.
         unreadable: kills after which no checkpoint could be read. Must stay 0.
+        miscounted: kills after which some example's history did not count the checkpoint's steps. Must stay
+            0.
+        left: completed runs whose folder still holds histories of single examples. Must stay 0.
         counted, drawn: steps that the ledgers of completed runs count, and steps that drew noise.
         torn: kills that left a ledger with a torn last line.
         epsilons: (as the ledger has it, of the noise drawn) of each completed run.
@@ -78,6 +94,8 @@ class Tally:
     understated: int = 0
     uncharged: int = 0
     unreadable: int = 0
+    miscounted: int = 0
+    left: int = 0
     counted: int = 0
     drawn: int = 0
     torn: int = 0
@@ -104,8 +122,9 @@ def kill_over_and_over(
         plan = default_plan("digits").with_changes(changes)
         budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
         config = TrainConfig(
-            "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0, **budget
-        )
+            "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0,
+            release_epsilon=0.1, **budget,
+        )  # fmt: skip
         prepared = prepare(config)
         begin(prepared, run)
         copy = {path: path.read_bytes() for path in folder.glob("budget*")}
@@ -178,12 +197,13 @@ def _prepare_child(run: Path, moment: Moment | None) -> None:
             happened("synced line")
 
     def counted_replace(source: Any, target: Any) -> None:
-        checkpoint = Path(target).name.startswith("checkpoint-")
-        if checkpoint:
-            happened("unnamed checkpoint")
+        starts = {"checkpoint-": "checkpoint", "sensitive-histories-": "histories"}
+        kinds = [kind for start, kind in starts.items() if Path(target).name.startswith(start)]
+        for kind in kinds:
+            happened(f"unnamed {kind}")
         replace(source, target)
-        if checkpoint:
-            happened("checkpoint")
+        for kind in kinds:
+            happened(kind)
 
     os.write, os.fsync, os.replace = counted_write, counted_sync, counted_replace  # type: ignore[assignment]
     _before_noise(lambda: (write(draws, b"."), happened("noise")))
@@ -225,9 +245,24 @@ def _check_killed(run: Path, tally: Tally) -> None:
     tally.understated += counted < _drawn(run)
     if _drawn(run):
         try:
-            Checkpoints(run).steps_kept()
+            steps = Checkpoints(run).steps_kept()
         except Exception:
             tally.unreadable += 1
+        else:
+            tally.miscounted += not _counts_steps(run, steps)
+
+
+def _counts_steps(run: Path, steps: int) -> bool:
+    """Whether every example's history beside the last checkpoint counts so many steps."""
+    files = HistoryFiles(run, 0)
+    found = files.load(max(run.glob("checkpoint-*")).stem)
+    assert found is not None
+    facts, (everyone, _, _, _, _, rows, table) = found
+    histories = Histories(len(rows))
+    files.load_parts(facts["parts"], histories)
+    histories.everyone = everyone
+    histories.add_period(rows, table)
+    return facts["steps"] == steps and bool((histories.counts.sum(axis=1) == steps).all())
 
 
 def _check_complete(run: Path, planned: int, tally: Tally) -> None:
@@ -238,6 +273,7 @@ def _check_complete(run: Path, planned: int, tally: Tally) -> None:
     charged = sum(block.steps for block in content.blocks if run_of(block.session) == own)
     tally.uncharged += charged < counted
     assert (run / "card.html").exists()
+    tally.left += any(run.glob("*sensitive-*"))
     tally.completed += 1
     tally.counted += counted
     tally.drawn += _drawn(run)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import os
+import zlib
+from abc import abstractmethod
+from collections.abc import Collection
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,17 +18,26 @@ from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
 from equidp.engines.preserved import device_of
-from equidp.errors import DataError, SettingError
-from equidp.individual.histories import Histories, individual_epsilons, individual_profiles
+from equidp.errors import CheckpointError, DataError, SettingError
+from equidp.individual.epsilons import individual_epsilons, individual_profiles
+from equidp.individual.histories import Histories
+from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.inputs import tensors
-from equidp.training.trainer import Callback, Trainer
+from equidp.training.kept import KeptCallback
+from equidp.training.trainer import Trainer
+
+_PURPOSE = "individual accounting needs"
+_CHUNK = 2**18  # examples that are checked at a time
 
 
-class ExampleAccount(Callback, ABC):
+class ExampleAccount(KeptCallback):
     """Accounts for each training example of a run; subclasses only watch, or also limit gradients.
+
+    `Checkpoints` keeps what was counted: a resumed run counts on, and steps that were lost since the
+    checkpoint count as if every example had used all of the sensitivity.
 
     Args: as those of `IndividualAccountant`.
     """
@@ -55,12 +68,14 @@ class ExampleAccount(Callback, ABC):
             check_number("(0, inf)", per_epoch=per_epoch)
         self._histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)
         self._histories(1)  # raises SettingError on a bad grid or rounding
-        self._interval, self._per_epoch, self._rounding = interval, per_epoch, rounding
+        self._interval, self._per_epoch, self._rounding, self._grid = interval, per_epoch, rounding, grid
         self._chunk_size, self._missed_at_worst = chunk_size, missed_at_worst
         self._counts: StepCounts | None = None
-        self._fingerprint: tuple[int, float, float] | None = None
+        self._fingerprint: int | None = None
         self._steps = 0
         self._guaranteed = False
+        self._norms_hold = False  # those restored are of the model as it is
+        self._files: dict[tuple[Path, int], HistoryFiles] = {}
 
     @abstractmethod
     def _begin(self, trainer: Trainer) -> bool:
@@ -71,7 +86,7 @@ class ExampleAccount(Callback, ABC):
         """Refuses a step that was not taken as `_begin` prepared it."""
 
     def before_training(self, trainer: Trainer) -> None:
-        data = in_memory(trainer, "individual accounting needs")
+        data = in_memory(trainer, _PURPOSE)
         if trainer.noise_multiplier == 0:
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
@@ -79,15 +94,15 @@ class ExampleAccount(Callback, ABC):
             )
         self._check_data(data)
         if self._counts is None:
-            histories = self._histories(len(data))
-            device, exact = device_of(trainer.model), self._interval == 1
-            self._counts = StepCounts(data, trainer.policy, device, histories, exact=exact)
+            self._counts = self._new_counts(trainer)
         self._count_missed(trainer.steps_done - self._steps, trainer)
         self._guaranteed = self._begin(trainer)
         if self._interval != "sampled":
             rate = trainer.sample_rate * float(self._per_epoch or 1)
             self._every = self._interval or max(1, round(1 / rate))
-            self._take_norms(trainer)
+            if not self._norms_hold:
+                self._take_norms(trainer)
+            self._norms_hold = False
 
     def after_step(self, trainer: Trainer) -> None:
         self._check_step(trainer)
@@ -100,6 +115,62 @@ class ExampleAccount(Callback, ABC):
 
     def after_training(self, trainer: Trainer) -> None:
         trainer.limit_shares(None)
+
+    def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        if self._counts is not None:
+            facts = {"settings": self._settings, "fingerprint": self._fingerprint, "steps": self._steps}
+            files = self._files.setdefault((folder, number), HistoryFiles(folder, number))
+            files.save(checkpoint, facts, self._counts)
+
+    def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        files = HistoryFiles(folder, number)
+        found = files.load(checkpoint)
+        if found is None:
+            if self._missed_at_worst or not trainer.steps_done:
+                return
+            raise CheckpointError(
+                f"{os.fspath(folder)!r} holds no histories of single examples (sensitive-histories-*) of the "
+                "step of the checkpoint. Bring them back, or say missed_at_worst=True: the steps so far then "
+                "count as if everyone had used all of the sensitivity."
+            )
+        facts, arrays = found
+        if facts["settings"] != self._settings:
+            raise SettingError(
+                f"the histories in {os.fspath(folder)!r} are of {_in_words(facts['settings'])}; this is "
+                f"{_in_words(self._settings)}. Make it, and the trainer's callbacks, as the run began."
+            )
+        if facts["fingerprint"] != (fingerprint := _fingerprint(in_memory(trainer, _PURPOSE))):
+            raise DataError(
+                f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
+                "it; give the data that the run began with."
+            )
+        counts = self._new_counts(trainer)
+        files.load_parts(facts["parts"], counts.histories)
+        counts.restore(*arrays)
+        lost = trainer.steps_done - facts["steps"]
+        counts.missed(lost)
+        self._counts, self._files[folder, number] = counts, files
+        self._steps, self._fingerprint = trainer.steps_done, fingerprint
+        self._norms_hold = not lost
+
+    def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
+        self._files.setdefault((folder, number), HistoryFiles(folder, number)).drop(checkpoints)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What histories must share to be one."""
+        return {
+            "": type(self).__name__,
+            "interval": self._interval,
+            "per_epoch": self._per_epoch,
+            "grid": self._grid,
+            "rounding": self._rounding,
+        }
+
+    def _new_counts(self, trainer: Trainer) -> StepCounts:
+        data = in_memory(trainer, _PURPOSE)
+        histories, device = self._histories(len(data)), device_of(trainer.model)
+        return StepCounts(data, trainer.policy, device, histories, exact=self._interval == 1)
 
     def report(
         self, trainer: Trainer, delta: float | None = None, accountant: str = "pld"
@@ -119,7 +190,7 @@ class ExampleAccount(Callback, ABC):
         """
         if not self._steps:
             raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
-        data = in_memory(trainer, "individual accounting needs")
+        data = in_memory(trainer, _PURPOSE)
         counts = self._counted
         counts.settle()
         delta = trainer.delta if delta is None else delta
@@ -172,7 +243,7 @@ class ExampleAccount(Callback, ABC):
         self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
-        data = in_memory(trainer, "individual accounting needs")
+        data = in_memory(trainer, _PURPOSE)
         self._check_data(data)
         device = device_of(trainer.model)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
@@ -191,9 +262,15 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
     return trainer.train
 
 
-def _fingerprint(data: GroupedDataset) -> tuple[int, float, float]:
-    """Returns numbers that change with the examples and, through the weights, with their order."""
-    sums = [each.reshape(len(each), -1).double().sum(dim=1) for each in tensors(data.inputs)]
-    rows = torch.stack(sums).sum(dim=0)
-    weights = torch.linspace(1.0, 2.0, len(rows), dtype=rows.dtype, device=rows.device)
-    return len(data), float(rows @ weights), float(data.groups.double() @ weights)
+def _fingerprint(data: GroupedDataset) -> int:
+    """Returns a number that changes with the examples and their order."""
+    code = len(data)
+    for column in tensors((data.inputs, data.trained_targets, data.groups)):
+        for part in column.split(_CHUNK):
+            code = zlib.crc32(part.cpu().contiguous().view(torch.uint8).numpy(), code)
+    return code
+
+
+def _in_words(settings: dict[str, Any]) -> str:
+    given = (f"{name}={value!r}" for name, value in settings.items() if name and value is not None)
+    return f"{settings['']}({', '.join(given)})"

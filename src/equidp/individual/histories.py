@@ -1,44 +1,60 @@
-"""The share of the sensitivity each example used in each step, and its epsilon (Yu et al. 2023)."""
+"""How often each example used each share of the sensitivity (Yu et al. 2023), for millions of examples."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
-from equidp.individual.tight import tight_epsilons, tight_profiles
-from equidp.kernel.epsilon import checked_delta, renyi_divergences
-from equidp.kernel.events import Entries, effective_noise_multiplier
-from equidp.kernel.ledger import StepEvent
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint32]
-Mechanisms = tuple[tuple[float, float], ...]
-"""(noise multiplier, sample rate) pairs."""
+Rows = npt.NDArray[np.int32]
 
 ROUNDINGS = ("up", "nearest")
-_CHUNK = 2**16  # examples whose divergences are held at a time
+_CHUNK = 2**13  # examples whose counts are summed at a time: they fit in a cache
+
+
+class Period(NamedTuple):
+    """Steps between which no example's norm was taken: examples of one class have the same counts.
+
+    Attributes:
+        rows: each example's class, [n], of the smallest unsigned type.
+        table: steps of each class in each cell, [classes, cells].
+    """
+
+    rows: npt.NDArray[Any]
+    table: Counts
 
 
 class Histories:
     """Counts, for each example, the steps in which it used each share of the sensitivity.
 
-    A share of one step is z = weight * norm / S in [0, 1], rounded to a multiple of the grid's width.
+    A share of one step is z = weight * norm / S in [0, 1], rounded to a multiple of the grid's width. Counts
+    are sums modulo 2^32 of three parts: what counts for everyone, periods of classes of examples (about two
+    bytes an example), and a table of all examples ([n, cells], 404 bytes an example with the usual grid). The
+    table is made when an example is counted alone, or when periods take more room than it would.
 
     Args:
         num_examples: n.
         grid: width of the grid, in (0, 1].
         rounding: "up" gives upper bounds; "nearest", as in Yu et al., can understate.
-        memory_limit: bytes; a larger table is kept in a temporary file.
+        memory_limit: bytes of the periods in memory; a larger table is kept in a temporary file.
 
     Attributes:
         shares: the grid's values, [cells], from 0 to 1.
-        counts: steps of each example in each cell, [n, cells].
+        everyone: steps that count for every example, [cells].
+        periods: by a name that no other period of these histories ever has.
+        table: of examples counted alone, [n, cells]; None: there are none.
+        version: of the table; grows with each change.
 
     Formal guarantee: with rounding "up", z <= `shares[cells(z)]` < z + grid for every z in [0, 1]. A share
     that is not a number, or above 1, counts as 1, the worst case.
@@ -51,155 +67,102 @@ class Histories:
             raise SettingError(f"grid={grid}; expected a width in (0, 1], such as 0.01.")
         if rounding not in ROUNDINGS:
             raise unknown_name("rounding", rounding, ROUNDINGS)
-        self.grid = grid
+        self.num_examples, self.grid = num_examples, grid
         cells = math.ceil(1 / grid - 1e-9)
         self.shares: Floats = np.minimum(np.arange(cells + 1) * grid, 1.0)
         middles = (self.shares[1:] + self.shares[:-1]) / 2
-        self._row_starts = np.arange(num_examples) * (cells + 1)  # index of each row in the flat table
         self._cell_ends = self.shares if rounding == "up" else np.append(middles, 1.0)
-        shape = (num_examples, cells + 1)
-        if 4 * math.prod(shape) <= memory_limit:
-            self.counts = np.zeros(shape, dtype=np.uint32)
-        else:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the table does
-            self.counts = np.memmap(self._file, dtype=np.uint32, mode="w+", shape=shape)
+        self._memory_limit, self._names = memory_limit, count()
+        self.everyone = np.zeros(cells + 1, dtype=np.uint32)
+        self.periods: dict[str, Period] = {}
+        self.table: Counts | None = None
+        self.version = 0
 
-    def cells(self, shares: Floats) -> npt.NDArray[np.int64]:
+    @property
+    def counts(self) -> Counts:
+        """Steps of each example in each cell, [n, cells]: a copy, all in memory."""
+        return self.part(slice(None))
+
+    def part(self, which: slice) -> Counts:
+        """Returns the counts of some examples, a copy, [examples, cells]."""
+        start, stop, _ = which.indices(self.num_examples)
+        counts = np.empty((stop - start, len(self.shares)), dtype=np.uint32)
+        for chunk in chunks(start, stop, _CHUNK):
+            some = counts[chunk.start - start : chunk.stop - start]
+            some[:] = self.everyone if self.table is None else self.table[chunk] + self.everyone
+            for rows, table in self.periods.values():
+                some += table[rows[chunk]]
+        return counts
+
+    def cells(self, shares: Floats) -> Integers:
         """Returns the cell of each share; same shape."""
         bounded = np.maximum(np.fmin(shares, 1.0), 0.0)  # fmin ignores NaN, so NaN becomes 1
         # The first end >= share. A division finds it up to rounding, twenty times faster than a search.
         guess = np.ceil((bounded - self._cell_ends[0]) / self.grid).astype(np.int64)
-        cells: npt.NDArray[np.int64] = guess.clip(0, len(self._cell_ends) - 1)
+        cells: Integers = guess.clip(0, len(self._cell_ends) - 1)
         cells += self._cell_ends[cells] < bounded
         cells -= (cells > 0) & (self._cell_ends[cells - 1] >= bounded)
         return cells
 
-    def add(self, cells: npt.NDArray[np.int64], steps: int = 1) -> None:
+    def add(self, cells: Integers, steps: int = 1) -> None:
         """Adds `steps` steps of every example, in these cells, [n]."""
-        flat = self.counts.reshape(-1)  # one index is four times faster than two
-        flat[self._row_starts + cells] += np.uint32(steps)
+        flat = self._changed().reshape(-1)  # one index is four times faster than two
+        flat[np.arange(self.num_examples) * len(self.shares) + cells] += np.uint32(steps)
+
+    def add_worst(self, steps: int) -> None:
+        """Adds steps in which every example may have used all of the sensitivity."""
+        self.everyone[-1] += np.uint32(steps)
+
+    def add_period(self, rows: Rows, table: Counts) -> None:
+        """Adds the steps of classes; see `Period`. Keeps copies of both, or adds them to the table."""
+        if not table.any():
+            return
+        smallest = np.min_scalar_type(len(table) - 1)
+        self.periods[f"period-{next(self._names)}"] = Period(rows.astype(smallest), table.copy())
+        room = sum(each.rows.nbytes + each.table.nbytes for each in self.periods.values())
+        if room >= min(self._memory_limit, 4 * self.num_examples * len(self.shares)):
+            whole = self._changed()
+            for chunk in chunks(0, self.num_examples, _CHUNK):
+                for period in self.periods.values():
+                    whole[chunk] += period.table[period.rows[chunk]]
+            self.periods.clear()
+
+    def move(self, examples: Integers, old: Rows, new: Rows, table: Counts) -> None:
+        """Moves examples from old to new classes of a table that will be added as a period later.
+
+        They get the steps of their new class from now on: those so far are subtracted in advance, and those
+        of the old class added.
+        """
+        whole = self._changed()
+        for chunk in chunks(0, len(examples), _CHUNK):
+            whole[examples[chunk]] += table[old[chunk]] - table[new[chunk]]
+
+    def restore(self, name: str, rows: npt.NDArray[Any], table: Counts) -> None:
+        """Puts back a period under its name; the last one last."""
+        self.periods[name] = Period(rows, table)
+        self._names = count(1 + int(name.rpartition("-")[2]))
+
+    def restore_table(self, parts: Iterable[Counts], version: int) -> None:
+        """Puts back the table, from parts of it."""
+        whole, start = self._changed(), 0
+        for part in parts:
+            whole[start : start + len(part)] = part
+            start += len(part)
+        self.version = version
+
+    def _changed(self) -> Counts:
+        """The table, which is about to change."""
+        self.version += 1
+        if self.table is None:
+            shape = (self.num_examples, len(self.shares))
+            if 4 * math.prod(shape) <= self._memory_limit:
+                self.table = np.zeros(shape, dtype=np.uint32)
+            else:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the table does
+                self.table = np.memmap(self._file, dtype=np.uint32, mode="w+", shape=shape)
+        return self.table
 
 
-def own_noise_multiplier(event: StepEvent, share: float) -> float:
-    """Returns the noise multiplier of one step for an example that uses this share of the sensitivity.
-
-    It is (share^2 / sigma^2 + 1 / sigma_s^2)^(-1/2): the share of the gradient's query, and all of the
-    statistics' query where the step has one. Infinite where the example contributes to neither.
-    """
-    statistics = 0.0 if event.statistics_noise is None else event.statistics_noise**-2
-    inverse = share**2 / event.noise_multiplier**2 + statistics
-    return inverse**-0.5 if inverse else math.inf
-
-
-def individual_epsilons(
-    histories: Histories, event: StepEvent, delta: float, accountant: str = "pld", releases: Entries = ()
-) -> Floats:
-    """Returns the epsilon of each example over the steps in its history and the releases, [n].
-
-    Args:
-        histories: of a run whose steps were all `event`.
-        event: what one step costs an example that uses all of the sensitivity.
-        delta: in (0, 1).
-        accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
-        releases: (event, number) pairs at any sample rate that each example pays in full as well.
-
-    Raises:
-        SettingError: delta outside (0, 1), or an unknown accountant.
-
-    Formal guarantee: if no share is understated, the composition of example i's steps, each a
-    Poisson-subsampled Gaussian mechanism of noise multiplier `own_noise_multiplier(event, z)`, and of the
-    releases is (result[i], delta)-DP for adding or removing i. The shares z follow from the trajectory of the
-    run, so this is output-specific privacy (Yu et al. 2023), no guarantee given in advance.
-    """
-    if accountant not in INDIVIDUAL_ACCOUNTANTS:
-        raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
-    epsilons_of, counts = INDIVIDUAL_ACCOUNTANTS[accountant], histories.counts
-    checked_delta(delta)
-    mechanisms = _mechanisms(histories, event, releases)
-    chunks = (counts[start : start + _CHUNK] for start in range(0, len(counts), _CHUNK))
-    return np.concatenate([epsilons_of(_joined(chunk, releases), mechanisms, delta) for chunk in chunks])
-
-
-def individual_profiles(
-    histories: Histories, event: StepEvent, epsilons: Floats, releases: Entries = ()
-) -> Floats:
-    """Returns delta of each example at each epsilon over the steps in its history, [n, epsilons].
-
-    Args:
-        histories, event, releases: as in `individual_epsilons`.
-        epsilons: >= 0, [epsilons].
-
-    Formal guarantee: as that of `individual_epsilons`, for every epsilon.
-    """
-    means, rates = _means_and_rates(_mechanisms(histories, event, releases))
-    return tight_profiles(_joined(histories.counts, releases), means, rates, epsilons)
-
-
-def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Mechanisms:
-    """What each column of `_joined` counts: a step at each share, then each release."""
-    own = [(own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares]
-    for each, _ in releases:
-        noise = effective_noise_multiplier(each.noise_multiplier, each.statistics_noise)
-        own.append((noise, each.sample_rate))
-    return tuple(own)
-
-
-def _joined(counts: Counts, releases: Entries) -> Counts:
-    """The counts of steps, and of the releases, which are everyone's."""
-    further = np.array([count for _, count in releases], dtype=np.uint32)
-    return np.hstack([counts, np.tile(further, (len(counts), 1))])
-
-
-def _means_and_rates(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
-    noises, rates = np.array(mechanisms).T
-    with np.errstate(divide="ignore"):  # without noise, the mean is infinite
-        return 1 / noises, rates
-
-
-def _tight(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
-    epsilons = tight_epsilons(counts, *_means_and_rates(mechanisms), delta)
-    unknown = np.isinf(epsilons)
-    if unknown.any():
-        epsilons[unknown] = _renyi(counts[unknown], mechanisms, delta)
-    return epsilons
-
-
-def _renyi(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
-    orders, table = _divergence_table(mechanisms)
-    return _converted(orders, _summed(counts, table), delta)
-
-
-INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
-"""Name -> (counts, mechanisms, delta) -> epsilons.
-
-pld: privacy loss distributions, tight, the default. rdp: Renyi divergences as in Yu et al., looser and about
-ten times faster: the minimum over orders of dp_accounting's conversion (Canonne et al. 2020, Proposition 12)
-of the summed divergences.
-"""
-
-
-@lru_cache(maxsize=16)
-def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
-    """Returns orders [orders], and the Renyi divergence of each mechanism, [mechanisms, orders]."""
-    orders, _ = renyi_divergences(StepEvent(1.0, 1.0))
-    events = [None if math.isinf(noise) else StepEvent(rate, noise) for noise, rate in mechanisms]
-    rows = (renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events)
-    return orders, np.stack(list(rows))
-
-
-def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
-    """Returns each history's divergences, [n, orders]; an infinite one counts only where it occurred."""
-    finite = np.isfinite(table)
-    sums = counts.astype(np.float64) @ np.where(finite, table, 0.0)
-    if not finite.all():
-        sums[(counts.astype(np.float64) @ (~finite).astype(np.float64)) > 0] = np.inf
-    return sums
-
-
-def _converted(orders: Floats, divergences: Floats, delta: float) -> Floats:
-    """Returns epsilons [n] of divergences [n, orders], as dp_accounting.rdp.compute_epsilon does for one."""
-    with np.errstate(invalid="ignore"):
-        epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    epsilons = np.where(orders > 1.01, epsilons, np.inf)
-    epsilons = np.where(delta**2 + np.expm1(-divergences) > 0, 0.0, epsilons)
-    return np.asarray(epsilons.min(axis=1).clip(min=0.0))
+def chunks(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Yields slices of at most `size`, one after the other."""
+    return (slice(each, min(each + size, stop)) for each in range(start, stop, size))

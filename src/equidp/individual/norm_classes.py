@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from equidp.individual.histories import Histories
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from equidp.individual.histories import Counts, Floats, Histories, Integers, chunks
 
 _DROPPED_BITS = 15  # of a float32's 23-bit fraction; rounding up to the other 8 raises a norm by 0.4% at most
-_CHUNK = 2**14  # examples whose histories are updated at a time
+_CHUNK = 2**18  # examples whose classes are found at a time
 
 
 class EachAlone:
@@ -40,13 +37,22 @@ class EachAlone:
     def settle(self) -> None:
         """Moves all steps counted so far into the histories; `count` did so already."""
 
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """Returns what `restore` makes the same classes of."""
+        return (self.norms,)
+
+    def restore(self, norms: Floats) -> None:
+        """Puts back what `arrays` returned."""
+        self.norms = norms
+
 
 class ByNorm:
     """Puts examples of one group with nearly equal norms in a class, so that a step's cost is free of n.
 
-    Attributes as `EachAlone`. Norms are rounded up to 9 significant bits. An example that joins a class gets
-    the steps of that class from then on: those before are subtracted from its history in advance, modulo 2^32
-    like the table's counts.
+    Attributes and methods as `EachAlone`. Norms are rounded up to 9 significant bits. Norms taken of all
+    examples end a period of the histories and begin classes anew. An example that joins another class alone
+    gets the steps of that class from then on: those before are subtracted from its history in advance, modulo
+    2^32 like all counts.
 
     Args:
         histories: of the examples.
@@ -56,36 +62,49 @@ class ByNorm:
 
     def __init__(self, histories: Histories, groups: Integers, num_groups: int) -> None:
         self._histories, self._example_groups, self._num_groups = histories, groups, num_groups
-        self._row_of = np.full((_NEVER + 1) * num_groups, -1)  # by rank of the norm and group
-        self._table = np.zeros((0, len(histories.shares)), dtype=np.uint32)
-        self.norms, self.groups = np.empty(0), np.empty(0, dtype=np.int64)
-        self.rows = self._rows(np.full(len(groups), np.nan), groups)
+        self._row_of = np.empty((_NEVER + 1) * num_groups, dtype=np.int32)  # by rank of the norm and group
+        self.rows = np.empty(len(groups), dtype=np.int32)
+        self._begin(np.full(len(groups), np.nan))
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
-        """Sets norms; see `EachAlone.take`."""
         if examples is None:
-            examples = np.arange(len(self.rows))
+            self.settle()
+            self._begin(norms)
+            return
         rows = self._rows(norms, self._example_groups[examples])
-        counts = self._histories.counts
-        for part in _chunks(len(examples)):
-            counts[examples[part]] += self._table[self.rows[examples[part]]] - self._table[rows[part]]
+        self._histories.move(examples, self.rows[examples], rows, self._table)
         self.rows[examples] = rows
 
     def count(self, cells: Integers) -> None:
-        """Counts one step; see `EachAlone.count`."""
         flat = self._table.reshape(-1)  # one index is four times faster than two
         flat[np.arange(len(cells)) * self._table.shape[1] + cells] += np.uint32(1)
 
     def settle(self) -> None:
-        """Moves all steps counted so far into the histories of the examples."""
-        for part in _chunks(len(self.rows)):
-            self._histories.counts[part] += self._table[self.rows[part]]
+        self._histories.add_period(self.rows, self._table[: len(self.norms)])
         self._table[:] = 0
 
-    def _rows(self, norms: Floats, groups: Integers) -> Integers:
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        rows = self.rows.astype(np.min_scalar_type(len(self.norms)))
+        return self.norms, self.groups, rows, self._table[: len(self.norms)]
+
+    def restore(self, norms: Floats, groups: Integers, rows: npt.NDArray[Any], table: Counts) -> None:
+        self.norms, self.groups, self._table = norms, groups, table
+        self._row_of[:] = -1
+        self._row_of[_rank(norms) * self._num_groups + groups] = np.arange(len(norms))
+        self.rows[:] = rows
+
+    def _begin(self, norms: Floats) -> None:
+        """Begins classes anew, of the norms of all examples."""
+        self._row_of[:] = -1
+        self._table = np.zeros((0, len(self._histories.shares)), dtype=np.uint32)
+        self.norms, self.groups = np.empty(0), np.empty(0, dtype=np.int64)
+        for chunk in chunks(0, len(norms), _CHUNK):
+            self.rows[chunk] = self._rows(norms[chunk], self._example_groups[chunk])
+
+    def _rows(self, norms: Floats, groups: Integers) -> npt.NDArray[np.int32]:
         """Returns the class of each example, [n]; adds those that do not exist yet."""
         keys = _rank(norms) * self._num_groups + groups
-        rows: Integers = self._row_of[keys]
+        rows: npt.NDArray[np.int32] = self._row_of[keys]
         if (rows < 0).any():
             self._add_classes(np.unique(keys[rows < 0]))
             rows = self._row_of[keys]
@@ -118,7 +137,3 @@ def _norm_at(ranks: Integers) -> Floats:
 
 
 _NEVER = int(_rank(np.array([np.nan]))[0])
-
-
-def _chunks(count: int) -> Iterator[slice]:
-    return (slice(start, start + _CHUNK) for start in range(0, count, _CHUNK))

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
-from equidp.individual.histories import Histories
+from equidp.individual.histories import Counts, Floats, Histories
 from equidp.individual.norm_classes import ByNorm, EachAlone, NormClasses
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.policy import Policy
-
-Floats = npt.NDArray[np.float64]
 
 _BATCH = 32  # steps counted together, which takes half the time of counting each between two training steps
 
@@ -74,7 +72,7 @@ class StepCounts:
     def missed(self, steps: int) -> None:
         """Counts steps in which every example may have used all of the sensitivity."""
         for histories in (self.histories, self.group_histories):
-            histories.counts[:, -1] += np.uint32(steps)
+            histories.add_worst(steps)
         self.group_shares += steps
 
     def shares(self, state: Any, indices: Tensor) -> Tensor:
@@ -88,6 +86,21 @@ class StepCounts:
         """Completes the histories."""
         self._catch_up()
         self._classes.settle()
+
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """Returns what, with parts of the histories, `restore` continues from."""
+        self._catch_up()
+        shared = self.histories.everyone, self.group_histories.counts, self.group_shares
+        return *shared, *self._classes.arrays()
+
+    def restore(
+        self, everyone: Counts, groups: Counts, group_shares: Floats, *classes: npt.NDArray[Any]
+    ) -> None:
+        """Puts back what `arrays` returned; the parts of the histories are put back by their owner."""
+        self.histories.everyone, self.group_shares = everyone, group_shares
+        self.group_histories.restore_table([groups], 1)
+        self._classes.restore(*classes)
+        self._num_current = 0
 
     def _catch_up(self) -> None:
         for state, measured in self._waiting:

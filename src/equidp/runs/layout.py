@@ -21,6 +21,7 @@ CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.p
 COUNTS = "class-counts.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
+HISTORIES = "sensitive-histories-*"
 
 MAY_LEAVE, IF_KNOWN, STAYS = "May leave the house", "May leave if what it tells may be known", "Stays"
 """Whether a file of a run's folder may be given to others."""
@@ -64,6 +65,11 @@ FILES = {
         STAYS,
         "all settings, with paths of this machine, and a fingerprint of the data: it confirms a guess of one "
         "row to someone who knows the others.",
+    ),
+    HISTORIES: (
+        STAYS,
+        "how much of the sensitivity each training example used in each step so far, of a run with "
+        "--individual: private training data. Deleted when the run is complete.",
     ),
 }
 """Each file of a run's folder -> whether it may leave, and what it is."""

@@ -96,7 +96,7 @@ def train(
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
-        # Steps before a resumption count at their worst: histories of single examples are not kept on disk.
+        # Only where histories are gone, as from a run that is complete, do steps count at their worst.
         individual = config.release_epsilon is not None
         accountants = [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
@@ -117,6 +117,7 @@ def train(
         (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
         evaluation = evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)
         _write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
+        checkpoints.delete_sensitive(trainer)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
     return run, evaluation
 

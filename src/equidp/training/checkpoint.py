@@ -2,7 +2,7 @@
 
 A checkpoint holds the model, the optimizer, the scheduler, the policy's state, the run's random id and the
 number of steps spent, but no state of randomness: a resumed run draws fresh noise, and steps spent since stay
-spent.
+spent. What callbacks know of single examples is saved beside it, in files named "sensitive-".
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 from equidp._files import write_whole
 from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
+from equidp.training.kept import kept
 from equidp.training.trainer import Callback, Trainer
 
 _FORMAT = 2
@@ -38,7 +39,7 @@ class Checkpoints(Callback):
 
     Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
     signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
-    two are kept.
+    two are kept, with what the trainer's accountants know of single examples at the same step.
 
     Args:
         folder: of the checkpoints; created if missing.
@@ -116,8 +117,9 @@ class Checkpoints(Callback):
             CheckpointError: there is none, or it is damaged; says whether the one before is intact.
             SettingError: the trainer has another plan.
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
+            DataError: an accountant's histories are of other data.
         """
-        state = self._load(previous)
+        path, state = self._load(previous)
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
@@ -144,11 +146,21 @@ class Checkpoints(Callback):
                 warnings.simplefilter("ignore")  # torch warns when a scheduler steps without its optimizer
                 for _ in range(lost):
                     trainer.scheduler.step()
+        for number, callback in kept(trainer):
+            callback.restore(trainer, self.folder, number, path.stem)
         return lost
+
+    def delete_sensitive(self, trainer: Trainer) -> None:
+        """Deletes what was saved of single examples; call it once their report is made.
+
+        The checkpoints stay. A run that is resumed from them counts the steps so far at their worst.
+        """
+        for number, callback in kept(trainer):
+            callback.drop(self.folder, number, ())
 
     def steps_kept(self, *, previous: bool = False) -> int:
         """Number of steps spent before the checkpoint that `restore` would load."""
-        return int(self._load(previous)["steps"])
+        return int(self._load(previous)[1]["steps"])
 
     def _save(self, trainer: Trainer) -> None:
         if trainer.steps_done == self._saved:
@@ -158,8 +170,12 @@ class Checkpoints(Callback):
         path = self.folder / f"checkpoint-{trainer.steps_done:09}-{_digest(content)}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            for number, callback in kept(trainer):
+                callback.save(trainer, self.folder, number, path.stem)
             write_whole(path, content)
             self._drop_old(path)
+            for number, callback in kept(trainer):
+                callback.drop(self.folder, number, {each.stem for each in self._files()})
         except OSError as error:
             self._failed = True
             raise CheckpointError(
@@ -183,7 +199,7 @@ class Checkpoints(Callback):
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("checkpoint-*-*.pt"), key=_steps)
 
-    def _load(self, previous: bool) -> dict[str, Any]:
+    def _load(self, previous: bool) -> tuple[Path, dict[str, Any]]:
         files = self._files()
         if len(files) < 1 + previous:
             raise CheckpointError(
@@ -193,7 +209,7 @@ class Checkpoints(Callback):
         chosen = files[-1 - previous]
         state = _unpacked(chosen)
         if state is not None:
-            return state
+            return chosen, state
         before = _unpacked(files[-2]) if len(files) > 1 and not previous else None
         offer = (
             "No earlier one is intact: train again, into another folder; what was spent stays spent."
