@@ -78,6 +78,14 @@ class CheckpointError(EquidpError):
     """
 
 
+class ProcessError(EquidpError):
+    """Another of the processes that train together has ended; what was spent is in the first one's ledger.
+
+    >>> issubclass(ProcessError, EquidpError)
+    True
+    """
+
+
 class TrainingStopped(KeyboardInterrupt):
     """A signal ended training after a complete step; the run was saved and can be resumed.
 

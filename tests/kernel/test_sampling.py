@@ -47,6 +47,8 @@ def test_draws_that_run_out_are_followed_by_more_where_they_ended():
     included."""
 
     class AllHeads:
+        shared = False
+
         def uniform(self, count: int) -> np.ndarray:
             return np.full(count, 1 - 1e-9)
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import equidp
 import equidp.kernel.loop
+import equidp.kernel.noisy_sum
 import equidp.kernel.step
 from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.noise import SeededRandomness
@@ -22,12 +23,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def noise_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_noise = equidp.kernel.step.add_noise
+    add_noise = equidp.kernel.noisy_sum.add_noise
 
     def halved(totals: Any, scale: float, *rest: Any) -> None:
         add_noise(totals, scale / 2, *rest)
 
-    monkeypatch.setattr(equidp.kernel.step, "add_noise", halved)
+    monkeypatch.setattr(equidp.kernel.noisy_sum, "add_noise", halved)
 
 
 def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,19 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     return torch.minimum(weights.clamp_min_(0.0), caps)
 
 
+def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
+    """Shares of the sensitivity, [batch], brought into [0, 1]; NaN becomes 0.
+
+    Raises:
+        PolicyError: they are not one per example.
+    """
+    if shares.shape != norms.shape:
+        raise PolicyError(
+            f"share limits have shape {_shape(shares, norms)}; expected one per example, [batch]."
+        )
+    return shares.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
+
+
 def each_alone(
     rule: Callable[[Any, Tensor, Tensor], Tensor], state: Any, norms: Tensor, groups: Tensor
 ) -> Tensor:

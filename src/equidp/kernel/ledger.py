@@ -89,6 +89,10 @@ class Ledger(ABC):
     def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
         """Session -> event -> steps; together as many as `entries`."""
 
+    def count_of(self, event: StepEvent) -> int:
+        """Number of steps of this kind."""
+        return sum(count for each, count in self.entries if each == event)
+
     @property
     def run_id(self) -> str:
         """Random name of the run, made with the ledger; the same in all its sessions."""

@@ -58,6 +58,7 @@ class PrivateLoop:
     | inputs (any of their tensors), targets or groups of another length | SettingError |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
+    | `stop` was called | its reason is raised before another sample is paid for; in all processes |
 
     Args:
         step: the private step.
@@ -88,13 +89,13 @@ class PrivateLoop:
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._sample: Tensor | None = None
         self._drawing: object = None  # which iterator of `batches` may draw
+        self._stopping: BaseException | None = None
         self.begun = False
 
     @property
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases of another kind too."""
-        step = self.private_step
-        return sum(count for event, count in step.ledger.entries if event == step.event)
+        return self.private_step.ledger.count_of(self.private_step.event)
 
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `take` before the next is drawn.
@@ -105,11 +106,14 @@ class PrivateLoop:
             BudgetError: they do not fit into the budget any more.
         """
         self._forget_unused()
+        self._stopping = None
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
         step.ledger.expect(step.event, left)
         self._drawing = drawing = object()
-        sampler = PoissonSampler(self.num_examples, step.event.sample_rate, left, step.randomness)
+        sampler = PoissonSampler(
+            self.num_examples, step.event.sample_rate, left, step.randomness, step.processes
+        )
         return self._drawn(self._load(sampler), left, drawing) if left else iter(())
 
     def _drawn(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
@@ -121,11 +125,19 @@ class PrivateLoop:
                 )
             self._forget_unused()
             self._check_parameters()
-            self.private_step.pay()
+            self.private_step.pay(self._stopping)
             with self.private_step.randomness.for_model(torch.device("cpu")):
                 batch = next(loaded)
             self._sample = batch.indices
             yield batch
+
+    def stop(self, reason: BaseException) -> None:
+        """Makes `batches` raise `reason` instead of drawing another sample.
+
+        Several processes stop together, when the first is asked to: asked of another, it waits for that one.
+        """
+        if self.private_step.processes.first:
+            self._stopping = reason
 
     @property
     def waiting(self) -> bool:

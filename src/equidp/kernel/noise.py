@@ -58,7 +58,13 @@ class Randomness(ABC):
     Guarantee: a draw is one 64-bit word, mapped into an open interval as an odd multiple of half the spacing:
     exact in float64 and never an end of the interval, so every draw is finite. A count of 0 gives an empty
     array.
+
+    Attributes:
+        shared: whether each of several processes has the same stream. One that leaves draws to another then
+            skips them, so that the stream stays the same in all.
     """
+
+    shared = False
 
     @abstractmethod
     def words(self, count: int) -> npt.NDArray[np.int64]:
@@ -77,6 +83,10 @@ class Randomness(ABC):
         if len(far):
             draws[far] = deviation * _tail_quantiles(words[far])
         return draws.to(device)
+
+    def skip(self, count: int, device: torch.device | str = "cpu") -> None:
+        """Leaves out what `normal(count, device)` would draw, where the stream is shared."""
+        assert not self.shared, "a shared stream says how to skip draws of it"
 
     def for_model(self, device: torch.device) -> AbstractContextManager[None]:
         """A context for a forward pass, which may draw random numbers of its own (dropout).
@@ -125,6 +135,8 @@ class SeededRandomness(Randomness):
         part: numbers that distinguish streams of one seed, such as the steps spent before a run was resumed.
     """
 
+    shared = True
+
     def __init__(self, seed: int, *part: int) -> None:
         self._numpy = np.random.default_rng([seed, *part] if part else seed)
         self._torch: dict[torch.device, torch.Generator] = {}
@@ -132,6 +144,10 @@ class SeededRandomness(Randomness):
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         return self._numpy.bit_generator.random_raw(count).view(np.int64)
+
+    def skip(self, count: int, device: torch.device | str = "cpu") -> None:
+        if torch.device(device).type == "cpu":  # noise of other devices has a stream of its own
+            self._numpy.bit_generator.advance(count)  # type: ignore[attr-defined]  # PCG64 has it
 
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         device = torch.device(device)

@@ -9,17 +9,25 @@ from torch import Tensor
 
 from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.noise import Randomness, grid
+from equidp.kernel.processes import ALONE, Processes
 
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
 """Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that
 calls are few."""
 
 
-def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomness: Randomness) -> Tensor:
+def private_sum(
+    rows: Tensor,
+    *,
+    bound: float,
+    noise_multiplier: float,
+    randomness: Randomness,
+    processes: Processes = ALONE,
+) -> Tensor:
     """The sum of rows, each scaled to norm <= bound, plus Gaussian noise.
 
     Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian
-    mechanism with noise multiplier `noise_multiplier`.
+    mechanism with noise multiplier `noise_multiplier`. The rows may be spread over processes.
 
     | rows | result |
     | --- | --- |
@@ -32,6 +40,7 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
         bound: L2 sensitivity of the sum, > 0 and finite.
         noise_multiplier: sigma; the noise scale is sigma * bound.
         randomness: where the noise comes from.
+        processes: whose rows are summed; the result is the same in all.
 
     Returns:
         [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`).
@@ -44,7 +53,56 @@ def private_sum(rows: Tensor, *, bound: float, noise_multiplier: float, randomne
         tensor([0.6000, 1.3000], dtype=torch.float64)
     """
     total = bounded_rows(rows, bound).sum(dim=0)
-    return total if noise_multiplier == 0 else noisy([total], noise_multiplier * bound, randomness)
+    release([total], bound, noise_multiplier, randomness, 1.0, processes)
+    return total
+
+
+def release(
+    totals: Sequence[Tensor],
+    sensitivity: float,
+    noise_multiplier: float,
+    randomness: Randomness,
+    divisor: float,
+    processes: Processes = ALONE,
+) -> None:
+    """Replaces contiguous sums by their totals over processes plus noise, over `divisor`, in place.
+
+    Formal guarantee: if one example moves the sums of one process by at most the sensitivity that this
+    process gives, the result is a Gaussian mechanism with noise multiplier `noise_multiplier`, also where
+    processes give different ones: sums travel in units of them. The first process adds the noise, once, and
+    the result is the same in all.
+
+    | case | what happens |
+    | --- | --- |
+    | noise_multiplier = 0 | exact totals: no guarantee, and no sensitivity is needed |
+    | a process fails or is gone | ProcessError; the totals are not to be used |
+
+    Args:
+        totals: this process' sums.
+        sensitivity: of these sums, > 0; finite unless there is no noise.
+        noise_multiplier: sigma.
+        randomness: where the noise comes from.
+        divisor: expected batch size, say.
+        processes: that sum together.
+    """
+    several = processes.count > 1
+    if several and noise_multiplier:
+        for total in totals:
+            total.div_(sensitivity)
+    processes.total(totals)
+    if not processes.first:
+        if noise_multiplier:
+            for total in totals:
+                randomness.skip(total.numel(), total.device)
+    elif noise_multiplier:
+        if several:
+            for total in totals:
+                total.mul_(sensitivity)
+        add_noise(totals, noise_multiplier * sensitivity, randomness, divisor)
+    else:
+        for total in totals:
+            total.div_(divisor)
+    processes.share(totals)
 
 
 def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:

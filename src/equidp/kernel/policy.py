@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -218,6 +219,23 @@ def checked_state(policy: Policy, state: Any) -> Any:
             "tensors."
         )
     return state
+
+
+def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> float:
+    """The sensitivity under this state; infinite where there is no noise to scale to it.
+
+    Raises:
+        PolicyError: noise cannot be scaled to it.
+    """
+    sensitivity = float(policy.sensitivity(copied(state)))
+    if math.isinf(sensitivity) and sensitivity > 0 and noise_multiplier == 0:
+        return sensitivity
+    if not (math.isfinite(sensitivity) and sensitivity > 0):
+        raise PolicyError(
+            f"{type(policy).__name__} has sensitivity {sensitivity}; expected a finite number > 0 "
+            f"for noise multiplier {noise_multiplier}."
+        )
+    return sensitivity
 
 
 def copied(state: Any) -> Any:

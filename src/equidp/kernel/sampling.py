@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equidp._validate import check_number, check_whole
 from equidp.kernel.noise import Randomness
+from equidp.kernel.processes import ALONE, Processes
 
 _BLOCK = 64  # steps whose samples are drawn together; bounds memory at about _BLOCK expected batches
 
@@ -23,11 +24,17 @@ class PoissonSampler:
     draws. Steps and examples form one sequence of coin flips; the gaps between heads are geometric, and
     drawing gaps costs the size of the sample instead of that of the dataset.
 
+    Several processes: each draws a Poisson sample of its own shard, at the same rate. Coins of different
+    shards are independent, so together these are one Poisson sample of all examples. From a seed, each draws
+    the whole sample, which is the same in all, and keeps its shard of it.
+
     | case | sample |
     | --- | --- |
     | rate 1 | every example |
     | nobody drawn | empty, and still a step to pay for |
     | a second pass over this object | new samples |
+    | nobody drawn of this shard | empty, and a step of all processes |
+    | more processes than examples | SettingError: a process would have no shard |
     | steps 0 | none |
 
     Args:
@@ -35,20 +42,28 @@ class PoissonSampler:
         sample_rate: q in (0, 1].
         steps: T >= 0, the number of samples of one pass.
         randomness: where the draws come from.
+        processes: that sample together.
 
     Yields:
-        Sorted indices of the sample, [batch] int64. The size is itself private.
+        Sorted indices of this process' part of the sample, [batch] int64. The size is itself private.
 
     Raises:
         SettingError: a number outside its range.
     """
 
-    def __init__(self, num_examples: int, sample_rate: float, steps: int, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        num_examples: int,
+        sample_rate: float,
+        steps: int,
+        randomness: Randomness,
+        processes: Processes = ALONE,
+    ) -> None:
         check_whole(1, " to sample from", num_examples=num_examples)
         check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
         check_whole(0, steps=steps)
         self.num_examples, self.sample_rate, self.steps = num_examples, sample_rate, steps
-        self._randomness = randomness
+        self._randomness, self._shard = randomness, processes.shard(num_examples)
 
     def __len__(self) -> int:
         return self.steps
@@ -58,8 +73,14 @@ class PoissonSampler:
             yield from self._block(min(_BLOCK, self.steps - start))
 
     def _block(self, steps: int) -> Iterator[Tensor]:
-        positions = self._heads(steps * self.num_examples)
-        step, index = np.divmod(positions, self.num_examples)
+        first, last = self._shard.start, self._shard.stop
+        if self._randomness.shared:
+            step, index = np.divmod(self._heads(steps * self.num_examples), self.num_examples)
+            mine = (index >= first) & (index < last)
+            step, index = step[mine], index[mine]
+        else:
+            step, index = np.divmod(self._heads(steps * (last - first)), last - first)
+            index += first
         sizes = np.bincount(step, minlength=steps)
         yield from torch.tensor_split(torch.from_numpy(index), torch.from_numpy(np.cumsum(sizes)[:-1]))
 

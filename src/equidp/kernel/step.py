@@ -27,23 +27,25 @@ import torch
 from torch import Tensor
 
 from equidp._validate import check_number, check_whole
-from equidp.errors import PolicyError, SettingError, shape_in_words
-from equidp.kernel.bounding import capped_weights, example_rows, example_weights
+from equidp.errors import SettingError
+from equidp.kernel.bounding import bounded_shares, capped_weights, example_rows, example_weights
 from equidp.kernel.engine import Engine, Measured
 from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import add_noise, private_sum
+from equidp.kernel.noisy_sum import private_sum, release
 from equidp.kernel.policy import (
     Policy,
     Setting,
     attributes,
     check_settings,
     check_unchanged,
+    checked_sensitivity,
     checked_state,
     copied,
     statistics_noise,
 )
+from equidp.kernel.processes import ALONE, Processes
 
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms), [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
@@ -69,6 +71,7 @@ class PrivateStep:
     | the model draws random numbers (dropout) | `Randomness.for_model`: afresh for each forward pass |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
     | ledger cannot record | BudgetError before the sample is looked at |
+    | another process fails or is gone | charged; ProcessError, no un-noised sum is left in `p.grad` |
 
     Args:
         engine, policy: what measures gradients, and what turns norms and groups into weights and sensitivity.
@@ -80,6 +83,7 @@ class PrivateStep:
         randomness: where the noise and the model's own random numbers (dropout) come from.
         physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory:
             sums of parts are added before noise. With statistics, the engine then sees each part twice.
+        processes: that take the step together, each with its shard of the sample (`kernel.processes`).
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
@@ -115,6 +119,7 @@ class PrivateStep:
         ledger: Ledger,
         randomness: Randomness,
         physical_batch_size: int | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         check_settings(policy)
         check_number("(0, inf)", expected_batch_size=expected_batch_size)
@@ -127,7 +132,7 @@ class PrivateStep:
             )
         self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.event, self.ledger, self.randomness = event, ledger, randomness
+        self.event, self.ledger, self.randomness, self.processes = event, ledger, randomness, processes
         self.expected_batch_size = float(expected_batch_size)
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier)
@@ -159,14 +164,25 @@ class PrivateStep:
                 if known is None:
                     part, known = self._measured(part)
                 self._add(part, known, sensitivity)
-            self._add_noise(sensitivity)
+            self._release(sensitivity)
         except BaseException:
             self._clear()  # never leave un-noised sums in p.grad
+            self.processes.leave()
             raise
 
-    def pay(self) -> None:
-        """Spends the budget of the next call, whose sample may then be drawn; at most one call ahead."""
-        self.ledger.spend(self.event)
+    def pay(self, stop: BaseException | None = None) -> None:
+        """Spends the budget of the next call, whose sample may then be drawn; at most one call ahead.
+
+        Args:
+            stop: raised in place of paying, so that all processes stop between two steps.
+        """
+
+        def spend() -> None:
+            if stop is not None:
+                raise stop
+            self.ledger.spend(self.event)
+
+        self.processes.led(spend)
         self._paid = True
 
     def rehearse(self, groups: Tensor) -> None:
@@ -244,7 +260,13 @@ class PrivateStep:
         rows = example_rows(self.policy, self.state, *asked)[: len(norms)]
         check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
-        released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=self.randomness)
+        released = private_sum(
+            rows,
+            bound=1.0,
+            noise_multiplier=noise,
+            randomness=self.randomness,
+            processes=self.processes,
+        )
         state = self.policy.update(copied(self.state), released.to(torch.float32))
         self.state = copied(checked_state(self.policy, state))
 
@@ -256,43 +278,22 @@ class PrivateStep:
         norms = measured.norms.detach()
         weights = example_weights(self.policy, self.state, norms, groups)
         check_unchanged(self.policy, self._held)
-        limits = self._limits(indices, norms)
-        measured.weighted_sum(
-            capped_weights(weights, norms, sensitivity if limits is None else sensitivity * limits)
-        )
-
-    def _limits(self, indices: Tensor, norms: Tensor) -> Tensor | None:
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
-        if limits is None:
-            return None
-        if limits.shape != norms.shape:
-            shape = shape_in_words(limits, "batch" if limits.shape[:1] == norms.shape else "?")
-            raise PolicyError(f"share limits have shape {shape}; expected one per example, [batch].")
-        return limits.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
+        bound = sensitivity if limits is None else sensitivity * bounded_shares(limits, norms)
+        measured.weighted_sum(capped_weights(weights, norms, bound))
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
         check_unchanged(self.policy, self._held)
-        sensitivity = float(self.policy.sensitivity(copied(self.state)))
-        if math.isinf(sensitivity) and sensitivity > 0 and self.event.noise_multiplier == 0:
-            return sensitivity
-        if not (math.isfinite(sensitivity) and sensitivity > 0):
-            raise PolicyError(
-                f"{type(self.policy).__name__} has sensitivity {sensitivity}; expected a finite number > 0 "
-                f"for noise multiplier {self.event.noise_multiplier}."
-            )
-        return sensitivity
+        return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
-    def _add_noise(self, sensitivity: float) -> None:
+    def _release(self, sensitivity: float) -> None:
+        """Replaces the sums in `p.grad` by the private mean of all processes."""
         totals = [
             parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad.contiguous()
             for parameter in self.parameters
         ]
-        if self.event.noise_multiplier:
-            scale = self.event.noise_multiplier * sensitivity
-            add_noise(totals, scale, self.randomness, self.expected_batch_size)
-        else:
-            for total in totals:
-                total.div_(self.expected_batch_size)
+        noise = self.event.noise_multiplier
+        release(totals, sensitivity, noise, self.randomness, self.expected_batch_size, self.processes)
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total

@@ -20,7 +20,7 @@ from equidp.engines import check_engine, check_model, made_up_examples, make_eng
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy
@@ -65,6 +65,22 @@ def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int,
     if left:
         budget.check(event, left)
     return steps
+
+
+def opened(
+    ledger: Ledger | None,
+    budget: PrivacyBudget | None,
+    source: str,
+    event: StepEvent,
+    steps: int,
+    beyond: str,
+) -> tuple[Ledger, int]:
+    """The ledger to record in, charged to the budget where there is one, and the steps that it allows."""
+    ledger = MemoryLedger() if ledger is None else ledger
+    if budget is None:
+        return ledger, steps
+    budget.for_data(source)
+    return budget.ledger(ledger), steps_within(budget, event, steps, ledger.count_of(event), beyond)
 
 
 def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:

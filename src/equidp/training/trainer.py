@@ -16,12 +16,13 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.processes import processes_here
 from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import checks, parts
+from equidp.training import checks, parts, together
 from equidp.training.run import Run, RunFacts, copied
 from equidp.training.start import Trace, start_of
 
@@ -132,14 +133,15 @@ class Trainer:
         self.event = StepEvent(
             self.sample_rate, self.noise_multiplier, statistics_noise(policy, self.noise_multiplier)
         )
-        ledger = MemoryLedger() if ledger is None else ledger
-        done = sum(count for event, count in ledger.entries if event == self.event)
-        steps = self.planned_steps
-        if budget is not None:
-            budget.for_data(parts.source_of(train))
-            ledger = budget.ledger(ledger)
-            steps = parts.steps_within(budget, self.event, steps, done, beyond_budget)
-        self.ledger, self.steps, self.expected_batch_size = ledger, steps, float(batch_size)
+        self.expected_batch_size = float(batch_size)
+        self.processes = processes_here()
+        same = {"event": self.event, "steps": self.planned_steps, "policy": policy, "seed": (secure, seed)}
+        together.agree(self.processes, model, optimizer, train, {**same, "engine": engine, "delta": delta})
+        asked = (parts.source_of(train), self.event, self.planned_steps, beyond_budget)
+        self.ledger, self.steps = together.led(
+            self.processes, lambda: parts.opened(ledger, budget, *asked), (ledger, budget)
+        )
+        ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
         self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
         self.loss = parts.chosen_loss(loss, train)
         load = parts.loader(train, num_groups, workers)
@@ -149,7 +151,6 @@ class Trainer:
         checks.check_scheduler(scheduler, optimizer, steps - done)
         self._start = start_of(model, optimizer, train, ledger, private=policy.private)
         self._trace = Trace(ledger.run_id, train)
-        self._stopped: BaseException | None = None
         self._step = PrivateStep(
             self.engine,
             policy,
@@ -160,6 +161,7 @@ class Trainer:
             ledger=ledger,
             randomness=self.randomness,
             physical_batch_size=physical_batch_size,
+            processes=self.processes,
         )
         self._loop = PrivateLoop(
             self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
@@ -228,8 +230,8 @@ class Trainer:
                 callback.after_epoch(self)
 
     def stop(self, reason: BaseException) -> None:
-        """Makes `fit` raise `reason` once the step in progress is complete."""
-        self._stopped = reason
+        """Makes `fit` raise `reason` once the step in progress is complete, unless it is the last one."""
+        self._loop.stop(reason)
 
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
@@ -240,7 +242,6 @@ class Trainer:
             )
         was_training = self.model.training
         self.model.train()
-        self._stopped = None
         begun: list[Callback] = []
         try:
             for callback in self.callbacks:
@@ -250,8 +251,6 @@ class Trainer:
                 if not self.model.training:  # a callback left it in evaluation mode
                     self.model.train()
                 self.step(batch)
-                if self._stopped is not None:
-                    raise self._stopped
         finally:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)

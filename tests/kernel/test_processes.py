@@ -1,0 +1,150 @@
+"""Several processes hold the guarantee of one: disjoint shards, one bound, noise once, each step charged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from scipy import stats
+
+from equidp.errors import SettingError
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.processes import Alone, processes_here
+from equidp.kernel.sampling import PoissonSampler
+from equidp.policies.methods import METHODS
+from support import several
+from support.processes import together
+
+
+def one_of(rank: int, count: int) -> Alone:
+    """A process that talks to nobody."""
+    process = Alone()
+    process.rank, process.count = rank, count
+    return process
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_shards_are_disjoint_and_together_all_examples(n, count):
+    if count > n:
+        with pytest.raises(SettingError, match=f"{count} processes for {n} examples"):
+            one_of(0, count).shard(n)
+        return
+    shards = [range(n)[one_of(rank, count).shard(n)] for rank in range(count)]
+    assert [index for shard in shards for index in shard] == list(range(n))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_samples_of_all_processes_are_one_poisson_sample(count):
+    """Sizes are binomial, and members of two shards uncorrelated; 5 standard errors, false alarm below 1e-5
+    each, with the system's randomness."""
+    n, q, steps = 91, 0.2, 4000
+    taken = np.zeros((steps, n))
+    for rank in range(count):
+        for step, sample in enumerate(PoissonSampler(n, q, steps, SystemRandomness(), one_of(rank, count))):
+            taken[step, sample.numpy()] += 1
+    assert taken.max() == 1
+    variance, sizes = n * q * (1 - q), taken.sum(axis=1)
+    assert abs(sizes.mean() - n * q) < 5 * np.sqrt(variance / steps)
+    assert abs(sizes.var() / variance - 1) < 5 * np.sqrt((2 + 1 / variance) / steps)
+    rates = taken.mean(axis=0)
+    assert (abs(rates - q) < 5 * np.sqrt(q * (1 - q) / steps)).all()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_seed_gives_one_sample_whatever_the_number_of_processes(count):
+    def samples(*processes: Alone) -> list[list[torch.Tensor]]:
+        return [list(PoissonSampler(100, 0.1, 70, SeededRandomness(1), each)) for each in processes]
+
+    (whole,) = samples(Alone())
+    parts = samples(*(one_of(rank, count) for rank in range(count)))
+    assert all(torch.equal(torch.cat(part), one) for *part, one in zip(*parts, whole, strict=True))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
+    """For every method: weights, the policy's state and the ledger. Noisy sums are rounded to a grid of
+    1/1024 of the noise, so a sum that differs in its last bits may be rounded to the next point."""
+    alone = several.trained()
+    everywhere = together(count, several.trained)
+    for name in METHODS:
+        weights, state, entries = alone[name]
+        for found in everywhere:
+            assert torch.allclose(found[name][0], weights, atol=1e-3, rtol=0), name
+            assert all(torch.allclose(a, b, atol=1e-2) for a, b in zip(found[name][1], state, strict=True))
+            assert found[name][2] == entries
+        first = everywhere[0][name]
+        assert all(torch.equal(found[name][0], first[0]) for found in everywhere), name
+
+
+def test_noise_has_the_right_variance_and_is_added_once():
+    """sigma S / b = 3 * 2 / 5 in each coordinate of 200,000 (chi-square, false alarm 1e-6), and all processes
+    get the same."""
+    first, second = together(2, several.noisy_steps)
+    assert torch.equal(first, second)
+    draws = first.double().flatten() / (3.0 * 2.0 / 5.0)
+    low, high = stats.chi2(draws.numel()).ppf([5e-7, 1 - 5e-7])
+    assert low < float((draws**2).sum()) < high
+    assert len(first.flatten().unique()) > draws.numel() / 40  # a grid of 1/1024, not one draw repeated
+    assert abs(float(np.corrcoef(first[:2].numpy())[0, 1])) < 5 / np.sqrt(several.WIDTH)
+
+
+def test_one_example_moves_the_sum_over_processes_by_at_most_the_sensitivity():
+    """For every policy, in either process, at norms from 0 to infinity; the other process has others' or
+    none."""
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for norm in (0.0, 1e-8, 1.0, 40.0, 1e12, np.inf):
+        for rank in (0, 1):
+            direction = torch.randn(1, 4, generator=generator)
+            extra = norm * direction / direction.norm() if np.isfinite(norm) else torch.full((1, 4), np.inf)
+            gradients = [
+                torch.randn(2 * (1 - rank), 4, generator=generator),
+                torch.randn(3, 4, generator=generator),
+            ]
+            groups = [torch.zeros(len(each), dtype=torch.int64) for each in gradients]
+            more, whose = list(gradients), list(groups)
+            more[rank] = torch.cat([gradients[rank], extra])
+            whose[rank] = torch.cat([groups[rank], torch.tensor([2])])
+            batches += [(gradients, groups), (more, whose)]
+    first, second = together(2, several.moved, batches)
+    for name, found in first.items():
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, second[name], strict=True)), name
+        for (without, sensitivity), (with_it, _) in zip(found[::2], found[1::2], strict=True):
+            distance = float((with_it.double() - without.double()).norm())
+            assert distance <= sensitivity * (1 + 1e-5), name
+
+
+def test_noise_covers_a_process_that_claims_another_sensitivity():
+    """The first says 1 and scales the noise to it; the other caps its example at 1000, and moves the sum by
+    1."""
+    for total in together(2, several.moved_by_a_stranger):
+        assert float(total.norm()) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_messages_are_as_long_whatever_is_in_the_samples():
+    for found in together(2, several.sent_sizes, [[0, 0], [5, 0], [0, 5], [90, 3]]):
+        assert all(messages == found[0] for messages in found)
+        assert sum(found[0]) == 8 + 2 * 6 * 8 + 2 * 7 * 4  # to pay, 6 statistics, 7 numbers
+
+
+def test_where_a_process_fails_the_others_stop_and_the_step_is_charged():
+    first, second = together(2, several.failing, "engine")
+    assert first[0] == 3
+    assert first[1].startswith("ProcessError: another process of this training ended")
+    assert second == (3, "OSError: the disk is gone", False)
+    assert not first[2]
+
+
+def test_where_the_first_cannot_pay_nobody_draws():
+    first, second = together(2, several.failing, "ledger")
+    assert first[:2] == (3, "BudgetError: no more")
+    assert second[:2] == (3, "ProcessError: the first process stopped; its own message says why.")
+
+
+def test_alone_without_a_group(monkeypatch):
+    assert processes_here().count == 1
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(SettingError, match=r"has joined no group.*init_process_group"):
+        processes_here()
