@@ -17,7 +17,7 @@ _HOMES = {
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "engines": "make_compatible",
     "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
-    "PolicyError PrivacyWarning SettingError TrainingStopped",
+    "PolicyError PrivacyWarning ProcessError SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
     "evaluation.metric": "Metric",
     "evaluation.metrics": "METRICS",

@@ -31,6 +31,7 @@ from equidp.errors import (
     ModelError as ModelError,
     PolicyError as PolicyError,
     PrivacyWarning as PrivacyWarning,
+    ProcessError as ProcessError,
     SettingError as SettingError,
     TrainingStopped as TrainingStopped,
 )

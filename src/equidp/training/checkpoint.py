@@ -39,7 +39,7 @@ class Checkpoints(Callback):
 
     Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
     signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
-    two are kept, with what the trainer's accountants know of single examples at the same step.
+        path, state = trainer.processes.told(lambda: self._load(previous))
 
     Args:
         folder: of the checkpoints; created if missing.
@@ -119,13 +119,17 @@ class Checkpoints(Callback):
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
             DataError: an accountant's histories are of other data.
         """
+<<<<<<< HEAD
         path, state = self._load(previous)
+=======
+        state = trainer.processes.told(lambda: self._load(previous))
+>>>>>>> b85c875 (Save checkpoints in the first process, and restore them in all)
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
                 f"{asdict(trainer.event)}; make the trainer with the settings of that run."
             )
-        if state["run"] != trainer.ledger.run_id:
+        if trainer.processes.first and state["run"] != trainer.ledger.run_id:
             raise BudgetError(
                 f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
                 "does not count what this model cost. Give the ledger that the run began with, or the "
@@ -163,7 +167,7 @@ class Checkpoints(Callback):
         return int(self._load(previous)[1]["steps"])
 
     def _save(self, trainer: Trainer) -> None:
-        if trainer.steps_done == self._saved:
+        if trainer.steps_done == self._saved or not trainer.processes.first:
             return
         began = time.monotonic()
         content = _packed(trainer, check=self._saved < 0)
