@@ -119,11 +119,7 @@ class Checkpoints(Callback):
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
             DataError: an accountant's histories are of other data.
         """
-<<<<<<< HEAD
-        path, state = self._load(previous)
-=======
-        state = trainer.processes.told(lambda: self._load(previous))
->>>>>>> b85c875 (Save checkpoints in the first process, and restore them in all)
+        path, state = trainer.processes.told(lambda: self._load(previous))
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
