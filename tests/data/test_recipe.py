@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from equidp.data import open_source
-from equidp.data.columns import understood
 from equidp.data.read import read_as_written
 from equidp.data.recipe import Recipe
+from equidp.data.understood import understood
 from equidp.errors import DataError, EquidpError, SettingError
 
 WHOLE = Recipe(

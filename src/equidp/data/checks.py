@@ -90,11 +90,15 @@ def feature_problems(table: pd.DataFrame) -> list[str]:
 
 def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     """Returns a sentence where values are missing, or none; `otherwise` says what to do about them."""
-    counts = table.isna().sum()
-    if not counts.any():
+    counts, anywhere = {}, np.zeros(len(table), dtype=np.bool_)
+    for name in table.columns:
+        there = table[name].isna().to_numpy()
+        counts[name] = int(there.sum())
+        anywhere |= there
+    if not anywhere.any():
         return []
-    listed = ", ".join(f"{name!r}: {count}" for name, count in counts[counts > 0].items())
-    absent = int(table.isna().any(axis=1).sum())
+    listed = ", ".join(f"{name!r}: {count}" for name, count in counts.items() if count)
+    absent = int(anywhere.sum())
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 

@@ -18,6 +18,7 @@ from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 
 ALL = "all"
 """What tables call all groups together."""
+_PART = 2**22  # numbers that are checked at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,7 @@ class GroupedDataset:
                 raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected ({n},).")
             check_weights(self.weights.double().cpu().numpy(), "the dataset")
         for each in tensors(self.inputs):
-            if each.is_floating_point() and not torch.isfinite(each).all():
-                bad = int((~torch.isfinite(each.reshape(n, -1))).any(-1).sum())
+            if each.is_floating_point() and (bad := _not_finite(each)):
                 raise DataError(
                     f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
                     "first."
@@ -200,8 +200,15 @@ class DataSplit:
         digest = hashlib.sha256()
         for part in (self.train, self.test):
             for tensor in tensors(part._columns()):
-                digest.update(tensor.contiguous().numpy().tobytes())
+                digest.update(tensor.contiguous().numpy().reshape(-1).data)
         return digest.hexdigest()
+
+
+def _not_finite(values: Tensor) -> int:
+    """In how many examples a value is NaN or infinite; in parts, to bound memory."""
+    rows = max(1, _PART // max(1, values[:1].numel()))
+    parts = (part.reshape(len(part), -1) for part in values.split(rows)) if len(values) else ()
+    return sum(int((~torch.isfinite(part)).any(-1).sum()) for part in parts)
 
 
 def _number_of_examples(inputs: Inputs) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from equidp.data.checks import LARGEST_NUMBER, check_read, first_text, refuse_missing
-from equidp.data.labels import as_text
+from equidp.data.labels import distinct_texts
 from equidp.errors import DataError
 
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,7 @@ PRIVATE = (
     "Preprocessing was private: what it took from training rows was released with noise, which epsilon "
     "counts."
 )
+_BLOCK = 2**20  # values whose mean is taken in one go
 CELLS = 2**16
 """Cells that texts fall into by their hash: public, so that a list of cells need not list texts."""
 
@@ -32,12 +33,20 @@ def hashed(column: pd.Series) -> npt.NDArray[np.int64]:
     """Returns the cell of each text, [n], by the first two bytes of its BLAKE2b hash; missing is a text.
 
     >>> hashed(pd.Series(["cook", "clerk", None, "cook"])).tolist()
-    [48805, 48912, 32482, 48805]
+    [48805, 48912, 32596, 48805]
     """
-    codes, texts = pd.factorize(as_text(column).to_numpy(dtype=object))
+    codes, texts = distinct_texts(column)
     cells = [int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big") for text in texts]
     found: npt.NDArray[np.int64] = np.asarray(cells, dtype=np.int64)[codes]
     return found
+
+
+def _one_hot(places: npt.NDArray[np.int64], width: int) -> Floats:
+    """[n, width]: 1 at each row's place; zeros where it is negative."""
+    matches: Floats = np.zeros((len(places), width))
+    rows = np.flatnonzero(places >= 0)
+    matches[rows, places[rows]] = 1.0
+    return matches
 
 
 @dataclass(frozen=True)
@@ -49,13 +58,16 @@ class Categories:
 
     def encode(self, column: pd.Series) -> Floats:
         """Returns [n, len(values)]."""
-        text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
-        matches: Floats = (text == np.asarray(self.values, dtype=object)).astype(np.float64)
-        return matches
+        return _one_hot(self._places(column), len(self.values))
 
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
         """Returns whether each text, [n], is among the values."""
-        return np.asarray(as_text(column).isin(self.values))
+        return self._places(column) >= 0
+
+    def _places(self, column: pd.Series) -> npt.NDArray[np.int64]:
+        codes, texts = distinct_texts(column)
+        found: npt.NDArray[np.int64] = pd.Index(self.values).get_indexer(pd.Index(texts))[codes]
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,8 +79,7 @@ class HashedCategories:
 
     def encode(self, column: pd.Series) -> Floats:
         """Returns [n, len(cells)]."""
-        matches: Floats = (hashed(column)[:, np.newaxis] == np.asarray(self.cells)).astype(np.float64)
-        return matches
+        return _one_hot(pd.Index(self.cells).get_indexer(hashed(column)), len(self.cells))
 
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
         """Returns whether each text, [n], is in one of the cells."""
@@ -98,8 +109,13 @@ class Numbers:
     @classmethod
     def standardised(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
         """Returns a scaling to mean 0 and deviation 1 over these values, [n]; NaN are left out."""
-        known = values[~np.isnan(values)].reshape(-1, 1)
-        scaler = StandardScaler().fit(known if len(known) else np.zeros((1, 1)))
+        scaler = StandardScaler()
+        parts = (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
+        for known in (part[~np.isnan(part)] for part in parts):
+            if len(known):
+                scaler.partial_fit(known.reshape(-1, 1))
+        if not hasattr(scaler, "mean_"):
+            scaler.fit(np.zeros((1, 1)))
         return cls(name, float(scaler.mean_[0]), float(scaler.scale_[0]), flagged=flagged)
 
     @classmethod
@@ -164,8 +180,10 @@ class TableEncoder:
         for name in features.columns:
             column = features[name]
             if column.dtype != float:
-                text = as_text(column).to_numpy(dtype=object).reshape(-1, 1)
-                columns.append(Categories(name, tuple(OneHotEncoder().fit(text[train]).categories_[0])))
+                codes, texts = distinct_texts(column)
+                columns.append(
+                    Categories(name, tuple(sorted({texts[code] for code in np.unique(codes[train])})))
+                )
                 continue
             flagged = bool(column.isna().any())
             if name in bounds:
@@ -188,8 +206,8 @@ class TableEncoder:
                 table[names],
                 "The model was trained on rows without any: fill them in, or leave those rows out.",
             )
-        blocks = [column.encode(table[column.name]) for column in self.columns]
-        return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
+        blocks = [column.encode(table[column.name]).astype(np.float32) for column in self.columns]
+        return torch.from_numpy(np.concatenate(blocks, axis=1))
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
         """Counts, for each column that has any, the rows whose text is not among the encoder's."""

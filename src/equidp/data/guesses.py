@@ -5,6 +5,7 @@ Each guess looks at one column and returns a sentence, or None.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from equidp.data.columns import as_numbers
@@ -58,18 +59,20 @@ def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
 
 
 def _few_texts(name: str, known: pd.Series) -> str | None:
-    texts = known[pd.to_numeric(known, errors="coerce").isna()]
-    if texts.empty or len(texts) > FEW_TEXTS * len(known):
+    places, texts = pd.factorize(known)
+    lost = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().to_numpy()
+    rows = np.flatnonzero(lost[places])
+    if not len(rows) or len(rows) > FEW_TEXTS * len(known):
         return None
     return (
-        f"column {name!r} holds numbers, but {len(texts):,} of its {len(known):,} values are not numbers, "
-        f"the first in row {texts.index[0] + 1:,}: all become categories. Let those count as missing "
+        f"column {name!r} holds numbers, but {len(rows):,} of its {len(known):,} values are not numbers, "
+        f"the first in row {known.index[rows[0]] + 1:,}: all become categories. Let those count as missing "
         f"(--numeric {name!r})."
     )
 
 
 def _marks(name: str, known: pd.Series) -> str | None:
-    known = known.astype("string")
+    known = pd.Series(known.unique(), dtype="string")
     if known.empty or not known.str.contains(",", regex=False).any():
         return None
     for decimal, thousands, says, option in (
@@ -95,7 +98,8 @@ def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
 
 
 def _names_of_rows(name: str, column: pd.Series) -> str | None:
-    if len(column) < MANY_ROWS or not ((column % 1 == 0).all() and column.is_unique):
+    first, whole = column[:MANY_ROWS], len(column) >= MANY_ROWS and (column % 1 == 0).all()
+    if not (whole and first.is_unique and column.is_unique):
         return None
     names = f"column {name!r} holds another whole number in each row"
     return f"{names}; if it names the rows, drop it (drop; --drop)."

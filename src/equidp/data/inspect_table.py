@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from equidp.data.checks import check_names
-from equidp.data.columns import understood
 from equidp.data.guesses import MANY_CLASSES
 from equidp.data.inspect_column import RARE_ROWS, ColumnReport, Finding, inspect_column
 from equidp.data.read import read_as_written
 from equidp.data.recipe import Recipe
 from equidp.data.sniff import with_format
 from equidp.data.table import problems_of
+from equidp.data.understood import understood
 from equidp.errors import DataError
 
 PRIVACY_NOTE = (

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from hashlib import blake2b
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from equidp.data.columns import MISSING
+from equidp.data.draws import draws
 from equidp.errors import DataError
+
+Codes = npt.NDArray[np.int64]
+
+
+def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
+    """Returns a place for each row, [n], in a list of texts: whole numbers without a decimal point, "missing"
+    where there is no value.
+
+    >>> distinct_texts(pd.Series([2.0, np.nan, 2.0]))
+    (array([0, 1, 0]), ['2', 'missing'])
+    """
+    numbers = column.dtype == float
+    places, values = pd.factorize(column + 0.0 if numbers else column)  # -0.0 is 0
+    texts = [f"{value:.12g}" if numbers else str(value) for value in values]
+    return np.where(places < 0, len(texts), places), [*texts, *([MISSING] if (places < 0).any() else [])]
 
 
 def as_text(column: pd.Series) -> pd.Series:
     """Returns values as texts: whole numbers without a decimal point, "missing" where there is none."""
-    if column.dtype == float:
-        return column.map(lambda value: MISSING if np.isnan(value) else f"{value:.12g}")
-    return column.map(lambda value: MISSING if value is None else str(value))
+    places, texts = distinct_texts(column)
+    return pd.Series(np.array(texts, dtype=object)[places], index=column.index, dtype=object)
 
 
-def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
+def coded(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
     """Returns codes, [n] int64, and the name of each.
 
     Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
@@ -28,16 +43,19 @@ def coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
     >>> coded(pd.Series(["no", "yes", None, "no"], dtype=object))
     (array([0, 1, 2, 0]), ('no', 'yes', 'missing'))
     """
-    text = as_text(column)
-    present = column.dropna()
-    order = np.sort(present.unique()) if column.dtype == float else sorted(set(present))
-    names = list(dict.fromkeys(as_text(pd.Series(order, dtype=column.dtype))))
+    places, texts = distinct_texts(column)
+    present = column.dropna().unique()
+    names = list(dict.fromkeys(distinct_texts(pd.Series(sorted(present), dtype=_plain(column)))[1]))
     if column.isna().any() and MISSING not in names:
         names.append(MISSING)
-    return pd.Index(names).get_indexer(pd.Index(text)).astype(np.int64), tuple(names)
+    return pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places], tuple(names)
 
 
-def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def _plain(column: pd.Series) -> Any:
+    return float if column.dtype == float else object
+
+
+def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
     """Returns codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
 
     The groups of a single column are named by its plain values.
@@ -46,12 +64,15 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, tu
     if len(parts) == 1:
         return parts[0]
     # Only combinations that occur: the product of all columns' values may be astronomical.
-    found, codes = np.unique(np.stack([code for code, _ in parts], axis=1), axis=0, return_inverse=True)
+    codes, rows = parts[0][0], [(value,) for value in range(len(parts[0][1]))]
+    for further, values in parts[1:]:
+        both, codes = np.unique(codes * len(values) + further, return_inverse=True)
+        rows = [(*rows[at], value) for at, value in zip(*divmod(both, len(values)), strict=True)]
     names = tuple(
         ", ".join(
             f"{column}={part[1][value]}" for column, part, value in zip(columns, parts, row, strict=True)
         )
-        for row in found
+        for row in rows
     )
     return codes.reshape(-1).astype(np.int64), names
 
@@ -69,12 +90,12 @@ def rows_by_content(
     Raises:
         DataError: a group would have no row to train on.
     """
-    draws = _draws(table, seed)
-    tested = draws < test_share
+    drawn = draws(table, seed)
+    tested = drawn < test_share
     for group, name in enumerate(group_names):
         members = np.flatnonzero(groups == group)
         if not tested[members].any():
-            tested[members[draws[members].argmin()]] = True
+            tested[members[drawn[members].argmin()]] = True
         elif tested[members].all():
             raise DataError(
                 f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
@@ -83,36 +104,16 @@ def rows_by_content(
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
-def _draws(table: pd.DataFrame, seed: int) -> np.ndarray:
-    """Returns a number in [0, 1) for each row, [n]."""
-    alike: Counter[tuple[str, ...]] = Counter()
-    draws = np.empty(len(table))
-    cells = (
-        # as_text rounds numbers, so that rows that differ would be equal.
-        table[name].map(float.hex) if table[name].dtype == float else as_text(table[name])
-        for name in table.columns
-    )
-    for at, row in enumerate(zip(*cells, strict=True)):
-        content = repr((seed, alike[row], row)).encode()
-        draws[at] = (int.from_bytes(blake2b(content, digest_size=8).digest(), "big") >> 11) / 2**53
-        alike[row] += 1
-    return draws
-
-
-def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> np.ndarray:
+def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
     """Returns codes, [n] int64, by the names that `coded` or `crossed` gave when they read the training data.
 
     Raises:
         DataError: a value, or a combination of values, that was not among them.
     """
-    texts = [as_text(table[column]) for column in columns]
-    labels = texts[0]
-    if len(texts) > 1:
-        rows = zip(*texts, strict=True)
-        labels = pd.Series([", ".join(f"{c}={v}" for c, v in zip(columns, row, strict=True)) for row in rows])
-    codes: np.ndarray = pd.Index(names).get_indexer(pd.Index(labels)).astype(np.int64)
+    places, texts = distinct_texts(table[columns[0]]) if len(columns) == 1 else crossed(table, columns)
+    codes: Codes = pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places]
     if (codes < 0).any():
-        strange = labels.to_numpy()[codes < 0][0]
+        strange = texts[places[codes < 0][0]]
         raise DataError(
             f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: "
             f"{', '.join(names)}."

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from equidp.data.checks import check_names
-from equidp.data.columns import Columns, understood
 from equidp.data.recipe import Recipe
+from equidp.data.understood import Columns, understood
 from equidp.errors import DataError
 
 PARQUET = (".parquet", ".pq")

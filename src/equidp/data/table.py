@@ -18,7 +18,6 @@ from equidp.data.checks import (
     refuse,
     weight_problem,
 )
-from equidp.data.columns import Columns
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
@@ -27,6 +26,7 @@ from equidp.data.private_encoding import private_encoder
 from equidp.data.read import plain_name, read_table
 from equidp.data.recipe import Recipe
 from equidp.data.release import Release
+from equidp.data.understood import Columns
 from equidp.data.unencoded import Unencoded, prepared
 from equidp.errors import DataWarning, SettingError
 
