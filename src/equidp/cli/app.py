@@ -23,7 +23,8 @@ from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
 from equidp.cli.messages import fail, say, show_warning
-from equidp.errors import EquidpError, SettingError
+from equidp.cli.several import rank
+from equidp.errors import EquidpError, ProcessError, SettingError
 
 COMMANDS = {
     "inspect": "Show what is in a table before it is used, and write a recipe for it.",
@@ -190,6 +191,8 @@ def main() -> None:
     warnings.showwarning = show_warning  # type: ignore[assignment]
     tokens = sys.argv[1:]
     try:
+        if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
+            fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
         import_own_methods(tokens)
         if tokens and tokens[0] in COMMANDS and app[tokens[0]].default_command:
             app[tokens[0]].help = None  # of the list of commands; the command's own says more
@@ -208,6 +211,10 @@ def main() -> None:
         fail(f"{_in_words(error)} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except CycloptsError as error:
         fail(_in_words(error))
+    except ProcessError as error:
+        if rank():
+            sys.exit(2)  # the first process says why
+        fail(str(error))
     except EquidpError as error:
         fail(str(error))
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
+from equidp.cli.several import rank, speaks
 from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning, TrainingStopped
 
 _console = Console(stderr=True)
@@ -20,13 +21,19 @@ Progress = Callable[[int, int], None]
 
 
 def say(text: str, heading: str = "") -> None:
-    """Prints a message as it stands, after a heading in rich's markup."""
+    """Prints a message as it stands, after a heading in rich's markup; of several processes, the first."""
+    if not rank():
+        _print(text, heading)
+
+
+def _print(text: str, heading: str) -> None:
     _console.print(f"{heading}{escape(text)}", highlight=False, soft_wrap=True)
 
 
 def fail(text: str) -> NoReturn:
     """Ends the command with one message and exit code 2."""
-    say(text, "[bold red]error:[/] ")
+    if speaks():
+        _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")
     sys.exit(2)
 
 

@@ -15,6 +15,7 @@ from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
+from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
@@ -109,13 +110,14 @@ def train_command(
     """Train one model privately and write its model card.
 
     Samples and noise come from the operating system.
+    Several processes train together by torchrun --nproc-per-node 4 -m equidp train ...
     After Ctrl-C, SIGTERM or a crash, --resume continues the run.
     """
     place = chosen_device(device)
-    bar = (ProgressBar(),) if sys.stdout.isatty() else ()
+    bar = (ProgressBar(),) if sys.stdout.isatty() and not rank() else ()
     if resumed.resume is not None:
         folder = resumed.resume
-        with stoppable(_to_continue(folder)):
+        with several_processes(place), stoppable(_to_continue(folder)):
             trained = train(
                 folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
             )
@@ -133,6 +135,11 @@ def train_command(
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     if data not in SOURCES and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
+    if rank():
+        if out is not None and not dry_run:
+            with several_processes(place), stoppable(""):
+                train(out, device=place)
+        return
     if out is not None:
         check_new(out)
     path = None if budget.budget is None else str(budget.budget.absolute())
@@ -148,13 +155,13 @@ def train_command(
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
     )
-    prepared = prepare(wanted, place)
     if dry_run or out is None:
-        _say_plan(prepared)
+        _say_plan(prepare(wanted, place))
         return
-    prepared = begin(prepared, out)
-    with stoppable(_to_continue(out)):
-        trained = train(out, callbacks=bar, prepared=prepared, device=place)
+    with several_processes(place):
+        prepared = begin(prepare(wanted, place), out)
+        with stoppable(_to_continue(out)):
+            trained = train(out, callbacks=bar, prepared=prepared, device=place)
     _report(out, *trained)
 
 
@@ -189,7 +196,10 @@ def _say_plan(prepared: Prepared) -> None:
 
 
 def _report(folder: Path, run: Run, found: Evaluation) -> None:
-    """Prints the guarantee, what the run does to each group, and where its card is."""
+    """Prints the guarantee, what the run does to each group, and where its card is; of several processes,
+    the first."""
+    if rank():
+        return
     taken, planned = run.facts.steps, run.facts.planned_steps
     if taken is not None and planned is not None and taken < planned:
         held = f"the budget held {counted(taken, 'step')} of the plan's {planned:,}"

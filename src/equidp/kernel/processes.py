@@ -19,6 +19,7 @@ network between the processes must be as safe as the machines.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,6 +141,7 @@ class Alone(Processes):
 
 
 ALONE = Alone()
+_here = threading.local()
 
 
 @final
@@ -230,6 +232,16 @@ class Together(Processes):
             dist.destroy_process_group()
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this thread trains for itself, whatever group it is in: to try a run out."""
+    before, _here.alone = getattr(_here, "alone", False), True
+    try:
+        yield
+    finally:
+        _here.alone = before
+
+
 def processes_here() -> Processes:
     """The group of torch.distributed that this process is in; alone where it is in none.
 
@@ -240,7 +252,7 @@ def processes_here() -> Processes:
     >>> processes_here().count
     1
     """
-    if not dist.is_available():
+    if getattr(_here, "alone", False) or not dist.is_available():
         return ALONE
     if dist.is_initialized():
         return Together() if dist.get_world_size() > 1 else ALONE

@@ -19,6 +19,7 @@ from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
+from equidp.kernel.processes import alone
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
@@ -79,7 +80,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU) -> Prepared:
         )
     config.check_measures(split.test.class_names)
     plan = config.resolve(len(split.train))
-    with ExitStack() as stack:
+    with ExitStack() as stack, alone():
         budget = None
         if config.budget is not None:
             check_writable(config.budget)
@@ -103,7 +104,7 @@ def make_trainer(
     config: TrainConfig,
     plan: ResolvedPlan,
     split: DataSplit,
-    ledger: Ledger,
+    ledger: Ledger | None,
     budget: PrivacyBudget | None,
     callbacks: Sequence[Callback] = (),
     device: torch.device = CPU,

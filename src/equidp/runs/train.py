@@ -16,6 +16,7 @@ from equidp._files import write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.releases import charge_releases
 from equidp.data import Recipe
+from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
@@ -24,6 +25,7 @@ from equidp.individual import IndividualAccountant
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
+from equidp.kernel.processes import processes_here
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.runs import layout
@@ -54,6 +56,8 @@ def train(
 ) -> tuple[Run, Evaluation]:
     """Takes the steps that are left of a folder's run, and writes model and card.
 
+    Several processes take them together; the first has the folder, and the others need none.
+
     Args:
         folder: made by `begin`.
         previous: go on from the checkpoint before the last.
@@ -69,13 +73,13 @@ def train(
         TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
         EquidpError: says what is wrong.
     """
-    place = Path(folder)
-    config, plan, facts = layout.read_config(place)
+    place, processes = Path(folder), processes_here()
+    config, plan, facts, encoder = processes.told(lambda: _begun(place))
     layout.check_code(plan, facts, place)
-    if (place / layout.MANIFEST).exists():
-        layout.check_files(place)
-    split = config.load(layout.read_encoder(place, config))[0] if prepared is None else prepared.split
+    split = config.load(encoder)[0] if prepared is None else prepared.split
     layout.check_same(split, config, facts, place)
+    if not processes.first:
+        return _follow(config, plan, split, place, previous, device)
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config)))
         for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
@@ -85,20 +89,13 @@ def train(
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
             _check_budget(config.budget, facts.get("budget_id", ""), place)
             budget = stack.enter_context(open_budget(config, config.budget))
-        checkpoints = Checkpoints(
-            place,
-            seconds=config.checkpoint_seconds,
-            how_to_resume=f"equidp train --resume {place}",
-            after_saving=lambda _: record.save(place / layout.RECORD),
-        )
+        checkpoints = _checkpoints(config, place, lambda _: record.save(place / layout.RECORD))
         releases = config.releases(plan.delta)
-        resumed = any(event not in releases.values() for event, _ in ledger.entries)
+        resumed = processes.told(lambda: any(event not in releases.values() for event, _ in ledger.entries))
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
-        # Only where histories are gone, as from a run that is complete, do steps count at their worst.
-        individual = config.release_epsilon is not None
-        accountants = [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
+        accountants = _accountants(config)
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
         charge_releases(releases.values(), ledger, budget)
         trainer = make_trainer(config, plan, split, ledger, budget, watchers, device)
@@ -120,6 +117,47 @@ def train(
         checkpoints.delete_sensitive(trainer)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
     return run, evaluation
+
+
+def _begun(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
+    """What a run's folder holds of a run before its first step, or after its last, unchanged."""
+    config, plan, facts = layout.read_config(place)
+    if (place / layout.MANIFEST).exists():
+        layout.check_files(place)
+    return config, plan, facts, layout.read_encoder(place, config)
+
+
+def _follow(
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    split: DataSplit,
+    place: Path,
+    previous: bool,
+    device: torch.device,
+) -> tuple[Run, Evaluation]:
+    """Takes the steps of a run as another process than the first, which has ledger, budget and files."""
+    resumed = processes_here().told(lambda: False)
+    accountants, checkpoints = _accountants(config), _checkpoints(config, place)
+    watchers = [*accountants, EpochRecorder(_new_record(), split.test), checkpoints]
+    trainer = make_trainer(config, plan, split, None, None, watchers, device)
+    if resumed:
+        checkpoints.restore(trainer, previous=previous)
+    run = trainer.fit()
+    return run, evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)
+
+
+def _checkpoints(
+    config: TrainConfig, place: Path, after_saving: Callable[[Trainer], None] | None = None
+) -> Checkpoints:
+    how = f"equidp train --resume {place}"
+    return Checkpoints(place, seconds=config.checkpoint_seconds, how_to_resume=how, after_saving=after_saving)
+
+
+def _accountants(config: TrainConfig) -> list[IndividualAccountant]:
+    """Those of a run that releases individual epsilons."""
+    # Only where histories are gone, as from a run that is complete, do steps count at their worst.
+    individual = config.release_epsilon is not None
+    return [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
 
 
 def _check_budget(budget: str, began_with: str, place: Path) -> None:
