@@ -131,21 +131,21 @@ def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
 
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = compared(tmp_path / "whole")
-    execute, done = grid._execute, []
+    train, done = grid.train_cell, []
 
     def counting(cell, *arguments):
         done.append(cell)
-        return execute(cell, *arguments)
+        return train(cell, *arguments)
 
     def stopping(cell, *arguments):
         if len(done) == 4:
             raise KeyboardInterrupt
         return counting(cell, *arguments)
 
-    monkeypatch.setattr(grid, "_execute", stopping)
+    monkeypatch.setattr(grid, "train_cell", stopping)
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path)
-    monkeypatch.setattr(grid, "_execute", counting)
+    monkeypatch.setattr(grid, "train_cell", counting)
     resumed = compared(tmp_path)
     assert len(done) == 6
     assert resumed.results.equals(whole.results)
@@ -280,6 +280,6 @@ def with_batchnorm(shape, classes):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, settings, error, message):
-    monkeypatch.setattr(grid, "run_all", lambda *arguments: pytest.fail("it trained"))
+    monkeypatch.setattr(grid, "train_cell", lambda *arguments: pytest.fail("it trained"))
     with pytest.raises(error, match=message):
         compared(tmp_path, **settings)

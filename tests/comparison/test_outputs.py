@@ -45,7 +45,7 @@ def comparison(asked):
 
 @pytest.fixture
 def nothing_is_trained(monkeypatch, comparison):
-    monkeypatch.setattr(grid, "_execute", lambda *given: pytest.fail("a run was trained again"))
+    monkeypatch.setattr(grid, "train_cell", lambda *given: pytest.fail("a run was trained again"))
 
 
 def test_models_that_never_say_yes_get_no_verdict(comparison):

@@ -67,8 +67,8 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
 ):
     given = {"plan": PLAN, "seeds": 1, "jobs": 1, "directory": tmp_path / "runs"}
     plain = equidp.compare(Toys(), methods=["dpsgd"], **given).results
-    trained, execute = [], grid._execute
-    monkeypatch.setattr(grid, "_execute", lambda *cell: trained.append(cell) or execute(*cell))
+    trained, execute = [], grid.train_cell
+    monkeypatch.setattr(grid, "train_cell", lambda *cell: trained.append(cell) or execute(*cell))
     comparison = equidp.compare(Toys(), methods=["dpsgd"], sweep={"clipping_bound": [1.0, 0.1]}, **given)
     assert len(trained) == 1
     rows = comparison.results.query("group == 'all'")

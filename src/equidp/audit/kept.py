@@ -19,7 +19,7 @@ import torch
 from equidp._files import write_whole
 from equidp._provenance import versions
 from equidp.comparison.code_digest import package_digest, without_words
-from equidp.comparison.grid import check_folder
+from equidp.comparison.kept import check_folder
 from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.kernel.policy import Policy

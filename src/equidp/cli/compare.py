@@ -17,6 +17,7 @@ from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.asked import parse_sweep
+from equidp.comparison.cluster import check_one_place, check_workers, connected
 from equidp.comparison.compare import DEFAULT_METHODS, compare
 from equidp.comparison.prepare import prepare
 from equidp.comparison.tables import checked_ending
@@ -36,6 +37,7 @@ app = command(
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
     "equidp compare --individual --report report.html",
+    "equidp compare adult --seeds 20 --cluster tcp://10.0.0.5:8786",
 )
 
 
@@ -61,6 +63,9 @@ class ComparisonOptions:
     """Folder where finished runs are kept."""
     jobs: options.Jobs = None
     device: options.Device = "cpu"
+    cluster: str | None = None
+    """Address of a Dask scheduler, such as tcp://10.0.0.5:8786, whose workers train the runs; needs the extra
+    equidp[cluster]."""
 
 
 @Parameter(name="*", group=Group("Results", sort_key=6))
@@ -157,10 +162,15 @@ def compare_command(
     }
     source = table.open(data)
     trained_by = default_plan(source).with_changes(changed)
+    check_one_place(wanted.jobs, wanted.cluster)
     if dry_run:
-        del asked["tau"]
-        prepared = prepare(source, plan=trained_by, **asked)
-        for line in prepared.in_words(wanted.jobs or joblib.cpu_count()):
+        with connected(asked.pop("cluster")) as client:
+            del asked["tau"]
+            prepared = prepare(source, plan=trained_by, **asked)
+            if client is not None:
+                check_workers(client, prepared.first)
+            jobs = (wanted.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
+        for line in prepared.in_words(jobs):
             print(line)
         return
     stopped = "stopped. Finished runs are kept: the same command continues from them."

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from equidp._validate import unknown_name
 from equidp.accounting.schedule import Schedule
-from equidp.comparison.grid import Cell, Progress, in_parallel, split, split_facts
+from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
+from equidp.comparison.kept import Progress
+from equidp.comparison.spread import Call, Workers, spread
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
@@ -77,13 +79,18 @@ def ablate(
         if error not in ERRORS:
             raise unknown_name("error", error, ERRORS)
     cell.trainer(split(source, seeds[0]))
-    todo = [(_cell(source, method, plan, engine, device, seed), error) for seed in seeds for error in errors]
-    tables: list[pd.DataFrame] = []
-    for part in in_parallel(_train, todo, jobs):
-        tables.append(part)
+    todo = {
+        f"{error} seed={seed}": (_cell(source, method, plan, engine, device, seed), error)
+        for seed in seeds
+        for error in dict.fromkeys(errors)
+    }
+    tables: dict[str, pd.DataFrame] = {}
+    calls = (Call(name, name, arguments) for name, arguments in todo.items())
+    for call, table in spread(_train, calls, Workers.of(jobs, len(todo))):
+        tables[call.key] = table
         if on_progress is not None:
             on_progress(len(tables), len(todo))
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat([tables[name] for name in todo], ignore_index=True)
 
 
 def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -110,8 +117,12 @@ def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, devic
     return Cell(source, resolved, "", math.nan, seed, engine, device)
 
 
-def _train(cell: Cell, error: str, threads: int) -> pd.DataFrame:
-    torch.set_num_threads(threads)
+def _train(cell: Cell, error: str, threads: int | None) -> pd.DataFrame:
+    with one_at_a_time(threads):
+        return _trained(cell, error)
+
+
+def _trained(cell: Cell, error: str) -> pd.DataFrame:
     data = split(cell.source, cell.seed)
     trainer = cell.trainer(data)
     subject = Subject(trainer.model, trainer.loss, trainer.engine)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from equidp._provenance import versions
-from equidp.comparison import grid
 from equidp.comparison.asked import Sweep
-from equidp.comparison.grid import Cell, Progress, split
+from equidp.comparison.cluster import check_one_place, check_workers, connected, on_cluster
+from equidp.comparison.grid import Cell, split
+from equidp.comparison.kept import Progress, train_all
 from equidp.comparison.outputs import kept_predictions, with_metrics
 from equidp.comparison.prepare import Prepared, prepare
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
+from equidp.comparison.spread import Workers, spread
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.diagnostics import Diagnosis, DiagnosisPlan
 from equidp.diagnostics.callback import RECORD_KEY
@@ -49,6 +52,7 @@ def compare(
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
     device: str = "cpu",
+    cluster: str | None = None,
     on_progress: Progress | None = None,
     command: str = "",
     release_epsilon: float | None = None,
@@ -78,10 +82,12 @@ def compare(
         cut: of two classes, which is the positive one, and from which risk on it is answered.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        jobs: processes; None: one per core.
+        jobs: processes; None: one per core, or what `joblib.parallel_config` says.
+        cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
+            the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
             is there. Kept runs of another device are taken: figures differ by rounding alone.
-        on_progress: called with (steps done, steps in all) now and then.
+        on_progress: called with (steps done, steps in all) after each finished run.
         command: what the report names as the command that made it.
         release_epsilon: account for each training example of the private runs (its norm is taken once an
             epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
@@ -102,25 +108,32 @@ def compare(
     """
     check_level(level)
     check_tau(tau)
-    prepared = prepare(
-        data,
-        methods=methods,
-        seeds=seeds,
-        plan=plan,
-        epsilons=epsilons,
-        sweep=sweep,
-        metric=metric,
-        cut=cut,
-        engine=engine,
-        directory=directory,
-        jobs=jobs,
-        device=device,
-        release_epsilon=release_epsilon,
-        diagnosis=diagnosis,
-        preprocessing_share=preprocessing_share,
-    )
-    cells, split_data = prepared.cells, prepared.data
-    records = grid.run_all(cells, prepared.folder, jobs, on_progress)
+    check_one_place(jobs, cluster)
+    with connected(cluster) as client:
+        prepared = prepare(
+            data,
+            methods=methods,
+            seeds=seeds,
+            plan=plan,
+            epsilons=epsilons,
+            sweep=sweep,
+            metric=metric,
+            cut=cut,
+            engine=engine,
+            directory=directory,
+            jobs=jobs,
+            device=device,
+            release_epsilon=release_epsilon,
+            diagnosis=diagnosis,
+            preprocessing_share=preprocessing_share,
+        )
+        cells, split_data = prepared.cells, prepared.data
+        if client is None:
+            place = partial(spread, workers=Workers.of(jobs, len(cells)))
+        else:
+            check_workers(client, prepared.first)
+            place = partial(on_cluster, client=client)
+        records = train_all(cells, prepared.folder, place, on_progress)
     results: list[dict[str, Any]] = []
     for cell, record in zip(cells, records, strict=True):
         test = split(prepared.source, cell.seed).test

@@ -1,32 +1,30 @@
-"""The cells of a comparison, method x setting x seed: trained once, and kept on disk."""
+"""The cells of a comparison, method x setting x seed, and how one is trained."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import joblib
+import numpy as np
 import pandas as pd
 import torch
-from joblib.externals.loky import get_reusable_executor
 
 from equidp._provenance import versions
 from equidp.comparison.code_digest import package_digest
 from equidp.comparison.module_digest import run_digest
-from equidp.comparison.outputs import keep_outputs, outputs_path
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.own import OwnSource
 from equidp.data.unencoded import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
-from equidp.errors import ApproximationWarning, DataWarning, SettingError
+from equidp.errors import ApproximationWarning, DataError, DataWarning, SettingError
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
@@ -37,10 +35,6 @@ from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
 from equidp.training.trainer import Callback, Trainer
-
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all) after each finished run."""
-
 
 _NAMES = ("method", "model", "loss")
 """Fields of a plan that only name what its other fields and digests of code determine."""
@@ -88,6 +82,11 @@ class Cell:
         return self.plan.method
 
     @property
+    def label(self) -> str:
+        """What messages call it."""
+        return " ".join(filter(None, (self.method, self.setting, f"seed={self.seed}")))
+
+    @property
     def code(self) -> dict[str, str]:
         """Digests of the code of policy, model and loss, as this process has it."""
         return {"policy": run_digest(type(self.plan.policy)), **part_digests(self.plan)}
@@ -115,13 +114,40 @@ class Cell:
         )
 
 
-def _all_code(cell: Cell) -> dict[str, str]:
-    """Digests of all that a run executes of the user's; that of data counts by what it gives."""
-    return {**cell.code, "source": source_digest(cell.source)}
-
-
 class StaleWorker(SettingError):
-    """A worker process has other code of the user's than the process that asks."""
+    """A worker process has other code than the process that asks."""
+
+
+def facts(cell: Cell) -> dict[str, str]:
+    """What a run's figures depend on, as this process has it: versions, and digests of code and examples."""
+    code = {**cell.code, "source": source_digest(cell.source), "equidp's figures": package_digest()}
+    return {**versions(), **code, "examples": split_facts(cell.source, cell.seed).digest}
+
+
+def check_here(cell: Cell, asked: Mapping[str, str]) -> None:
+    """Raises unless a run here is the run that was asked for.
+
+    Args:
+        asked: `facts` of the cell in the process that asks.
+
+    Raises:
+        StaleWorker: other code or packages.
+        DataError: other examples, or none.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # said before the first run
+        here = facts(cell)
+    changed = [name for name in asked if here[name] != asked[name]]
+    installed = {name: f"{name} ({here[name]}, not {asked[name]})" for name in versions()}
+    if changed == ["examples"]:
+        data = getattr(cell.source, "path", cell.source.name)
+        raise DataError(
+            f"{os.fspath(data)!r} gives a worker process other examples (seed {cell.seed}) than the process "
+            "that asks; copy the same data there."
+        )
+    if changed:
+        listed = ", ".join(installed.get(name, name) for name in changed)
+        raise StaleWorker(f"a worker process has other code of the {listed} than this one")
 
 
 def source_digest(source: DataSource) -> str:
@@ -138,10 +164,10 @@ def _state(source: DataSource) -> _State:
     """What may change while the source stays equal: its code; and its file's place, time (ns) and bytes."""
     try:
         path = os.path.abspath(source.path)  # type: ignore[attr-defined]
-        facts = os.stat(path)
+        found = os.stat(path)
     except (AttributeError, OSError, TypeError):  # there is no file; or reading it will say so
         return source_digest(source), None
-    return source_digest(source), (path, facts.st_mtime_ns, facts.st_size)
+    return source_digest(source), (path, found.st_mtime_ns, found.st_size)
 
 
 def split(source: DataSource, seed: int) -> DataSplit:
@@ -179,22 +205,44 @@ def part_digests(plan: ResolvedPlan) -> dict[str, str]:
     return {name: "" if part is None else run_digest(part) for name, part in parts.items()}
 
 
-def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
-    """Trains one run and keeps its record, whole or not at all; returns its number of steps.
+class Finished(NamedTuple):
+    """What a run gives: its figures, and its outputs on the test set, [n, outputs]."""
+
+    record: RunRecord
+    outputs: np.ndarray
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def one_at_a_time(threads: int | None) -> Iterator[None]:
+    """Lets one thread of a process train, with so many of torch's own; None: as many as it has.
+
+    Torch's generator for initial weights and its number of threads are one for all threads of a process.
+    """
+    with _ONE_AT_A_TIME:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+
+
+def train_cell(cell: Cell, asked: Mapping[str, str], threads: int | None) -> Finished:
+    """Trains one run in whatever process this is; the process that asks keeps what it gives.
+
+    Args:
+        asked: `facts` of the cell in the process that asks.
+        threads: of torch; None: as many as it has.
 
     Raises:
-        StaleWorker: this process has other code of the user's than the one that asks.
+        StaleWorker, DataError: this process has other code, packages or examples than the one that asks.
     """
-    torch.set_num_threads(threads)
-    if (here := _all_code(cell)) != code:
-        changed = ", ".join(name for name in code if here[name] != code[name])
-        raise StaleWorker(
-            f"a worker process has other code of the {changed} than this one: a file was changed after it "
-            "was imported. Start Python anew, or give jobs=1."
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # said before the first run
-        data = split(cell.source, cell.seed)
+    with one_at_a_time(threads):
+        check_here(cell, asked)
+        return _trained(cell, split(cell.source, cell.seed))
+
+
+def _trained(cell: Cell, data: DataSplit) -> Finished:
     record = RunRecord()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)]
     if cell.diagnosis is not None:
@@ -213,9 +261,9 @@ def _execute(cell: Cell, path: Path, code: dict[str, str], threads: int) -> int:
         "noise_multiplier": trainer.noise_multiplier,
         "individual": individual.to_dict("records"),
     }
-    keep_outputs(path, predict(run.model, data.test.inputs))
-    RunRecord({**record.settings, **further}, record.table().to_dict("records")).save(path)
-    return trainer.steps
+    outputs = predict(run.model, data.test.inputs)
+    rows = record.table().to_dict("records")
+    return Finished(RunRecord({**record.settings, **further}, rows), outputs.numpy())
 
 
 def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
@@ -232,57 +280,3 @@ def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) 
         release_epsilon=cell.release_epsilon,
         epsilon_with_release=trainer.run().epsilon(),
     ).join(raw.add_prefix("sensitive_"), on="group")
-
-
-def run_all(
-    cells: Sequence[Cell], folder: Path, jobs: int | None, on_progress: Progress | None
-) -> list[RunRecord]:
-    """Trains what is not in the folder yet, in parallel, and reads all; cells are in order of seeds."""
-    paths = [folder / cell.file_name() for cell in cells]
-    try:
-        _train_missing(cells, paths, jobs, on_progress)
-    except StaleWorker:  # kept from an earlier comparison; new ones read the user's files anew
-        get_reusable_executor().shutdown(wait=True)
-        _train_missing(cells, paths, jobs, on_progress)
-    return [RunRecord.load(path) for path in paths]
-
-
-def _train_missing(
-    cells: Sequence[Cell], paths: Sequence[Path], jobs: int | None, on_progress: Progress | None
-) -> None:
-    missing = [
-        (cell, path, _all_code(cell)) for cell, path in zip(cells, paths, strict=True) if not is_kept(path)
-    ]
-    done, total = 0, sum(cell.plan.steps for cell, *_ in missing)
-    if on_progress is not None and missing:
-        on_progress(0, total)
-    for steps in in_parallel(_execute, missing, jobs):
-        done += steps
-        if on_progress is not None:
-            on_progress(done, total)
-
-
-def in_parallel(task: Callable[..., Any], todo: Sequence[tuple[Any, ...]], jobs: int | None) -> Any:
-    """Yields results of `task(*arguments, threads)` in order; threads is a process' share of the cores."""
-    jobs = max(1, min(jobs or joblib.cpu_count(), len(todo)))
-    threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // jobs))
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator")
-    return parallel(joblib.delayed(task)(*arguments, threads) for arguments in todo)
-
-
-def is_kept(path: Path) -> bool:
-    """Whether a run's record and its answers are there."""
-    return path.exists() and outputs_path(path).exists()
-
-
-def check_folder(folder: Path) -> None:
-    """Makes the folder of runs and tries to write in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SettingError(
-            f"runs cannot be kept in {os.fspath(folder)!r} ({error.strerror}); give a folder that can be "
-            "written."
-        ) from error

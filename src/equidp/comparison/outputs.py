@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from equidp._files import write_whole
 from equidp.data.dataset import GroupedDataset
@@ -26,10 +25,10 @@ def outputs_path(record: Path) -> Path:
     return record.with_suffix(".npy")
 
 
-def keep_outputs(record: Path, outputs: Tensor) -> None:
+def keep_outputs(record: Path, outputs: np.ndarray) -> None:
     """Writes a run's outputs on its test set, whole or not at all."""
     buffer = io.BytesIO()
-    np.save(buffer, outputs.numpy(), allow_pickle=False)
+    np.save(buffer, outputs, allow_pickle=False)
     write_whole(outputs_path(record), buffer.getvalue())
 
 

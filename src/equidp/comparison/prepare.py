@@ -15,9 +15,9 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.schedule import default_delta
-from equidp.comparison import grid
 from equidp.comparison.asked import Asked, Sweep, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, split, split_facts
+from equidp.comparison.kept import check_folder, is_kept
 from equidp.comparison.outputs import check_metric
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
@@ -71,7 +71,7 @@ class Prepared:
         Args:
             jobs: processes at a time.
         """
-        missing = [cell for cell in self.cells if not grid.is_kept(self.folder / cell.file_name())]
+        missing = [cell for cell in self.cells if not is_kept(self.folder / cell.file_name())]
         runs, kept = len(self.cells), len(self.cells) - len(missing)
         lines = [
             f"{runs} runs: {len(self.first)} of each of {len(self.sizes)} seeds. {kept} are kept in "
@@ -154,7 +154,7 @@ def prepare(
     asked = runs_of_a_seed(named, plan, epsilons, sweep)
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
-    grid.check_folder(folder)
+    check_folder(folder)
     with remembered(folder):
         if release_epsilon is not None:  # refuse one that no noise can meet
             calibrate_noise(release_epsilon, plan.delta, 1.0, 1)

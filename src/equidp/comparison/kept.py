@@ -1,0 +1,117 @@
+"""Runs kept in a folder: each is trained once, also where two comparisons share the folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+from filelock import FileLock, Timeout
+
+from equidp.comparison import grid
+from equidp.comparison.grid import Cell, facts
+from equidp.comparison.outputs import keep_outputs, outputs_path
+from equidp.comparison.spread import Call
+from equidp.errors import SettingError
+from equidp.training.record import RunRecord
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) after each finished run."""
+
+Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[Call, Any]]]
+"""Makes calls of a function somewhere, and yields each with what it gives, as they finish."""
+
+_PAUSE = 1.0
+"""Seconds between looks at runs that another process trains."""
+
+
+def train_all(
+    cells: Sequence[Cell], folder: Path, spread: Spread, on_progress: Progress | None
+) -> list[RunRecord]:
+    """Trains what is not in the folder yet, and reads all.
+
+    This process alone writes into the folder, so that workers need no disk in common with it. A run that
+    another process trains into the folder at this moment is waited for.
+    """
+    asked = {folder / cell.file_name(): cell for cell in cells}
+    total = sum(cell.plan.steps for cell in _missing(asked).values())
+    while missing := _missing(asked):
+        done = total - sum(cell.plan.steps for cell in missing.values())
+        if on_progress is not None:
+            on_progress(done, total)
+        claims = _Claims(missing)
+        try:
+            for call, finished in spread(grid.train_cell, claims):
+                path = folder / call.key
+                keep_outputs(path, finished.outputs)
+                finished.record.save(path)
+                claims.release(path)
+                done += missing[path].plan.steps
+                if on_progress is not None:
+                    on_progress(done, total)
+        finally:
+            claims.release(*missing)
+        if not claims.given:
+            time.sleep(_PAUSE)
+    return [RunRecord.load(path) for path in (folder / cell.file_name() for cell in cells)]
+
+
+def _missing(asked: Mapping[Path, Cell]) -> dict[Path, Cell]:
+    return {path: cell for path, cell in asked.items() if not is_kept(path)}
+
+
+@final
+class _Claims:
+    """The missing runs that no other process trains, each locked when it is taken."""
+
+    def __init__(self, missing: Mapping[Path, Cell]) -> None:
+        self.given = 0
+        self._missing, self._locks = missing, dict[Path, FileLock]()
+
+    def __iter__(self) -> Iterator[Call]:
+        for path, cell in self._missing.items():
+            lock = FileLock(
+                path.with_suffix(".lock"), thread_local=False
+            )  # joblib takes calls in its threads
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                continue
+            except OSError:  # a file system without locks
+                pass
+            self._locks[path] = lock
+            if is_kept(path):  # since a moment ago
+                self.release(path)
+                continue
+            self.given += 1
+            yield Call(path.name, cell.label, (cell, facts(cell)))
+
+    def release(self, *paths: Path) -> None:
+        """Lets others have these, where they are locked; the file of a lock that is held may go."""
+        for path in paths:
+            if (lock := self._locks.pop(path, None)) is not None:
+                with suppress(OSError):
+                    os.unlink(lock.lock_file)
+                lock.release()
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a run's record and its answers are there."""
+    return path.exists() and outputs_path(path).exists()
+
+
+def check_folder(folder: Path) -> None:
+    """Makes the folder of runs and tries to write in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"runs cannot be kept in {os.fspath(folder)!r} ({error.strerror}); give a folder that can be "
+            "written."
+        ) from error

@@ -1,0 +1,130 @@
+"""Calls spread over processes, or over any backend of joblib; again where a process died."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor
+from itertools import islice
+from typing import Any, NamedTuple
+
+import joblib
+import torch
+from joblib.externals.loky import get_reusable_executor
+from joblib.parallel import BACKENDS, get_active_backend
+
+from equidp.comparison.grid import StaleWorker
+from equidp.errors import SettingError
+
+TRIES = 3
+"""How often a call is begun before it is blamed for the death of its process; the last time alone."""
+
+
+class Call(NamedTuple):
+    """One call to spread.
+
+    Attributes:
+        key: no other call has it.
+        name: what messages call it.
+        arguments: of the function.
+    """
+
+    key: str
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Workers(NamedTuple):
+    """How many calls run at a time, and with how many threads each; None: as many as its process has."""
+
+    number: int
+    threads: int | None
+
+    @classmethod
+    def of(cls, jobs: int | None, calls: int) -> Workers:
+        """Of the backend that `joblib.parallel_config` names; by default, processes that share the cores.
+
+        Args:
+            jobs: processes; None: what `joblib.parallel_config` says, or all that the backend has.
+            calls: how many there are.
+        """
+        backend, configured = get_active_backend()
+        number = max(1, min(joblib.effective_n_jobs(jobs or configured or -1), calls))
+        if not isinstance(backend, BACKENDS["loky"]):
+            return cls(number, None)
+        return cls(number, max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // number)))
+
+
+def spread(
+    function: Callable[..., Any], calls: Iterable[Call], workers: Workers
+) -> Iterator[tuple[Call, Any]]:
+    """Yields each call with what `function(*arguments, threads)` gives, as they finish.
+
+    A call whose process died is begun again: twice beside others, then alone. Calls are taken from the
+    iterable when there is a worker for them, which may be in another thread.
+
+    Raises:
+        SettingError: a call killed its process each time.
+        StaleWorker: a worker process has other code, also after processes were started anew.
+    """
+    left, again, deaths, renewed = iter(calls), deque[Call](), Counter[str](), False
+    while True:
+        suspect = next((call for call in again if deaths[call.key] == TRIES - 1), None)
+        if suspect is not None:
+            again.remove(suspect)
+        begun: dict[str, Call] = {}
+        todo = _begin(*((again, left) if suspect is None else (deque([suspect]), iter(()))), begun)
+        try:
+            for key, result in _results(function, todo, workers):
+                yield begun.pop(key), result
+        except StaleWorker as error:  # processes of an earlier comparison; new ones read the files anew
+            if renewed:
+                advice = "a file changed after it was imported. Start Python anew, or give jobs=1."
+                raise StaleWorker(f"{error}: {advice}") from error
+            get_reusable_executor().shutdown(wait=True)
+            renewed = True
+        except _deaths() as error:
+            deaths.update(begun)
+            if suspect is not None:
+                raise killed(suspect.name, f"its process {TRIES} times, the last time alone") from error
+        again.extend(begun.values())
+        if suspect is None and not again:
+            return
+
+
+def killed(name: str, what: str) -> SettingError:
+    """What to say of a run whose process never survives."""
+    return SettingError(
+        f"the run {name} killed {what}; most often, memory is too small. Finished runs are kept: give it "
+        "more memory or fewer processes, and start the same again."
+    )
+
+
+def _begin(again: deque[Call], left: Iterator[Call], begun: dict[str, Call]) -> Iterator[Call]:
+    while call := again.popleft() if again else next(left, None):
+        begun[call.key] = call
+        yield call
+
+
+def _results(
+    function: Callable[..., Any], calls: Iterator[Call], workers: Workers
+) -> Iterator[tuple[str, Any]]:
+    backend, _ = get_active_backend()
+    tasks = (joblib.delayed(_keyed)(function, call, workers.threads) for call in calls)
+    options = {"n_jobs": workers.number, "batch_size": 1, "pre_dispatch": "n_jobs"}
+    if getattr(backend, "supports_return_generator", False):
+        yield from joblib.Parallel(**options, return_as="generator_unordered")(tasks)
+        return
+    while some := list(islice(tasks, 4 * workers.number)):  # it gives results all at once
+        yield from joblib.Parallel(**options)(some)
+
+
+def _keyed(function: Callable[..., Any], call: Call, threads: int | None) -> tuple[str, Any]:
+    return call.key, function(*call.arguments, threads)
+
+
+def _deaths() -> tuple[type[Exception], ...]:
+    """What backends raise where a process died; of Dask's, only if somebody uses it."""
+    dask = sys.modules.get("distributed")
+    return (BrokenExecutor,) if dask is None else (BrokenExecutor, dask.KilledWorker)

@@ -1,0 +1,76 @@
+"""A comparison on a cluster of this machine, one of whose workers is killed while it trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+import equidp
+
+GIVEN: dict[str, Any] = {
+    "methods": ["dpsgd", "dpsgd-f", "global-adapt"],
+    "plan": equidp.Plan(batch_size=300, epochs=1),
+}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of a comparison.
+
+    Attributes:
+        comparison: its figures.
+        killed: ids of the processes that were killed, in order.
+        finished: run -> how often a worker finished it.
+        kept: number of runs in the folder.
+    """
+
+    comparison: equidp.Comparison
+    killed: list[int]
+    finished: Counter[str]
+    kept: int
+
+
+def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
+    """Compares on two workers, and kills the process of one of them again and again, evenly spread.
+
+    Args:
+        folder: where runs are kept.
+        seeds: of 4 runs each.
+        kills: how many.
+    """
+    killed: list[int] = []
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
+        distributed.Client(workers, set_as_default=False) as client,
+    ):
+
+        def kill(done: int, total: int) -> None:
+            if len(killed) < kills and done >= (len(killed) + 1) * total / (kills + 2):
+                found = dict(client.run(_who, on_error="ignore").values())
+                if 0 in found and found[0] not in killed:  # it is back
+                    os.kill(found[0], signal.SIGKILL)
+                    killed.append(found[0])
+
+        comparison = equidp.compare(
+            **GIVEN, seeds=seeds, directory=folder, cluster=workers.scheduler_address, on_progress=kill
+        )
+        finished = Counter(client.run_on_scheduler(_finished))
+    return Tally(comparison, killed, finished, len(list(folder.glob("*.parquet"))))
+
+
+def _who(dask_worker: Any) -> tuple[int, int]:
+    """A worker's number, which stays when its process is made anew, and the id of its process."""
+    return dask_worker.name, os.getpid()
+
+
+def _finished(dask_scheduler: Any) -> list[str]:
+    """The key of each run, as often as it came to an end."""
+    log = dask_scheduler.state.transition_log if hasattr(dask_scheduler, "state") else None
+    log = dask_scheduler.transition_log if log is None else log
+    return [key for key, _, finish, *_ in log if finish == "memory" and str(key).startswith("equidp-")]
