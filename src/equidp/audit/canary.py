@@ -56,11 +56,11 @@ class Directions:
 
     def along(self, vector: Tensor) -> Tensor:
         """Inner products of a vector [parameters] with each direction, [m], float64."""
-        return (vector[self.places.to(vector.device)].double().cpu() * self.values).sum(dim=1)
+        return (vector[self.places.to(vector.device)].cpu().double() * self.values).sum(dim=1)
 
     def add(self, vector: Tensor, which: Tensor, factors: Tensor) -> None:
         """Adds factors[i] times direction which[i] to a vector [parameters], for each i."""
-        added = factors.double().cpu().unsqueeze(1) * self.values[which.cpu()]
+        added = factors.cpu().double().unsqueeze(1) * self.values[which.cpu()]
         places = self.places[which.cpu()].flatten().to(vector.device)
         vector.index_add_(0, places, added.flatten().to(vector))
 

@@ -75,7 +75,9 @@ class Kept:
         if self.folder is None:
             return None
         try:
-            state: dict[str, Any] = torch.load(self.folder / f"{name}.pt", weights_only=True)
+            state: dict[str, Any] = torch.load(
+                self.folder / f"{name}.pt", map_location="cpu", weights_only=True
+            )
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
             return None
         return state
@@ -101,7 +103,7 @@ def data_digest(train: GroupedDataset) -> str:
     """A checksum of all examples."""
     digest = hashlib.sha256(repr((train.group_names, train.class_names)).encode())
     for tensor in (train.one_tensor, train.targets, train.groups):
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -93,6 +93,7 @@ def audit_training(
     """
     check_audit(level, seed)
     place = chosen_device(device)
+    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # what is no dataset is refused
     check_whole(1, " canaries", count=count)
     check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
     if canaries not in CANARIES:

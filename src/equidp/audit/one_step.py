@@ -92,6 +92,7 @@ def audit_step(
     """
     check_audit(level, seed)
     place = chosen_device(device)
+    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # what is no dataset is refused
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
     asked = resolved(Plan() if plan is None else plan, method, train, len(train), None)

@@ -15,8 +15,9 @@ from equidp.audit.rules import Features
 from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
-from equidp.engines.preserved import flat
+from equidp.engines.preserved import device_of, flat
 from equidp.kernel.bounding import step_weights
+from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.noise import Randomness
@@ -131,7 +132,7 @@ class RepeatedRuns:
         sigma, rate = subject.event.noise_multiplier, subject.event.sample_rate
         for batch in loop.batches():
             loop.take(batch)
-            background, shares, sensitivity = self._expected(step.state, batch.indices, judged)
+            background, shares, sensitivity = self._expected(step.state, batch.indices.cpu(), judged)
             seen.append((noted.taken() * subject.expected_batch_size - background) / sensitivity)
             likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, rate)
             if len(seen) == subject.steps:
@@ -176,16 +177,18 @@ class RepeatedRuns:
     def _know(self, generator: np.random.Generator) -> _Known:
         """Norms of the others, and their gradients along a direction against their clipped sum."""
         subject, data = self.repetition, self.repetition.others
-        measured = subject.engine(data.inputs, data.targets)
-        norms = measured.norms.detach()
+        device = device_of(subject.model)
+        inputs, targets = moved_to((data.one_tensor, data.targets), device)
+        measured = subject.engine(inputs, targets)
+        norms = measured.norms.detach().cpu()
         weights = step_weights(subject.policy, self._state, norms, data.groups)
-        total = self._sum(measured, weights)
+        total = self._sum(measured, weights.to(device)).cpu()
         if not total.norm() > 1e-9:
             total = torch.from_numpy(generator.standard_normal(len(total)))
         directions = Directions.dense(-total.double())
         along = [
-            directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1)))
-            for x, y in zip(data.one_tensor, data.targets, strict=True)
+            directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1, device=device)))
+            for x, y in zip(inputs, targets, strict=True)
         ]
         return _Known(norms, torch.cat(along), directions)
 

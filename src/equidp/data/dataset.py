@@ -85,7 +85,7 @@ class GroupedDataset:
         if self.weights is not None:
             if self.weights.shape != (n,):
                 raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected ({n},).")
-            check_weights(self.weights.double().cpu().numpy(), "the dataset")
+            check_weights(self.weights.cpu().double().numpy(), "the dataset")
         for each in tensors(self.inputs):
             if each.is_floating_point() and (bad := _not_finite(each)):
                 raise DataError(
@@ -146,6 +146,9 @@ class GroupedDataset:
         return self._replaced(*taken(self._columns(), indices))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
+        """Returns the same examples on a device; this dataset where they are there."""
+        if all(each.device == torch.device(device) for each in tensors(self._columns())):
+            return self
         return self._replaced(*moved_to(self._columns(), device))
 
     def _columns(self) -> tuple[Any, ...]:
@@ -200,7 +203,7 @@ class DataSplit:
         digest = hashlib.sha256()
         for part in (self.train, self.test):
             for tensor in tensors(part._columns()):
-                digest.update(tensor.contiguous().numpy().reshape(-1).data)
+                digest.update(tensor.cpu().contiguous().numpy().reshape(-1).data)
         return digest.hexdigest()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from equidp._validate import check_number
+from equidp.kernel.noise import doubled
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ def clipping_error(
         expected_count: b^k, the expected number of the group's examples in a batch.
     """
     check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
-    lengths = norms.double()
-    bias = float(((weights.double() - 1).abs() * lengths).mean())
+    lengths = doubled(norms)
+    bias = float(((doubled(weights) - 1).abs() * lengths).mean())
     return ClippingError(bias, sensitivity / epsilon / expected_count)
 
 
@@ -70,4 +71,4 @@ def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float)
     level = 1 - 1 / (expected_count * epsilon)
     if level <= 0:
         return 0.0
-    return float(np.quantile(norms.double().cpu().numpy(), level, method="inverted_cdf"))
+    return float(np.quantile(norms.cpu().double().numpy(), level, method="inverted_cdf"))

@@ -18,6 +18,7 @@ from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.preserved import flat
 from equidp.kernel.inputs import Inputs
+from equidp.kernel.noise import doubled
 
 Product = Callable[[Tensor], Tensor]
 """Maps a vector [parameters] to the Hessian times it, [parameters]."""
@@ -84,7 +85,7 @@ class GroupHessian:
     def quadratic(self, *vectors: Tensor) -> list[float]:
         """Returns v' H v of each vector, all over the same examples."""
         fixed = self.drawn()
-        return [float(vector.double() @ fixed.product(vector).double()) for vector in vectors]
+        return [float(doubled(vector) @ doubled(fixed.product(vector))) for vector in vectors]
 
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Returns trained parameters, all else, and the vector in the shapes of the former, by name."""
@@ -133,7 +134,7 @@ def hutchinson_trace(
     mean, error = 0.0, math.inf
     while len(values) < max_vectors:
         signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
-        values.append(float(signs.double() @ product(signs).double()))
+        values.append(float(doubled(signs) @ doubled(product(signs))))
         if len(values) >= min(_FEWEST_VECTORS, max_vectors):
             mean = math.fsum(values) / len(values)
             error = float(torch.tensor(values, dtype=torch.float64).std() / math.sqrt(len(values)))

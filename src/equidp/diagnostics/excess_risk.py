@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equidp.diagnostics.gradients import BatchGradients
+from equidp.kernel.noise import doubled
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def batch_risk(
     """
     ratio = float(gradients.ratio)
     along_mean, along_rescaled, along_clipped, along_rescaled_clipped, along_data = (
-        float(group_gradient.double() @ vector.double())
+        float(doubled(group_gradient) @ doubled(vector))
         for vector in (
             gradients.mean,
             gradients.rescaled_mean,

@@ -15,6 +15,7 @@ from equidp.engines.preserved import device_of, flat
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.inputs import Inputs, moved_to, taken
+from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy
 
 
@@ -117,7 +118,7 @@ class BatchGradients:
 
 def cosine(one: Tensor, other: Tensor) -> float:
     """Returns the cosine of two vectors, [parameters]; NaN where one is zero."""
-    one, other = one.double(), other.double()
+    one, other = doubled(one), doubled(other)
     return float((one @ other) / (one.norm() * other.norm()))
 
 

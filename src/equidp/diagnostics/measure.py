@@ -22,7 +22,7 @@ from equidp.diagnostics.step import Step
 from equidp.engines.called import called
 from equidp.errors import DataError
 from equidp.kernel.bounding import share_clipped, step_weights
-from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.noise import SeededRandomness, doubled
 from equidp.kernel.sampling import PoissonSampler
 
 
@@ -70,7 +70,7 @@ def view_group(
         norms = measured.norms.detach()
         total += subject.summed(measured, torch.ones_like(norms))
         with torch.no_grad():
-            loss += float(subject.loss(called(subject.model, inputs), targets).double().sum())
+            loss += float(doubled(subject.loss(called(subject.model, inputs), targets)).sum())
         parts.append(norms)
         kept.append(which.to(members.device))
     if not parts:

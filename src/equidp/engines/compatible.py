@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equidp.kernel.noise import doubled
+
 
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """Returns a copy of the model without BatchNorm, and one sentence per change.
@@ -60,12 +62,12 @@ class FixedNorm(nn.Module):
         super().__init__()
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+        scale = torch.rsqrt(doubled(norm.running_var) + norm.eps)
         if norm.affine:
-            scale = scale * norm.weight.detach().double()
+            scale = scale * doubled(norm.weight.detach())
         shift = norm.bias.detach() if norm.affine else torch.zeros_like(norm.running_mean)
         self.register_buffer("mean", norm.running_mean.clone())
-        self.register_buffer("scale", scale.to(norm.running_mean.dtype))
+        self.register_buffer("scale", scale.to(norm.running_mean))
         self.register_buffer("shift", shift.clone())
 
     def forward(self, inputs: Tensor) -> Tensor:

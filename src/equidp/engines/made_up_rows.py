@@ -59,7 +59,7 @@ class MadeUpRows:
         padding = 0 if smallest is None or smallest.padding_idx is None else int(smallest.padding_idx)
         shape = tuple(inputs.shape[1:])
         # A table may be read by numbers that are not whole by type; out of range, a GPU stops for good.
-        centred = centred and not (tables and inputs.device.type == "cuda")
+        centred = centred and not (tables and inputs.device.type != "cpu")
         return cls(shape, inputs.dtype, inputs.device, centred, below, padding, mask)
 
     @property
@@ -100,7 +100,7 @@ class MadeUpRows:
     @property
     def large(self) -> float:
         """The largest number to try; on a GPU, a number out of a table's range would end the process."""
-        if not self.real or (self.device.type == "cuda" and not self.centred):
+        if not self.real or (self.device.type != "cpu" and not self.centred):
             return 1.0
         return min(_LARGE, torch.finfo(self.dtype).max / 100)
 

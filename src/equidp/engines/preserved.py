@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from equidp.engines.layers.rng_state import RandomState
 
 
 @contextmanager
@@ -14,9 +16,11 @@ def preserved(model: nn.Module) -> Iterator[None]:
     """Restores modes, gradients and random numbers at the end."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    devices = {parameter.device for parameter in model.parameters()} or {torch.device("cpu")}
     try:
-        with torch.random.fork_rng(devices=list(devices)):
+        with ExitStack() as stack:
+            for device in devices:
+                stack.enter_context(RandomState(device).kept())
             yield
     finally:
         for module, mode in modes.items():

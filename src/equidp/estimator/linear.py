@@ -23,6 +23,6 @@ def coefficients(model: nn.Module, asked: str) -> tuple[Floats, Floats]:
     parts = [part for part in model.modules() if type(part) not in containers]
     if len(parts) != 1 or type(parts[0]) is not nn.Linear:
         raise AttributeError(f"{asked} is of linear models, and this one has other layers: {model}")
-    weight = parts[0].weight.detach().double().cpu().numpy()
-    bias = np.zeros(len(weight)) if parts[0].bias is None else parts[0].bias.detach().double().cpu().numpy()
+    weight = parts[0].weight.detach().cpu().double().numpy()
+    bias = np.zeros(len(weight)) if parts[0].bias is None else parts[0].bias.detach().cpu().double().numpy()
     return weight, bias

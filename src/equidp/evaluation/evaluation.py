@@ -167,6 +167,7 @@ def evaluate(
     check_level(level)
     metric = metric_for(metric, test.class_names)
     cut.index(test.class_names)
+    test = test.to("cpu")
     outputs = predict(model, test.inputs)
     check_outputs(outputs, test)
     other = None if reference is None else predict(reference, test.inputs)

@@ -17,6 +17,7 @@ from equidp._validate import check_number
 from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
+from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
@@ -247,7 +248,7 @@ class ExampleAccount(KeptCallback):
         self._check_data(data)
         device = device_of(trainer.model)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
-        with torch.random.fork_rng(), trainer.randomness.for_model(device):
+        with RandomState(device).kept(), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, data.inputs, data.trained_targets, self._chunk_size, device)
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))

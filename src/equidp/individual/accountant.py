@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equidp.engines import made_up_examples
+from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount, in_memory
@@ -95,7 +96,7 @@ class IndividualClipping(ExampleAccount):
             )
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:
-        return self._counted.shares(self._trainer.policy_state, indices).to(norms.device)
+        return self._counted.shares(self._trainer.policy_state, indices).to(norms)
 
 
 def _repeats(trainer: Trainer) -> bool:
@@ -104,6 +105,6 @@ def _repeats(trainer: Trainer) -> bool:
     device = device_of(trainer.model)
     first, target = moved_to(taken((data.inputs, data.targets), slice(1)), device)
     few = made_up_examples(trainer.model, trainer.loss, first, target, data.num_classes or None)
-    with torch.random.fork_rng():
+    with RandomState(device).kept():
         first, second = (trainer.engine(*few).norms for _ in range(2))
     return torch.equal(first, second)

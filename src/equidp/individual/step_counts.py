@@ -130,7 +130,7 @@ class StepCounts:
         bounds = self._policy.released(state).get("clipping_bound")
         if bounds is None or bounds.shape != self.group_shares.shape:
             return np.ones_like(self.group_shares)
-        return _numbers((bounds.double() / self._policy.sensitivity(state)).clamp(0.0, 1.0))
+        return _numbers((bounds.cpu().double() / self._policy.sensitivity(state)).clamp(0.0, 1.0))
 
 
 def current_shares(
@@ -149,8 +149,8 @@ def current_shares(
     """
     single = torch.from_numpy(norms.astype(np.float32)).to(device)
     weights = step_weights(policy, state, single, torch.from_numpy(groups).to(device))
-    return _numbers(weights.double() * single / policy.sensitivity(state))
+    return _numbers(weights.cpu().double() * single.cpu() / policy.sensitivity(state))
 
 
 def _numbers(values: Tensor) -> Floats:
-    return values.double().cpu().numpy()
+    return values.cpu().double().numpy()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, shape_in_words
+from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy, copied, on_device
 
 SMALLEST_NORM = 1e-10
@@ -29,7 +30,7 @@ def bounded_rows(rows: Tensor, bound: float) -> Tensor:
     | an infinite or NaN entry | zero |
     | none (batch = 0) | an empty tensor, whose sum is zero |
     """
-    rows = rows.to(torch.float64)
+    rows = doubled(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0)
@@ -135,7 +136,7 @@ def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor) -
     """Share of examples whose weight from `step_weights` is below that of a vanishing gradient of their
     group."""
     unclipped = step_weights(policy, state, torch.zeros_like(weights), groups)
-    return float((weights < unclipped).double().mean())
+    return float(doubled(weights < unclipped).mean())
 
 
 def _shape(values: Tensor, norms: Tensor) -> str:

@@ -78,6 +78,6 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
     >>> moved_to({"ids": torch.tensor([1])}, "cpu")
     {'ids': tensor([1])}
     """
-    # Work on an accelerator waits for what it reads; the processor would not.
-    ahead = torch.device(device).type != "cpu"
+    # Work on CUDA waits for what it reads. The processor does not, and MPS may read memory that was freed.
+    ahead = torch.device(device).type == "cuda"
     return mapped(lambda each: each.to(device, non_blocking=ahead), inputs)

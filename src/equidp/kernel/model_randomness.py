@@ -30,7 +30,7 @@ def from_the_system(device: torch.device) -> Iterator[None]:
     | --- | --- |
     | of the processor | its whole state, 19,937 bits; in a PyTorch that keeps it in another form 32, with a
       PrivacyWarning |
-    | of a CUDA or MPS device | a seed of 64 bits |
+    | of a CUDA, MPS or other device | a seed of 64 bits |
     | Python's and NumPy's, or a torch.Generator of the model's own | not covered |
 
     The caller's states come back also if an error ends what runs inside.
@@ -39,19 +39,30 @@ def from_the_system(device: torch.device) -> Iterator[None]:
         device: where the model is.
     """
     before = torch.get_rng_state()
-    accelerator = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
-    place = (device,) if device.type == "cuda" else ()
-    before_there = None if accelerator is None else accelerator.get_rng_state(*place)
+    before_there = None if device.type == "cpu" else state_on(device)
     try:
         torch.set_rng_state(_fresh_state())
-        if accelerator is not None:
+        if before_there is not None:
             seeded = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little"))
-            accelerator.set_rng_state(seeded.get_state(), *place)
+            set_state_on(device, seeded.get_state())
         yield
     finally:
         torch.set_rng_state(before)
-        if accelerator is not None and before_there is not None:
-            accelerator.set_rng_state(before_there, *place)
+        if before_there is not None:
+            set_state_on(device, before_there)
+
+
+def state_on(device: torch.device) -> Tensor:
+    """The state of torch's generator of an accelerator."""
+    module = torch.get_device_module(device)
+    state: Tensor = module.get_rng_state() if device.type == "mps" else module.get_rng_state(device)
+    return state
+
+
+def set_state_on(device: torch.device, state: Tensor) -> None:
+    """Sets the state of torch's generator of an accelerator."""
+    module = torch.get_device_module(device)
+    module.set_rng_state(state) if device.type == "mps" else module.set_rng_state(state, device)
 
 
 def _fresh_state() -> Tensor:

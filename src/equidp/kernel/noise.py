@@ -15,6 +15,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from equidp.errors import SettingError
+from equidp.kernel.keystream import is_exact, keystream
 from equidp.kernel.model_randomness import from_the_system
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
+_VERY_MANY = 2**18  # words; below, an accelerator would wait longer for 500 small operations than for AES
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used
 _GRID = 10
 _SMALLEST = 1e-100
@@ -74,18 +77,28 @@ class Randomness(ABC):
         """Returns draws from the open interval (0, 1), [count]: odd multiples of 2^-53."""
         return ((self.words(count) >> 12).astype(np.float64) + 0.5) * 2.0**-52 + 0.5
 
+    def words_on(self, device: torch.device, count: int) -> Tensor:
+        """Returns such words as a tensor on a device, [count], int64."""
+        return torch.from_numpy(np.require(self.words(count), requirements="W")).to(device)
+
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
-        """Returns float64 normal draws, [count]: quantiles of odd multiples of 2^-54 (tails: 2^-65)."""
-        words = self.words(count)
+        """Returns float64 normal draws, [count]: quantiles of odd multiples of 2^-54 (tails: 2^-65).
+
+        They are computed on the device, and stay on the CPU for a device without float64 (`exact_place`).
+        """
+        place = exact_place(torch.device(device))
+        if place.type != "cpu":
+            return _quantiles(self.words_on(place, count), deviation)
+        words = self.words(count)  # NumPy takes a third of the time that torch takes for few
         places = ((words >> 11) + 0.5) * 2.0**-52  # in (-1, 1)
         far = (np.abs(places) > _FAR).nonzero()[0]
         draws = torch.from_numpy(places).erfinv_().mul_(math.sqrt(2) * deviation)
         if len(far):
-            draws[far] = deviation * _tail_quantiles(words[far])
-        return draws.to(device)
+            draws[far] = deviation * _tail_quantiles(torch.from_numpy(words[far]))
+        return draws
 
-    def skip(self, count: int, device: torch.device | str = "cpu") -> None:
-        """Leaves out what `normal(count, device)` would draw, where the stream is shared."""
+    def skip(self, count: int) -> None:
+        """Leaves out what `normal(count)` would draw, where the stream is shared."""
         assert not self.shared, "a shared stream says how to skip draws of it"
 
     def for_model(self, device: torch.device) -> AbstractContextManager[None]:
@@ -96,19 +109,47 @@ class Randomness(ABC):
         return nullcontext()
 
 
-def _tail_quantiles(words: npt.NDArray[np.int64]) -> Tensor:
+def _quantiles(words: Tensor, deviation: float) -> Tensor:
+    """Returns the same draws as `Randomness.normal` makes of words, [count], on the words' device."""
+    places = ((words >> 11).double() + 0.5).mul_(2.0**-52)
+    far = places.abs() > _FAR
+    draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
+    draws[far] = deviation * _tail_quantiles(words[far])
+    return draws
+
+
+def _tail_quantiles(words: Tensor) -> Tensor:
     """Returns standard normal quantiles of words so near an end that a float holds the distance exactly."""
-    from_end = np.iinfo(np.int64).max - (words ^ (words >> 63))
-    quantiles: Tensor = torch.special.ndtri(torch.from_numpy((from_end + 0.5) * 2.0**-64))
-    return quantiles.copysign_(torch.from_numpy(words))
+    from_end = torch.iinfo(torch.int64).max - (words ^ (words >> 63))
+    quantiles: Tensor = torch.special.ndtri((from_end.double() + 0.5) * 2.0**-64)
+    return quantiles.copysign_(words)
+
+
+@lru_cache(maxsize=64)
+def exact_place(device: torch.device) -> torch.device:
+    """The device, or the CPU for one without float64, as Apple's MPS is: noise is added in float64 alone."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device).erfinv_()
+    except (TypeError, RuntimeError):
+        return torch.device("cpu")
+    return device
+
+
+def doubled(values: Tensor) -> Tensor:
+    """The values in float64, on the CPU where their device has none.
+
+    >>> doubled(torch.tensor([1, 2]))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    return values.to(exact_place(values.device)).double()
 
 
 class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
     Guarantee: few words are os.urandom's own; many are the keystream of AES-256 in counter mode under a key
-    of os.urandom for this call alone. Nothing is kept between calls that a fork or a copy of the process
-    could reuse.
+    of os.urandom for this call alone; and very many on a device such as a GPU that of ChaCha20, made there,
+    under such a key. Nothing is kept between calls that a fork or a copy of the process could reuse.
     """
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
@@ -117,6 +158,11 @@ class SystemRandomness(Randomness):
             os.urandom(size) if size <= _SHORT else _keystream(os.urandom(32), size), dtype=np.int64
         )
         return words
+
+    def words_on(self, device: torch.device, count: int) -> Tensor:
+        if device.type == "cpu" or count < _VERY_MANY or not is_exact(device):
+            return super().words_on(device, count)
+        return keystream(os.urandom(32), count, device)
 
     def for_model(self, device: torch.device) -> AbstractContextManager[None]:
         """A context in which torch's generators draw from the operating system, and are restored after."""
@@ -128,7 +174,7 @@ def _keystream(key: bytes, size: int) -> bytes:
 
 
 class SeededRandomness(Randomness):
-    """A stream that a seed determines: for research, where two runs must see the same noise.
+    """A stream that a seed determines, on every device: for research, where two runs must see the same noise.
 
     Args:
         seed: whole number >= 0.
@@ -139,22 +185,9 @@ class SeededRandomness(Randomness):
 
     def __init__(self, seed: int, *part: int) -> None:
         self._numpy = np.random.default_rng([seed, *part] if part else seed)
-        self._torch: dict[torch.device, torch.Generator] = {}
-        self._seed = int(np.random.SeedSequence([seed, *part]).generate_state(1)[0]) if part else seed
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         return self._numpy.bit_generator.random_raw(count).view(np.int64)
 
-    def skip(self, count: int, device: torch.device | str = "cpu") -> None:
-        if torch.device(device).type == "cpu":  # noise of other devices has a stream of its own
-            self._numpy.bit_generator.advance(count)  # type: ignore[attr-defined]  # PCG64 has it
-
-    def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
-        device = torch.device(device)
-        if device.type == "cpu":
-            return super().normal(count, device, deviation)
-        if device not in self._torch:
-            self._torch[device] = torch.Generator(device).manual_seed(self._seed)
-        return deviation * torch.randn(
-            count, generator=self._torch[device], dtype=torch.float64, device=device
-        )
+    def skip(self, count: int) -> None:
+        self._numpy.bit_generator.advance(count)  # type: ignore[attr-defined]  # PCG64 has it

@@ -43,7 +43,8 @@ def private_sum(
         processes: whose rows are summed; the result is the same in all.
 
     Returns:
-        [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`).
+        [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`); on the CPU where the rows'
+        device has no float64.
 
     Example:
         >>> import torch, equidp
@@ -93,7 +94,7 @@ def release(
     if not processes.first:
         if noise_multiplier:
             for total in totals:
-                randomness.skip(total.numel(), total.device)
+                randomness.skip(total.numel())
     elif noise_multiplier:
         if several:
             for total in totals:
@@ -109,13 +110,14 @@ def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor:
     """Flat sums, joined, plus noise of standard deviation `scale`, over `divisor`; float64.
 
     Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is
-    rounded, so the grid's width does not depend on the data.
+    rounded, so the grid's width does not depend on the data. Sums on a device without float64 are noised and
+    rounded on the CPU.
     """
     step = grid(scale)
     sizes = [part.numel() for part in sums]
     total = randomness.normal(sum(sizes), sums[0].device, scale / step)
     for part, noise in zip(sums, total.split(sizes), strict=True):
-        noise.add_(part, alpha=1 / step)
+        noise.add_(part.to(noise.device), alpha=1 / step)
     return total.round_().mul_(step / divisor)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError
+from equidp.kernel.noise import exact_place
 
 
 class Setting(NamedTuple):
@@ -90,7 +91,10 @@ class Policy(ABC):
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     def update(self, state: Any, released: Tensor) -> NamedTuple:
-        """The state after a release, the noisy sum of the rows, [cells]: the only way that state changes."""
+        """The state after a release, the noisy sum of the rows, [cells]: the only way that state changes.
+
+        The state and the release are on the CPU, wherever the model is.
+        """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     @abstractmethod
@@ -246,7 +250,10 @@ def copied(state: Any) -> Any:
 
 
 def on_device(state: Any, device: torch.device) -> Any:
-    """The state, on `device`."""
+    """The state, on `device`; in float32 where it holds float64 and the device has none."""
     if not state:
         return state
-    return type(state)._make([value.to(device) for value in state])
+    single = exact_place(device) != device
+    return type(state)._make(
+        [(value.float() if single and value.is_floating_point() else value).to(device) for value in state]
+    )

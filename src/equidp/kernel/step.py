@@ -267,7 +267,7 @@ class PrivateStep:
             randomness=self.randomness,
             processes=self.processes,
         )
-        state = self.policy.update(copied(self.state), released.to(torch.float32))
+        state = self.policy.update(copied(self.state), released.to("cpu", torch.float32))
         self.state = copied(checked_state(self.policy, state))
 
     def _add(self, part: Part, measured: Measured | None, sensitivity: float) -> None:

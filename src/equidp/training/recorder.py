@@ -48,8 +48,8 @@ class EpochRecorder(Callback):
     """
 
     def __init__(self, record: RunRecord, test: GroupedDataset, *, gradient_examples: int = 200) -> None:
-        self.record, self.test = record, test
-        members = (torch.nonzero(test.groups == group).flatten() for group in range(test.num_groups))
+        self.record, self.test = record, test.to("cpu")
+        members = (torch.nonzero(self.test.groups == group).flatten() for group in range(test.num_groups))
         self._samples = [each[:gradient_examples] for each in members]
 
     def before_training(self, trainer: Trainer) -> None:

@@ -134,8 +134,7 @@ class Run:
             DataError: not a GroupedDataset, or one with other classes than the training data's.
         """
         self.check_test(test)
-        outputs = predict(self.model, test.inputs)
-        return metrics_of(outputs, test)
+        return metrics_of(predict(self.model, test.inputs), test.to("cpu"))
 
     def check_test(self, test: GroupedDataset) -> None:
         """Refuses a test set that the model was not trained for, with a DataError as `metrics` does."""

@@ -1,0 +1,76 @@
+"""ChaCha20 (RFC 8439) from operations on tensors, so that a GPU makes random words where they are used."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from torch import Tensor
+
+_CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
+_WORDS = 8
+"""Words of 64 bits in a block."""
+
+
+def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
+    """Returns words of 64 bits, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
+
+    Formal guarantee: bit for bit what RFC 8439 says, on a device that `is_exact`. Nothing but the key decides
+    it, and nothing is kept.
+
+    | case | result |
+    | --- | --- |
+    | count = 0 | none |
+    | a key that was used before | the same words: draw a key for each call |
+    | 2^34 words and more | the counter of 32 bits would begin anew: OverflowError |
+
+    Args:
+        key: 32 bytes.
+        count: how many words.
+        device: any with integers of 32 bits.
+
+    >>> keystream(bytes(32), 1, torch.device("cpu"))
+    tensor([2932839743687491190])
+    """
+    blocks = -(-count // _WORDS)
+    if blocks > np.iinfo(np.int32).max:
+        raise OverflowError(f"{count:,} words under one key; expected fewer than 2^34.")
+    first = np.concatenate([_CONSTANT, np.frombuffer(key, dtype="<i4"), np.zeros(4, dtype="<i4")])
+    start = torch.from_numpy(first).to(device).unsqueeze(1).repeat(1, blocks)
+    start[12] = torch.arange(blocks, dtype=torch.int32, device=device)
+    a, b, c, d = start.view(4, 4, blocks).unbind()
+    for _ in range(10):
+        a, b, c, d = _quarter_rounds(a, b, c, d)
+        a, b, c, d = _quarter_rounds(a, b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0))
+        b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
+    mixed = torch.cat([a, b, c, d]) + start
+    return mixed.t().reshape(-1).view(torch.int64)[:count]
+
+
+def _quarter_rounds(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Four quarter rounds side by side: of the four columns of each block, or of its diagonals."""
+    for first, second in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, first)
+        c = c + d
+        b = _rotated(b ^ c, second)
+    return a, b, c, d
+
+
+def _rotated(words: Tensor, by: int) -> Tensor:
+    """Words of 32 bits, rotated to the left. Shifts to the right copy the sign, which the mask takes away."""
+    return (words << by) | ((words >> (32 - by)) & ((1 << by) - 1))
+
+
+@lru_cache(maxsize=64)
+def is_exact(device: torch.device) -> bool:
+    """Whether the device computes the keystream that the library `cryptography` does, tried once.
+
+    Integers that overflow must begin anew, and shifts move every bit: a device, or a compiler, that does
+    otherwise would draw words that nobody has studied.
+    """
+    key, count = bytes(range(32)), 999
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
+    return keystream(key, count, device).cpu().numpy().tobytes() == stream
