@@ -87,3 +87,12 @@ def test_forms_and_order_are_kept():
     assert [len(each) for each in tensors(twice)] == [2 * N] * 3
     with pytest.raises(ValueError, match="argument"):
         joined((PLACES,), (PLACES, PLACES))
+
+
+@pytest.mark.parametrize(("device", "ahead"), [("cuda", True), ("mps", False), ("cpu", False)])
+def test_only_cuda_is_copied_to_without_waiting(monkeypatch, device, ahead):
+    """MPS may read memory that was freed in the meantime (pytorch/pytorch#189690)."""
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *given, **how: asked.append((*given, how)))
+    moved_to((torch.ones(1),), device)
+    assert asked == [(device, {"non_blocking": ahead})]
