@@ -138,7 +138,7 @@ def kill_over_and_over(
             if moments.random() < 0.5:
                 for path, content in copy.items():
                     path.write_bytes(content)
-        _check_complete(run, prepared.trainer.steps, tally)
+        check_complete(run, prepared.trainer.steps, tally)
     return tally
 
 
@@ -147,7 +147,7 @@ def _trained(run: Path, moment: Moment | None, tally: Tally) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            _prepare_child(run, moment)
+            prepare_child(run, moment)
             train(run)
         except BaseException:
             traceback.print_exc(file=sys.stderr)
@@ -156,13 +156,13 @@ def _trained(run: Path, moment: Moment | None, tally: Tally) -> bool:
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and moment is not None:
         tally.kills[moment.kind] += 1
-        _check_killed(run, tally)
+        check_killed(run, tally)
         return False
     assert os.waitstatus_to_exitcode(status) == 0, "a run could not be resumed"
     return True
 
 
-def _prepare_child(run: Path, moment: Moment | None) -> None:
+def prepare_child(run: Path, moment: Moment | None) -> None:
     """Makes every step leave a byte in a file before it draws noise, and the process die at its moment.
 
     A clock of its own, .1 seconds a look, decides on checkpoints and on blocks of the ledger.
@@ -235,7 +235,7 @@ def _drawn(run: Path) -> int:
     return (run / "draws").stat().st_size if (run / "draws").exists() else 0
 
 
-def _check_killed(run: Path, tally: Tally) -> None:
+def check_killed(run: Path, tally: Tally) -> None:
     if not (run / "ledger").exists() or not (run / "ledger").read_bytes().count(b"\n"):
         tally.understated += _drawn(run) > 0
         return
@@ -265,7 +265,7 @@ def _counts_steps(run: Path, steps: int) -> bool:
     return facts["steps"] == steps and bool((histories.counts.sum(axis=1) == steps).all())
 
 
-def _check_complete(run: Path, planned: int, tally: Tally) -> None:
+def check_complete(run: Path, planned: int, tally: Tally) -> None:
     kept = open_run(run).run
     counted = sum(steps for _, steps in kept.entries)
     assert planned <= counted

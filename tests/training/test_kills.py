@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.kills import KINDS, kill_over_and_over
+from support.kills_of_several import TallyOfSeveral, kill_one_of_several
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -15,6 +16,30 @@ def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_pat
     assert all(tally.kills.values()), tally.kills
     assert tally.torn == 1
     assert tally.completed == 1
+    assert (tally.understated, tally.uncharged, tally.unreadable) == (0, 0, 0)
+    assert (tally.miscounted, tally.left) == (0, 0)
+    assert 0 < tally.drawn <= tally.counted
+    assert all(spent >= true for spent, true in tally.epsilons)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_where_one_of_several_processes_is_killed_the_others_stop_and_the_run_completes(tmp_path):
+    """A few kills of the first and of others, in runs that are resumed with another number of processes."""
+    check(kill_one_of_several(3, tmp_path, seed=5, each=3, epochs=4.0))
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+def test_fifty_kills_of_one_of_several_processes(tmp_path):
+    tally = kill_one_of_several(50, tmp_path, seed=0)
+    check(tally)
+    assert all(tally.kills.values()), tally.kills
+    assert tally.counts == {1, 2, 3}
+
+
+def check(tally: TallyOfSeveral) -> None:
+    assert tally.hung == 0
+    assert tally.completed
     assert (tally.understated, tally.uncharged, tally.unreadable) == (0, 0, 0)
     assert (tally.miscounted, tally.left) == (0, 0)
     assert 0 < tally.drawn <= tally.counted
