@@ -111,11 +111,9 @@ def main() -> None:
             alone, threads, processes = (1000 * median(each) for each in zip(*turns, strict=True))
             ratio = median(several / threaded for _, threaded, several in turns)
             size = next(each.batch_size for each in SUBJECTS if each.name.startswith(name))
-            sent = 8 * teams[0].parameters / 1000
-            print(
-                f"| {name} | {size} | {sent:,.0f} kB | {alone:.2f} ms | {threads:.2f} ms | {processes:.2f} ms "
-                f"| {ratio:.2f} |"
-            )
+            sent = f"{8 * teams[0].parameters / 1000:,.0f} kB"
+            times = " | ".join(f"{each:.2f} ms" for each in (alone, threads, processes))
+            print(f"| {name} | {size} | {sent} | {times} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+"""`equidp train` under torchrun: one run, one voice, and the folder of one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equidp.kernel.ledger_format import read_ledger
+from support.command import equidp
+
+
+def torchrun(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, "-m", "equidp", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.fixture
+def people(tmp_path):
+    draws, path = np.random.default_rng(0), tmp_path / "people.csv"
+    columns = {"age": draws.integers(18, 90, 600), "sex": draws.choice(["F", "M"], 600)}
+    pd.DataFrame({**columns, "paid": draws.integers(0, 2, 600)}).to_csv(path, index=False)
+    return str(path)
+
+
+def options(people: str, out: str, *more: str) -> list[str]:
+    table = [people, "--target", "paid", "--group", "sex", "--bounds", "age=18:90"]
+    return [
+        "train",
+        *table,
+        "--noise-multiplier",
+        "3",
+        "--epochs",
+        "2",
+        "--batch-size",
+        "60",
+        "--out",
+        out,
+        *more,
+    ]
+
+
+def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
+    out = tmp_path / "run"
+    told = torchrun(2, *options(people, str(out)))
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("Model card:") + told.stderr.count("Model card:") == 1
+    assert sum(block.steps for block in read_ledger(out / "ledger").blocks) > 0
+    assert equidp("evaluate", str(out), cwd=tmp_path).returncode == 0
+
+
+def test_a_mistake_is_said_once(people, tmp_path):
+    told = torchrun(2, *options(people, str(tmp_path / "run"), "--method", "dpsdg"))
+    assert told.returncode != 0
+    assert told.stderr.count("dpsgd") >= 1
+    assert told.stderr.count("error: ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_commands_refuse_torchrun(people):
+    told = torchrun(2, "compare", people, "--target", "paid", "--group", "sex")
+    assert told.returncode != 0
+    assert "torchrun is for equidp train" in told.stderr
