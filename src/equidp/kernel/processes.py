@@ -284,19 +284,15 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]
         flat = tensor.view(-1)
         alike = not waiting or (flat.dtype, flat.device) == (waiting[0].dtype, waiting[0].device)
         if waiting and (not alike or sum(map(len, waiting)) + len(flat) > _BUCKET):
-            yield _bucket(waiting), waiting
+            yield waiting[0] if len(waiting) == 1 else torch.cat(waiting), waiting
             waiting = []
         waiting.append(flat)
     if waiting:
-        yield _bucket(waiting), waiting
-
-
-def _bucket(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        yield waiting[0] if len(waiting) == 1 else torch.cat(waiting), waiting
 
 
 def _put(bucket: Tensor, parts: list[Tensor]) -> None:
     """Copies what was received into the parts, unless it was received in place."""
-    if len(parts) > 1:
+    if bucket is not parts[0]:
         for part, values in zip(parts, bucket.split([len(part) for part in parts]), strict=True):
             part.copy_(values)
