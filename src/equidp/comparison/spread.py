@@ -17,8 +17,8 @@ from joblib.parallel import BACKENDS, get_active_backend
 from equidp.comparison.grid import StaleWorker
 from equidp.errors import SettingError
 
-TRIES = 3
-"""How often a call is begun before it is blamed for the death of its process; the last time alone."""
+TRIES = 2
+"""How often a call's process may die while it runs beside others, and then alone, which shows who it is."""
 
 
 class Call(NamedTuple):
@@ -61,8 +61,8 @@ def spread(
 ) -> Iterator[tuple[Call, Any]]:
     """Yields each call with what `function(*arguments, threads)` gives, as they finish.
 
-    A call whose process died is begun again: twice beside others, then alone. Calls are taken from the
-    iterable when there is a worker for them, which may be in another thread.
+    A call whose process died is begun again, after the second time alone. Calls are taken from the iterable
+    when there is a worker for them, which may be in another thread.
 
     Raises:
         SettingError: a call killed its process each time.
@@ -70,7 +70,7 @@ def spread(
     """
     left, again, deaths, renewed = iter(calls), deque[Call](), Counter[str](), False
     while True:
-        suspect = next((call for call in again if deaths[call.key] == TRIES - 1), None)
+        suspect = next((call for call in again if deaths[call.key] >= TRIES), None)
         if suspect is not None:
             again.remove(suspect)
         begun: dict[str, Call] = {}
@@ -85,9 +85,9 @@ def spread(
             get_reusable_executor().shutdown(wait=True)
             renewed = True
         except _deaths() as error:
-            deaths.update(begun)
-            if suspect is not None:
-                raise killed(suspect.name, f"its process {TRIES} times, the last time alone") from error
+            deaths.update(list(begun))
+            if suspect is not None and deaths[suspect.key] == 2 * TRIES:
+                raise killed(suspect.name, f"its process {TRIES} times, where it ran alone") from error
         again.extend(begun.values())
         if suspect is None and not again:
             return
