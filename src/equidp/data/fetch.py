@@ -16,10 +16,10 @@ import requests
 from rich.console import Console
 from rich.progress import Progress
 
+from equidp.data.cache import CACHE_VARIABLE, cache_folder
 from equidp.errors import DataError
 
 DATA_VARIABLE = "EQUIDP_DATA"
-CACHE_VARIABLE = "EQUIDP_CACHE"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RemoteFile:
         return path if path.exists() else None
 
     def _downloaded(self) -> Path:
-        folder = Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("equidp")) / self.folder
+        folder = cache_folder() / self.folder
         way_out = f"set {DATA_VARIABLE} to a folder that holds {self.folder}/{self.name}."
         # pooch logs each download; the bar below shows it, on a terminal only.
         pooch.get_logger().setLevel(logging.WARNING)

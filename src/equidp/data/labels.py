@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from equidp.data.columns import MISSING
-from equidp.data.draws import draws
 from equidp.errors import DataError
 
 Codes = npt.NDArray[np.int64]
@@ -78,9 +77,9 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[s
 
 
 def rows_by_content(
-    table: pd.DataFrame, groups: np.ndarray, group_names: Sequence[str], test_share: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows to train on and rows to test on, by a draw from the seed and each row's content.
+    drawn: npt.NDArray[np.float64], groups: Codes, group_names: Sequence[str], test_share: float, seed: int
+) -> tuple[Codes, Codes]:
+    """Returns rows to train on and rows to test on, by their `draws` from the seed and each row's content.
 
     Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
     is. So one more row in the file adds at most one row to the training set and removes none: what holds for
@@ -90,7 +89,6 @@ def rows_by_content(
     Raises:
         DataError: a group would have no row to train on.
     """
-    drawn = draws(table, seed)
     tested = drawn < test_share
     for group, name in enumerate(group_names):
         members = np.flatnonzero(groups == group)

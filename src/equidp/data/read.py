@@ -1,4 +1,4 @@
-"""Reads a CSV or Parquet file as a recipe says: the cells as they are written, or as numbers and texts."""
+"""Reads a CSV or Parquet file, or a folder of Parquet files: the cells as they are written."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ import lzma
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset
 
-from equidp.data.checks import check_names
 from equidp.data.recipe import Recipe
-from equidp.data.understood import Columns, understood
 from equidp.errors import DataError
 
 PARQUET = (".parquet", ".pq")
-_FEWEST_ROWS = 10
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, OverflowError, MemoryError, csv.Error, pd.errors.ParserWarning),
@@ -52,120 +50,153 @@ def plain_name(name: str) -> str:
     return name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in _COMPRESSED else name
 
 
-def read_table(
-    path: Path,
-    recipe: Recipe = Recipe(),
-    *,
-    only: Sequence[str] | None = None,
-    fewest: int = _FEWEST_ROWS,
-) -> Columns:
-    """Returns columns of floats (NaN where missing) or of strings (None where missing), and their problems.
-
-    Args:
-        path: the file.
-        recipe: how to read it; columns that it drops are left out.
-        only: columns to read, where the file has them; None: all.
-        fewest: rows that the file must have.
-
-    Raises:
-        DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
-            the recipe names columns that the file lacks.
-    """
-    table = read_as_written(path, recipe)
-    if len(table) < fewest:
-        raise DataError(f"{path} holds {len(table)} rows; expected at least {fewest}. Give a larger file.")
-    if only is None:
-        check_names(table.columns, recipe.named())
-    dropped = recipe.columns("drop")
-    kept = [name for name in table.columns if name not in dropped and (only is None or name in only)]
-    return understood(table[kept], recipe)
-
-
 def read_as_written(path: Path, recipe: Recipe = Recipe()) -> pd.DataFrame:
     """Returns the whole file: cells of a CSV file as texts, those of a Parquet file with their types.
 
     Raises:
         DataError: not a table, duplicate or nameless columns.
     """
-    try:
-        table = _read_parquet(path) if is_parquet(path.name) else _read_csv(path, recipe)
-    except _UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if isinstance(error, UnicodeDecodeError):
-            place = f"byte {error.start + 1:,} is not {recipe.encoding.upper()}"
-            reason = f"{place}; give its --encoding, such as latin-1"
-        raise DataError(
-            f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
-            "equidp inspect finds the separator and the encoding of a file."
-        ) from error
-    names = [str(name) for name in table.columns]
+    with readable(path):
+        whole = path.is_dir() or is_parquet(path.name)
+        table = _read_parquet(path) if whole else _read_csv(path, recipe)
+    check_distinct(path, table.columns)
+    table.columns = pd.Index(map(str, table.columns))
+    return table
+
+
+def check_distinct(path: Path, columns: Iterable[object]) -> None:
+    """Raises unless the names of the columns differ."""
+    names = [str(name) for name in columns]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(
             f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but "
             "one."
         )
-    table.columns = pd.Index(names)
-    return table
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns all that can be wrong with a file into one DataError."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, UnicodeDecodeError):
+            place = f"byte {error.start + 1:,} is not {error.encoding.upper()}"
+            reason = f"{place}; give its --encoding, such as latin-1"
+        raise DataError(
+            f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
+            "equidp inspect finds the separator and the encoding of a file."
+        ) from error
 
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Opens a file to read, and unpacks it where its name says that it is compressed."""
     kind = path.suffix.lower()
     if kind == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if not name.endswith("/")]
-            if len(names) != 1:
-                raise ValueError(f"it holds {len(names)} files; expected one")
-            return io.BytesIO(archive.read(names[0]))
+        archive = zipfile.ZipFile(path)  # open as long as what is read from it
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if len(names) != 1:
+            raise ValueError(f"it holds {len(names)} files; expected one")
+        return archive.open(names[0])
     if kind == ".zst":
-        with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
-            return io.BytesIO(stream.read())
+        return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
     openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     opened: IO[bytes] = openers.get(kind, open)(path, "rb")
     return opened
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    stored = parquet.read_table(path)
-    # Without this, texts that are not UTF-8 would fail later, where they are first used.
-    stored.validate(full=True)
-    table = stored.to_pandas()
-    # pandas writes a named index beside the columns; it is a column of the user's.
+def parquet_dataset(path: Path) -> dataset.Dataset:
+    """Opens a Parquet file, or all of a folder, whose columns must be the same.
+
+    Raises:
+        ValueError: files of other columns, or none.
+    """
+    if not path.is_dir():
+        return dataset.dataset(path, format="parquet")
+    found = [each for each in path.rglob("*") if each.is_file()]
+    files = sorted(str(each) for each in found if is_parquet(each.name) and each.name[0] not in "._")
+    if not files:
+        raise ValueError("the folder holds no Parquet file (.parquet)")
+    opened = dataset.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(path))
+    schemas = {each.path: each.physical_schema for each in opened.get_fragments()}
+    first = set(next(iter(schemas.values())).names)
+    for name, schema in schemas.items():
+        if differing := sorted(first ^ set(schema.names)):
+            listed = ", ".join(map(repr, differing[:5]))
+            raise ValueError(f"{name} has other columns than {files[0]}: only one of them has {listed}")
+    partitions = [field for field in opened.schema if field.name not in first]
+    whole = pa.unify_schemas([*schemas.values()], promote_options="permissive")
+    return opened.replace_schema(pa.schema([*whole, *partitions], metadata=whole.metadata))
+
+
+def parquet_names(schema: pa.Schema) -> list[str]:
+    """Returns the names of columns as pandas reads them: a named index is a column of the user's."""
+    return [str(name) for name in _without_index(schema.empty_table().to_pandas()).columns]
+
+
+def _without_index(table: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index(drop=all(name is None for name in table.index.names))
 
 
+def _read_parquet(path: Path) -> pd.DataFrame:
+    stored = parquet_dataset(path).to_table()
+    # Without this, texts that are not UTF-8 would fail later, where they are first used.
+    stored.validate(full=True)
+    return _without_index(stored.to_pandas())
+
+
+def text_encoding(recipe: Recipe) -> str:
+    """Returns the encoding of a CSV file; UTF-8 may begin with a byte order mark."""
+    plain = recipe.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return "utf-8-sig" if plain else recipe.encoding
+
+
 def _read_csv(path: Path, recipe: Recipe) -> pd.DataFrame:
-    encoding = (
-        "utf-8-sig" if recipe.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else recipe.encoding
-    )
+    encoding = text_encoding(recipe)
     with open_bytes(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline="") as file:
-        header = next(csv.reader(file, delimiter=recipe.sep, skipinitialspace=True), [])
-        if not header:
-            raise ValueError("it is empty")
-        names = [name.strip() for name in header]
-        if not all(names):
-            raise ValueError(
-                f"column {names.index('') + 1} has no name (pandas' index? Write the file with index=False)"
-            )
-        others = [mark for mark in ",;\t|" if mark in names[0]]
-        if len(names) == 1 and others:
-            mark = "tab" if others[0] == "\t" else others[0]
-            raise ValueError(
-                f"its header {names[0]!r} is one column; if {mark!r} separates, give --sep '{mark}'"
-            )
-        with warnings.catch_warnings():
-            # pandas drops values of rows longer than the header, with a warning alone.
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            rows = pd.read_csv(
-                file,
-                header=None,
-                dtype=str,
-                sep=recipe.sep,
-                na_filter=False,
-                skipinitialspace=True,
-                names=range(len(names)),
-                index_col=False,
-            )
-    rows.columns = pd.Index(names)
-    return rows
+        names = csv_header(file, recipe)
+        return pd.concat(csv_rows(file, recipe, names, None))
+
+
+def csv_header(file: TextIO, recipe: Recipe) -> list[str]:
+    """Reads the names of columns, and leaves the file at its first row.
+
+    Raises:
+        ValueError: there are none, or one is empty.
+    """
+    header = next(csv.reader(file, delimiter=recipe.sep, skipinitialspace=True), [])
+    if not header:
+        raise ValueError("it is empty")
+    names = [name.strip() for name in header]
+    if not all(names):
+        raise ValueError(
+            f"column {names.index('') + 1} has no name (pandas' index? Write the file with index=False)"
+        )
+    others = [mark for mark in ",;\t|" if mark in names[0]]
+    if len(names) == 1 and others:
+        mark = "tab" if others[0] == "\t" else others[0]
+        raise ValueError(f"its header {names[0]!r} is one column; if {mark!r} separates, give --sep '{mark}'")
+    return names
+
+
+def csv_rows(file: TextIO, recipe: Recipe, names: list[str], size: int | None) -> Iterator[pd.DataFrame]:
+    """Yields the rows after the header as texts, so many at a time, or all at once."""
+    with warnings.catch_warnings():
+        # pandas drops values of rows longer than the header, with a warning alone.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        parts = pd.read_csv(
+            file,
+            header=None,
+            dtype=str,
+            sep=recipe.sep,
+            na_filter=False,
+            skipinitialspace=True,
+            names=range(len(names)),
+            index_col=False,
+            chunksize=size,
+        )
+        for rows in [parts] if size is None else parts:
+            rows.columns = pd.Index(names)
+            yield rows

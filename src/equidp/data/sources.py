@@ -47,7 +47,7 @@ def open_source(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     test_share: float | None = None,
 ) -> DataSource:
-    """Returns a named dataset, or a CSV or Parquet file as one.
+    """Returns a named dataset, or a CSV or Parquet file, or a folder of Parquet files, as one.
 
     Args:
         name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
@@ -74,7 +74,7 @@ def open_source(
     whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
     named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
-    if not is_file_name(name_or_path) and not path.is_file():
+    if not is_file_name(name_or_path) and not (path.exists() if named is None else path.is_file()):
         if named is None:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
         if given := whole.to_plain():
@@ -83,7 +83,7 @@ def open_source(
                 "with its own. Leave them out."
             )
         return named
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"there is no file {name_or_path!r}; check the path.")
     if not whole.target or not whole.group:
         raise SettingError(

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 
+from equidp.data.cache import key_of
 from equidp.data.checks import (
     feature_problems,
     first_text,
@@ -19,13 +21,15 @@ from equidp.data.checks import (
     weight_problem,
 )
 from equidp.data.dataset import DataSplit
+from equidp.data.draws import draws
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
 from equidp.data.labels import coded, crossed, rows_by_content
 from equidp.data.private_encoding import private_encoder
-from equidp.data.read import plain_name, read_table
+from equidp.data.read import plain_name
 from equidp.data.recipe import Recipe
 from equidp.data.release import Release
+from equidp.data.stored import read_table, remembered
 from equidp.data.understood import Columns
 from equidp.data.unencoded import Unencoded, prepared
 from equidp.errors import DataWarning, SettingError
@@ -76,14 +80,17 @@ class TableSource:
 
     def unencoded(self, seed: int) -> Unencoded:
         """Splits the rows, before any becomes an input; warns of `doubts` about the columns."""
-        table = self._table()
+        table, key = self._table()
         targets, class_names = self._targets(table)
         groups, group_names = crossed(table, self.recipe.group)
         features = table.drop(columns=_labels(self.recipe))
-        train, test = rows_by_content(table, groups, group_names, self.recipe.test_share, seed)
+        drawn = _drawn(table, seed, key, self.name)
+        train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
         bounds = self.recipe.target_bounds
-        return Unencoded(features, train, test, targets, groups, *names, weights, target_bounds=bounds)
+        return Unencoded(
+            features, train, test, targets, groups, *names, weights, target_bounds=bounds, key=key
+        )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         return TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
@@ -109,14 +116,23 @@ class TableSource:
             return None
         return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
-    def _table(self) -> pd.DataFrame:
-        """The columns of the file that are not dropped, after all checks; problems are raised together."""
+    def _table(self) -> tuple[pd.DataFrame, str]:
+        """The columns of the file that are not dropped, after all checks, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
         said = doubts(read.table, self.recipe)
         for sentence in (*read.notes, *said):
             warnings.warn(sentence, DataWarning, stacklevel=5)
         refuse(self.path, problems_of(read, self.recipe))
-        return read.table
+        return read.table, read.key
+
+
+def _drawn(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[np.float64]:
+    """The draws of all rows; those of a table on disk are kept there."""
+    if not key:
+        return draws(table, seed)
+    return remembered(
+        f"the split of {name!r} by seed {seed}", key_of("draws", key, seed), lambda: draws(table, seed)
+    )
 
 
 def _labels(recipe: Recipe) -> list[str]:

@@ -39,11 +39,13 @@ class Columns:
         table: columns of floats (NaN where missing) or of strings (None where missing).
         problems: a sentence for each column that cannot be used, which the table lacks.
         notes: a sentence for each column of which some cells counted as missing, or lost leading zeros.
+        key: what the table is kept under on disk; "": it is in memory.
     """
 
     table: pd.DataFrame
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    key: str = ""
 
 
 class Unusable(Exception):

@@ -10,9 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from equidp.data.cache import key_of
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.encoding import PRIVATE as COUNTED, TableEncoder
 from equidp.data.release import Release
+from equidp.data.stored import stored_parts
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
@@ -44,6 +46,7 @@ class Unencoded:
         weights: public, [n]; None: all are 1.
         notes: on how the rows were chosen.
         target_bounds: of `GroupedDataset`.
+        key: what the table is kept under on disk, so that its inputs are kept there too; "": all in memory.
     """
 
     features: pd.DataFrame
@@ -57,6 +60,7 @@ class Unencoded:
     weights: torch.Tensor | None = None
     notes: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
+    key: str = ""
 
     @property
     def training(self) -> pd.DataFrame:
@@ -65,6 +69,8 @@ class Unencoded:
 
     def encoded(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
         """Returns the split; `notes` are on the encoder."""
+        if self.key:
+            return self._on_disk(encoder, notes)
         whole = GroupedDataset(
             encoder.encode(self.features),
             torch.from_numpy(self.targets),
@@ -76,6 +82,32 @@ class Unencoded:
             self.target_bounds,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
+        return DataSplit(trained, tested, (*notes, *self.notes))
+
+    def _on_disk(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
+        """The same split with memory-mapped tensors, which read what is indexed."""
+        columns = {"targets": self.targets, "groups": self.groups}
+        if self.weights is not None:
+            columns["weights"] = self.weights.numpy()
+        parts = stored_parts(
+            f"the inputs of {self.source!r}",
+            key_of("inputs", self.key, encoder.to_json()),
+            {"train": self.train, "test": self.test},
+            lambda rows: encoder.encode(self.features.iloc[rows]),
+            columns,
+        )
+        names = self.group_names, self.class_names, self.source
+        trained, tested = (
+            GroupedDataset(
+                part["inputs"],
+                part["targets"],
+                part["groups"],
+                *names,
+                part.get("weights"),
+                self.target_bounds,
+            )
+            for part in parts.values()
+        )
         return DataSplit(trained, tested, (*notes, *self.notes))
 
 

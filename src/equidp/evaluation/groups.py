@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from fairlearn.metrics import MetricFrame, count, false_positive_rate, selection_rate, true_positive_rate
+from fairlearn.metrics import false_positive_rate, selection_rate, true_positive_rate
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -184,7 +184,7 @@ def recalls(
 
 
 def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:
-    """Returns how often a model of two classes answers class 1, by fairlearn's MetricFrame.
+    """Returns how often a model of two classes answers class 1, by fairlearn.
 
     Returns:
         group, count, positives (examples of class 1), selection_rate, true_positive_rate and
@@ -193,20 +193,20 @@ def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.
     """
     if test.num_classes != 2 or not len(test):
         return pd.DataFrame()
-    frame = MetricFrame(
-        metrics={
-            "count": count,
-            "positives": lambda y_true, y_pred: int(y_true.sum()),
-            "selection_rate": selection_rate,
-            "true_positive_rate": true_positive_rate,
-            "false_positive_rate": false_positive_rate,
-        },
-        y_true=test.targets.numpy(),
-        y_pred=Predictions.of(outputs, test.targets, test.class_names, cut).predicted,
-        sensitive_features=pd.Series(test.groups.numpy(), name="group"),
-    )
-    rates = frame.by_group.reset_index()
-    return rates.assign(group=[test.group_names[int(index)] for index in rates["group"]])
+    truth = test.targets.numpy()
+    answers = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+    rates = {
+        "selection_rate": selection_rate,
+        "true_positive_rate": true_positive_rate,
+        "false_positive_rate": false_positive_rate,
+    }
+    rows = []
+    for name, members in by_group(test.groups.numpy(), test.group_names):
+        if name != ALL and members.any():  # fairlearn's MetricFrame does the same, row by row
+            given = truth[members], answers[members]
+            counts = {"group": name, "count": len(given[0]), "positives": int(given[0].sum())}
+            rows.append({**counts, **{rate: float(of(*given)) for rate, of in rates.items()}})
+    return pd.DataFrame(rows)
 
 
 def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, float]:

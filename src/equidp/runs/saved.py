@@ -21,7 +21,7 @@ from equidp.data.encoding import Numbers, TableEncoder
 from equidp.data.guesses import MISSING_NUMBERS
 from equidp.data.labels import known_codes
 from equidp.data.numbers import SquaredError, in_units
-from equidp.data.read import read_table
+from equidp.data.stored import read_table
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout

@@ -1,0 +1,152 @@
+"""Arrays on disk, kept by what they were made from: tables that do not fit into memory, and their splits.
+
+They hold training data as they are. The folder is its owner's alone, and `equidp cache` lists and clears it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pooch
+import torch
+from filelock import FileLock
+
+from equidp.errors import DataError
+
+CACHE_VARIABLE = "EQUIDP_CACHE"
+_ABOUT = "about.json"
+_VERSION = 1  # of what is kept; a change makes everything anew
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept under one key.
+
+    Attributes:
+        folder: where it is.
+        what: in words, with the name of the file that it was made from.
+        size: in bytes.
+        used: seconds since 1970 when it was last opened.
+        whole: whether it was written to the end; a rest of a process that was killed was not.
+    """
+
+    folder: Path
+    what: str
+    size: int
+    used: float
+    whole: bool
+
+
+def cache_folder() -> Path:
+    """Returns the folder that `EQUIDP_CACHE` names, or the user's cache folder."""
+    return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("equidp"))
+
+
+def key_of(*parts: Any) -> str:
+    """Returns a name that follows from all of these parts: plain values and arrays.
+
+    >>> key_of("a", [1]) == key_of("a", [1]), key_of("a") == key_of("b")
+    (True, False)
+    """
+    digest = hashlib.sha256(str(_VERSION).encode())
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).reshape(-1).data)
+        else:
+            digest.update(json.dumps(part).encode())
+    return digest.hexdigest()[:32]
+
+
+def kept(key: str, what: str, needed: int, write: Callable[[Path], dict[str, Any]]) -> tuple[Path, Any]:
+    """Returns a folder that `write` filled and what it returned, now or earlier; whole or not at all.
+
+    Other processes wait until the first one has written it.
+
+    Args:
+        key: as of `key_of`.
+        what: in words, for a list.
+        needed: bytes that will be written, about.
+        write: writes files into the folder, and returns plain values to be kept beside them.
+
+    Raises:
+        DataError: the folder cannot be written, or has no space left; nothing is left there.
+    """
+    root = cache_folder() / "tables"
+    place, draft = root / key, root / f".{key}.tmp"
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(root / f".{key}.lock"):
+            if not (place / _ABOUT).exists():
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(mode=0o700)
+                _check_space(root, needed)
+                about = {"what": what, "facts": write(draft)}
+                (draft / _ABOUT).write_text(json.dumps(about))
+                os.replace(draft, place)
+            os.utime(place)
+            return place, json.loads((place / _ABOUT).read_text())["facts"]
+    except OSError as error:
+        raise DataError(
+            f"{what} cannot be kept in {os.fspath(root)!r} ({error.strerror or error}); equidp cache --clear "
+            f"makes space, and {CACHE_VARIABLE} names another folder."
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_space(root: Path, needed: int) -> None:
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise OSError(f"{needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB free")
+
+
+def mapped_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Returns a file as an array that is read where it is indexed, and cannot be changed."""
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", shape=shape)
+
+
+def mapped_tensor(path: Path, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns a file as a tensor that is read where it is indexed; do not change it in place."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(mapped_array(path, dtype, shape))
+
+
+def kept_tables() -> list[Kept]:
+    """Returns all that is kept, the largest first."""
+    root = cache_folder() / "tables"
+    folders = [each for each in (root.iterdir() if root.is_dir() else ()) if each.is_dir()]
+    return sorted(map(_described, folders), key=lambda each: -each.size)
+
+
+def _described(folder: Path) -> Kept:
+    size = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+    whole = (folder / _ABOUT).exists()
+    what = json.loads((folder / _ABOUT).read_text())["what"] if whole else "unfinished"
+    return Kept(folder, what, size, folder.stat().st_mtime, whole)
+
+
+def clear(older_than_days: float = 0.0) -> list[Kept]:
+    """Removes what was not used for so many days, and returns it; a process that reads it can go on."""
+    latest = time.time() - 86_400 * older_than_days
+    gone = [each for each in kept_tables() if each.used <= latest]
+    for each in gone:
+        shutil.rmtree(each.folder)
+        each.folder.with_name(f".{each.folder.name}.lock").unlink(missing_ok=True)
+    return gone

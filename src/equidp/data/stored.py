@@ -1,0 +1,221 @@
+"""Tables as a recipe understands them: in memory, or, where the file is large, as arrays on disk.
+
+A large file is read in batches, once, into one array for each column: numbers as float64, texts as codes
+with a list of texts. The table that results is a `pandas.DataFrame` of memory-mapped columns, and holds what
+it would hold in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from equidp.data.cache import Array, kept, key_of, mapped_array, mapped_tensor
+from equidp.data.checks import check_names
+from equidp.data.read import check_distinct, read_as_written, readable
+from equidp.data.recipe import Recipe
+from equidp.data.stream import NotPlain, batches, content_digest, is_large, names_of, stamp
+from equidp.data.understood import ColumnReader, Columns, Unusable, understood
+from equidp.errors import DataError
+
+_FEWEST_ROWS = 10
+_BLOCK = 2**16
+_NOT_OF_CELLS = ("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive")
+"""Options of a recipe that do not change what a cell means."""
+
+
+def read_table(
+    path: Path,
+    recipe: Recipe = Recipe(),
+    *,
+    only: Sequence[str] | None = None,
+    fewest: int = _FEWEST_ROWS,
+) -> Columns:
+    """Returns columns of floats (NaN where missing) or of strings (None where missing), and their problems.
+
+    Args:
+        path: the file, or a folder of Parquet files.
+        recipe: how to read it; columns that it drops are left out.
+        only: columns to read, where the file has them; None: all, and a large table is kept on disk for the
+            next time.
+        fewest: rows that the file must have.
+
+    Raises:
+        DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
+            the recipe names columns that the file lacks; or, of a large one, no space on disk for it, or it
+            changes while it is read.
+    """
+    with readable(path):
+        large = is_large(path)
+    if large:
+        read = _stored(path, recipe, only)
+    else:
+        written = read_as_written(path, recipe)
+        if len(written) >= fewest:
+            read = understood(written[_kept(written.columns, recipe, only)], recipe)
+    rows = len(read.table) if large else len(written)
+    if rows < fewest:
+        raise DataError(f"{path} holds {rows} rows; expected at least {fewest}. Give a larger file.")
+    return read
+
+
+def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
+    """The columns to read."""
+    if only is None:
+        check_names(names, recipe.named())
+    dropped = recipe.columns("drop")
+    return [name for name in names if name not in dropped and (only is None or name in only)]
+
+
+def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None) -> Columns:
+    before = stamp(path)
+    with readable(path):
+        names = names_of(path, recipe)
+        check_distinct(path, names)
+    names = _kept(names, recipe, only)
+    with readable(path):
+        content = content_digest(path)
+    plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
+    key = key_of("table" if only is None else "new rows", content, plain, names)
+
+    def write(folder: Path) -> dict[str, Any]:
+        with readable(path):
+            try:
+                found = _written(path, recipe, names, folder, plain=True)
+            except NotPlain:
+                found = _written(path, recipe, names, folder, plain=False)
+        if stamp(path) != before:
+            raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
+        return found
+
+    size = sum(size for _, size, _ in before)
+    folder, facts = kept(key, f"the table {path.name!r}", size, write)
+    table = pd.DataFrame(
+        {name: _column(folder, about, facts["rows"]) for name, about in facts["columns"].items()},
+        index=pd.RangeIndex(facts["rows"]),
+        copy=False,
+    )
+    if only is not None:  # new rows: what is mapped stays until it is let go
+        shutil.rmtree(folder, ignore_errors=True)
+    return Columns(table, tuple(facts["problems"]), tuple(facts["notes"]), key)
+
+
+def _column(folder: Path, about: Mapping[str, Any], rows: int) -> pd.Series:
+    path = folder / about["file"]
+    if about["texts"] is None:
+        return pd.Series(mapped_array(path, "float64", (rows,)), copy=False)
+    codes = mapped_array(path, "int32", (rows,))
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(about["texts"], dtype=object)), copy=False)
+
+
+def _written(
+    path: Path, recipe: Recipe, names: Sequence[str], folder: Path, *, plain: bool
+) -> dict[str, Any]:
+    """Writes a file for each column, and returns what they hold."""
+    readers = {name: ColumnReader(name, recipe) for name in names}
+    problems: dict[str, str] = {}
+    rows = 0
+    with ExitStack() as stack:
+        files = {
+            (at, kind): stack.enter_context((folder / f"{at}.{kind}").open("wb"))
+            for at in range(len(names))
+            for kind in ("numbers", "codes")
+        }
+        for batch in batches(path, recipe, names, plain=plain):
+            rows += len(batch)
+            for at, (name, reader) in enumerate(readers.items()):
+                if name in problems:
+                    continue
+                try:
+                    numbers, codes = reader.read(batch[name])
+                except Unusable as problem:
+                    problems[name] = str(problem)
+                    continue
+                if numbers is not None:
+                    _write(files[at, "numbers"], numbers.astype(np.float64, copy=False))
+                if codes is not None:
+                    _write(files[at, "codes"], codes.astype(np.int32))
+    columns, notes = {}, []
+    for at, (name, reader) in enumerate(readers.items()):
+        kind = ""
+        try:
+            if name not in problems:
+                is_number, note = reader.settled()
+                notes += [note] if note else []
+                kind = "numbers" if is_number else "codes"
+                texts = None if is_number else list(reader.texts)
+                columns[name] = {"file": f"{at}.{kind}", "texts": texts}
+        except Unusable as problem:
+            problems[name] = str(problem)
+        for other in {"numbers", "codes"} - {kind}:
+            (folder / f"{at}.{other}").unlink()
+    sentences = [problems[name] for name in names if name in problems]
+    return {"rows": rows, "columns": columns, "problems": sentences, "notes": notes}
+
+
+def _write(file: IO[bytes], values: Array) -> None:
+    """By the file, not by a map of it: where the disk is full, a map ends the process."""
+    file.write(np.ascontiguousarray(values).reshape(-1).data)
+
+
+def stored_parts(
+    what: str,
+    key: str,
+    rows: Mapping[str, Array],
+    inputs: Callable[[Array], torch.Tensor],
+    columns: Mapping[str, Array],
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Returns tensors on disk, by part and column, each with the rows of that part.
+
+    Args:
+        what: for a list of what is kept.
+        key: of all that `inputs` reads and how.
+        rows: part -> its rows.
+        inputs: rows -> float32 [rows, d].
+        columns: name -> a number for each row of the table, [n].
+    """
+    width = inputs(np.arange(min(1, max(map(len, rows.values()))))).shape[1]
+    bytes_each = 4 * width + sum(column.itemsize for column in columns.values())
+    shapes: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
+        part: {"inputs": ("float32", (len(at), width))} for part, at in rows.items()
+    }
+    for part, at in rows.items():
+        shapes[part] |= {name: (column.dtype.name, (len(at),)) for name, column in columns.items()}
+
+    def write(folder: Path) -> dict[str, Any]:
+        for part, at in rows.items():
+            with (folder / f"{part}.inputs").open("wb") as file:
+                for start in range(0, len(at), _BLOCK):
+                    _write(file, inputs(at[start : start + _BLOCK]).numpy())
+            for name, column in columns.items():
+                with (folder / f"{part}.{name}").open("wb") as file:
+                    _write(file, column[at])
+        return {}
+
+    whole = key_of(key, *rows.values(), *columns.values())
+    folder, _ = kept(whole, what, bytes_each * sum(map(len, rows.values())), write)
+    return {
+        part: {name: mapped_tensor(folder / f"{part}.{name}", *shape) for name, shape in each.items()}
+        for part, each in shapes.items()
+    }
+
+
+def remembered(what: str, key: str, make: Callable[[], Array]) -> Array:
+    """Returns an array, [n] float64, made now or earlier."""
+
+    def write(folder: Path) -> dict[str, Any]:
+        values = make()
+        with (folder / "values").open("wb") as file:
+            _write(file, values)
+        return {"rows": len(values)}
+
+    folder, facts = kept(key, what, 0, write)
+    return mapped_array(folder / "values", "float64", (facts["rows"],))
