@@ -157,7 +157,6 @@ def serve(threads: int) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     subjects = {subject.name: subject for subject in SUBJECTS}
     step: Any = None
 
@@ -166,8 +165,6 @@ def serve(threads: int) -> None:
         start = time.perf_counter()
         for _ in range(repeats):
             step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
         return (time.perf_counter() - start) / repeats
 
     for line in sys.stdin:
@@ -179,8 +176,7 @@ def serve(threads: int) -> None:
             subject, step = subjects[rest[0]], None
             torch.manual_seed(0)
             try:
-                batch = tuple(tensor.to(device) for tensor in subject.batch())
-                step = CONTENDERS[rest[1]](subject.make().to(device), batch)
+                step = CONTENDERS[rest[1]](subject.make(), subject.batch())
                 memory = subject.resting_bytes() + peak_bytes(step)
                 answer = seconds(1), memory
             except Exception as error:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from equidp.data import open_source
 from equidp.data.fetch import DATA_VARIABLE
 from equidp.models import MODELS
+from equidp.training.device import CPU
 
 ROWS, COLUMNS, BATCH = 36_177, 40, 256
 Epoch = Callable[[], object]
@@ -32,9 +33,9 @@ def _model() -> nn.Module:
     return MODELS["logistic"]((COLUMNS,), 2)
 
 
-def _plain(batch: Batches, *, by_loader: bool) -> Epoch:
+def _plain(batch: Batches, device: torch.device, *, by_loader: bool) -> Epoch:
     inputs, targets, _ = batch
-    model = _model()
+    model = _model().to(device)
     optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=BATCH, shuffle=True)
 
@@ -43,40 +44,41 @@ def _plain(batch: Batches, *, by_loader: bool) -> Epoch:
         chosen = loader if by_loader else ((inputs[rows], targets[rows]) for rows in order)
         for x, y in chosen:
             optimizer.zero_grad()
-            loss(model(x), y).backward()
+            loss(model(x.to(device)), y.to(device)).backward()
             optimizer.step()
 
     return epoch
 
 
-def _ours(batch: Batches, policy: str, *, secure: bool) -> Epoch:
+def _ours(batch: Batches, policy: str, device: torch.device, *, secure: bool) -> Epoch:
     def epoch() -> None:
-        trainer_of(_model(), batch, policy, secure=secure, batch_size=BATCH, epochs=1).fit()
+        trainer_of(_model().to(device), batch, policy, secure=secure, batch_size=BATCH, epochs=1).fit()
 
     return epoch
 
 
-def _opacus(batch: Batches, mode: str) -> Epoch:
+def _opacus(batch: Batches, mode: str, device: torch.device) -> Epoch:
     loader = DataLoader(TensorDataset(*batch[:2]), batch_size=BATCH)
-    module, optimizer, criterion, private = opacus_parts(_model(), loader, mode, poisson=True)
+    module, optimizer, criterion, private = opacus_parts(_model().to(device), loader, mode, poisson=True)
 
     def epoch() -> None:
         for x, y in private:
             optimizer.zero_grad()
-            criterion(module(x), y).backward()
+            criterion(module(x.to(device)), y.to(device)).backward()
             optimizer.step()
 
     return epoch
 
 
-def epochs() -> tuple[dict[str, Epoch], str]:
+def epochs(device: torch.device = CPU) -> tuple[dict[str, Epoch], str]:
+    """Returns an epoch of each contender, of rows in the processor's memory, and whose they are."""
     batch, source = data()
     contenders = {
-        "plain SGD, rows by index": _plain(batch, by_loader=False),
-        "plain SGD, DataLoader": _plain(batch, by_loader=True),
-        **{f"equidp Trainer, {policy}": _ours(batch, policy, secure=False) for policy in POLICIES},
-        "equidp Trainer, dpsgd, noise from the OS": _ours(batch, "dpsgd", secure=True),
-        **{f"Opacus {mode}, DPDataLoader": _opacus(batch, mode) for mode in OPACUS},
+        "plain SGD, rows by index": _plain(batch, device, by_loader=False),
+        "plain SGD, DataLoader": _plain(batch, device, by_loader=True),
+        **{f"equidp Trainer, {policy}": _ours(batch, policy, device, secure=False) for policy in POLICIES},
+        "equidp Trainer, dpsgd, noise from the OS": _ours(batch, "dpsgd", device, secure=True),
+        **{f"Opacus {mode}, DPDataLoader": _opacus(batch, mode, device) for mode in OPACUS},
     }
     return contenders, source
 

@@ -1,6 +1,6 @@
 """Step times of models of `transformers`, also with adapters of `peft`, beside plain SGD and Opacus.
 
-    python benchmarks/others.py [--rounds 5] [--only BERT]
+    python benchmarks/others.py [--rounds 5] [--only BERT] [--device cuda]
 
 Weights are random and configurations small; inputs are random. Times are multiples of a plain SGD step of the
 same batch, medians over rounds in which contenders take turns. What cannot train a model is listed with its
@@ -20,6 +20,8 @@ from contenders import OPACUS, steps_for
 from measure import step_seconds
 from subjects import TOKENS, VOCABULARY, Subject
 from torch import Tensor, nn
+
+from equidp.training.device import chosen_device
 
 NAMES = (
     "plain SGD",
@@ -54,7 +56,7 @@ class WithPositions(Logits):
     """Positions once per example, which Opacus needs."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        positions = torch.arange(inputs.shape[1]).expand_as(inputs)
+        positions = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
         return self.model(inputs, position_ids=positions).logits
 
 
@@ -134,15 +136,17 @@ SUBJECTS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps or auto")
     parser.add_argument("--only", default="", help="part of a model's name")
     asked = parser.parse_args()
+    device = chosen_device(asked.device)
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     for each in SUBJECTS:
         if asked.only not in each.name:
             continue
-        steps, refused = steps_for(each, torch.device("cpu"), NAMES)
-        seconds, ratios = step_seconds(steps, "plain SGD", rounds=asked.rounds)
+        steps, refused = steps_for(each, device, NAMES)
+        seconds, ratios = step_seconds(steps, "plain SGD", rounds=asked.rounds, device=device)
         size = sum(parameter.numel() for parameter in each.make().parameters()) / 1e6
         print(f"{each.name}, {size:.1f} million parameters, batches of {each.batch_size}")
         for name in steps:

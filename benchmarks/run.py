@@ -1,6 +1,7 @@
 """Times equidp beside plain SGD, Opacus and, if asked, an earlier commit; prints tables and saves them.
 
     python benchmarks/run.py [--rounds 9] [--only lenet] [--out benchmarks/results.md]
+    python benchmarks/run.py --device cuda --only ResNet [--batch-size 1024] [--profile] --out cuda.md
     python benchmarks/run.py --before CHECKOUT [--processes 3] --out before.md
 
 CHECKOUT is a folder that `git worktree add` made of another commit, with its `src` and `benchmarks`.
@@ -13,6 +14,7 @@ import gc
 import os
 import platform
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
@@ -21,10 +23,11 @@ import before
 import torch
 from contenders import steps_for
 from epochs import epochs
-from measure import peak_bytes, step_seconds
+from measure import peak_bytes, step_seconds, where_time_goes
 from subjects import SUBJECTS
 
 from equidp.cli.memory import keep_freed_memory
+from equidp.training.device import chosen_device
 
 OURS, PLAIN = "equidp ghost, dpsgd", "plain SGD"
 
@@ -37,6 +40,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="models whose name contains this; no epochs")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier commit; no epochs")
     parser.add_argument("--processes", type=int, default=3, help="pairs of processes, with --before")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps or auto")
+    parser.add_argument("--batch-size", type=int, help="examples in a step; default: the subject's")
+    parser.add_argument("--profile", action="store_true", help="say where the time of our steps goes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--returning-memory",
@@ -52,16 +58,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if chosen.before and not all((chosen.before / folder).is_dir() for folder in ("src", "benchmarks")):
         parser.error(f"{chosen.before} has no src and benchmarks; expected a checkout of equidp")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = chosen_device(chosen.device)
+    if chosen.before and device.type != "cpu":
+        parser.error("--before measures on the CPU; leave out --device")
     earlier = {}
     lines = [_heading(device, chosen.returning_memory)]
     advantages = []
     for subject in SUBJECTS:
         if chosen.only.lower() not in subject.name.lower():
             continue
+        subject = replace(subject, batch_size=chosen.batch_size or subject.batch_size)
         steps, refused = steps_for(subject, device)
-        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds)
-        memory = {name: subject.resting_bytes() + peak_bytes(step) for name, step in steps.items()}
+        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device)
+        memory = {name: subject.resting_bytes() + peak_bytes(step, device) for name, step in steps.items()}
         fastest = min(
             (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
         )
@@ -69,6 +78,9 @@ def main() -> None:
             advantages.append(seconds[fastest] / seconds[OURS])
         lines.append(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
         print(lines[-1], flush=True)
+        if chosen.profile:
+            lines.append(f"\n```text\n{where_time_goes(steps[OURS], device)}\n```")
+            print(lines[-1], flush=True)
         del steps
         gc.collect()
         if chosen.before:
@@ -92,10 +104,9 @@ def main() -> None:
         lines.append(before.verdict(earlier))
         print(lines[-1])
     elif not chosen.only:
-        contenders, source = epochs()
-        seconds, ratios = step_seconds(
-            contenders, "plain SGD, rows by index", rounds=max(3, chosen.rounds // 2)
-        )
+        contenders, source = epochs(device)
+        rounds = max(3, chosen.rounds // 2)
+        seconds, ratios = step_seconds(contenders, "plain SGD, rows by index", rounds=rounds, device=device)
         lines.append(_epochs_table(source, seconds, ratios))
         print(lines[-1])
     _save(chosen.out, lines)
@@ -104,7 +115,9 @@ def main() -> None:
 
 def _heading(device: torch.device, returning: bool) -> str:
     where = (
-        torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
     )
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "opacus", "equidp"))
     return (
@@ -123,7 +136,7 @@ def _steps_table(
     batch_size: int,
     seconds: dict[str, float],
     ratios: dict[str, float],
-    memory: dict[str, int],
+    memory: dict[str, float],
     refused: dict[str, str],
 ) -> str:
     rows = [
