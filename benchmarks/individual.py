@@ -1,26 +1,34 @@
-"""The cost of individual accounting: a million examples with 100 updates of their norms, and a step of LeNet.
+"""The cost of individual accounting: of a million examples or more, with made-up norms, and of a step of LeNet.
 
-EQUIDP_DATA=... python benchmarks/individual.py [--examples 1000000] [--updates 100] [--steps 60]
+EQUIDP_DATA=... python benchmarks/individual.py [--examples 10000000] [--passes 10] [--steps 60]
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from equidp import IndividualAccountant, Trainer, default_plan
+from equidp import DPSGD, GroupedDataset, IndividualAccountant, Trainer, default_plan
 from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.individual.epsilons import individual_epsilons
-from equidp.individual.histories import Histories
+from equidp.individual.histories import Histories, chunks
+from equidp.individual.history_files import HistoryFiles
+from equidp.individual.step_counts import StepCounts
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.policy import Setting
 from equidp.training.build import build
 
 _WARMING_UP = 32
+_STEPS = 1000  # between two passes
 
 
 def main() -> None:
@@ -28,28 +36,77 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--examples", type=int, default=1_000_000)
-    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--passes", type=int, default=10, help="times that norms are taken of all examples")
     parser.add_argument("--steps", type=int, default=320)
+    parser.add_argument("--accountants", nargs="+", default=["rdp", "pld"])
     chosen = parser.parse_args()
-    generator = np.random.default_rng(0)
-    usual = generator.random(chosen.examples)
-    start = time.perf_counter()
-    histories = Histories(chosen.examples)
-    for _ in range(chosen.updates):
-        shares = np.minimum(usual * generator.uniform(0.5, 1.5), 1.0)
-        histories.add(histories.cells(shares), steps=100)
-    accumulated = time.perf_counter()
-    epsilons = individual_epsilons(histories, StepEvent(256 / chosen.examples, 0.8), 1e-8, "rdp")
-    done = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"{chosen.examples:,} examples, {chosen.updates} updates: {accumulated - start:.1f} s to accumulate, "
-        f"{done - accumulated:.1f} s for all epsilons by Renyi (mean {epsilons.mean():.4f}); "
-        f"peak {peak:.2f} GiB in all."
-    )
+    many(chosen.examples, chosen.passes, chosen.accountants)
     for method in ("dpsgd", "dpsgd-f", "global-adapt"):
         share = accounting_share(method, chosen.steps)
         print(f"LeNet on MNIST (54,649 examples), {method}: accounting takes {share:.2%} of a step.")
+
+
+def many(examples: int, passes: int, accountants: list[str]) -> None:
+    """Counts steps of many examples with made-up norms, of which about a fifth is above the bound."""
+    generator = np.random.default_rng(0)
+    usual = generator.lognormal(0.0, 0.6, examples).astype(np.float32)
+    groups = torch.from_numpy((generator.random(examples) < 0.1).astype(np.int64))
+    data = GroupedDataset(torch.zeros(examples, 1), groups, groups, ("many", "few"), ("no", "yes"))
+    policy = DPSGD(1.8)
+    state = policy.init(Setting(2, 10_000.0, 1.0))
+    before = peak()
+    histories = Histories(examples)
+    counts = StepCounts(data, policy, torch.device("cpu"), histories, exact=False)
+    taking, stepping, saving, written = [], [], [], []
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        files = HistoryFiles(Path(folder), 0)
+        for number in range(passes):
+            norms = torch.from_numpy(usual * generator.lognormal(0.0, 0.2, examples).astype(np.float32))
+            taking.append(seconds(lambda norms=norms: counts.take(norms)))
+            stepping.append(seconds(lambda: [counts.step(state) for _ in range(_STEPS)]) / _STEPS)
+            saving.append(seconds(lambda number=number: files.save(f"checkpoint-{number}", {}, counts)))
+            files.drop([f"checkpoint-{number - 1}", f"checkpoint-{number}"])
+            written.append(sum(path.stat().st_size for path in Path(folder).iterdir()))
+        found: list[Histories] = []
+        loading = seconds(lambda: found.append(loaded(files, f"checkpoint-{passes - 1}", data, policy)))
+        in_all = seconds(counts.settle)
+    print(
+        f"{examples:,} examples, norms taken {passes} times: {np.median(taking):.2f} s to take them in; "
+        f"{1000 * np.median(stepping):.2f} ms a step; {np.median(saving):.2f} s a save (at most "
+        f"{max(saving):.2f} s), {written[-1] / 1e6:,.0f} MB on disk at the end; {loading:.1f} s to restore; "
+        f"{in_all:.2f} s to settle; peak {peak():.2f} GiB, of which {before:.2f} GiB before counting."
+    )
+    event, sizes = StepEvent(10_000 / examples, 1.0), Counter()
+    for chunk in chunks(0, examples, 2**16):
+        sizes["distinct"] += len(np.unique(histories.part(chunk), axis=0))
+    print(f"distinct histories in chunks of {2**16:,}: {sizes['distinct']:,}")
+    for name in accountants:
+        epsilons: list[np.ndarray] = []
+        took = seconds(lambda: epsilons.append(individual_epsilons(histories, event, 1e-9, name)))  # noqa: B023
+        print(f"epsilons by {name}: {took:.0f} s, mean {epsilons[0].mean():.4f}; peak {peak():.2f} GiB")
+
+
+def loaded(files: HistoryFiles, checkpoint: str, data: GroupedDataset, policy: DPSGD) -> Histories:
+    """Returns histories as a resumed run has them."""
+    found = files.load(checkpoint)
+    assert found is not None
+    facts, arrays = found
+    counts = StepCounts(data, policy, torch.device("cpu"), Histories(len(data)), exact=False)
+    files.load_parts(facts["parts"], counts.histories)
+    counts.restore(*arrays)
+    return counts.histories
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Returns how long it took."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def peak() -> float:
+    """Returns the largest memory of this process so far, GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 class TimedAccountant(IndividualAccountant):

@@ -12,7 +12,8 @@ subtracted from delta before solving:
   Mass that leaves it below counts as if it were above.
 - Smoothing: each history is composed with one more Gaussian mechanism, of so large a noise multiplier that it
   adds about 0.1% to epsilon. Its characteristic function decays so fast that the frequencies left out weigh
-  less than 1e-13.
+  less than 1e-13. A history of many steps decays faster by itself: the frequencies from the one on at which it
+  is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its size).
 - Rounding: at most 2^-46 a step.
 
 Between two points of the transform's grid, delta is at most the chord in e^epsilon, since it is convex in it.
@@ -30,15 +31,20 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 Complexes = npt.NDArray[np.complex128]
 
 _ROOT = 32
 _FREQUENCIES = _ROOT**2  # multiples 0, 1, ... of the window's fundamental frequency
-_POINTS = 2 * _FREQUENCIES  # of the grid that delta is computed on
+_NEGLIGIBLE = (
+    math.log(1e-16) - 1
+)  # size of a frequency that is left out; 1 is more than single precision errs
+_FEWEST = 32  # frequencies used; other numbers are powers of two
+_FEWEST_POINTS = 256  # of the grid that delta is computed on; otherwise twice as many as frequencies
 _SMOOTHING = 1 / 400  # standard deviation of the added mechanism's loss, in half windows
 _TAIL_SHARE = 1e-4  # share of delta that may lie outside the window
 _ROUNDING = 2.0**-46
-_TRUNCATION = 1e-13
+_TRUNCATION = 1.1e-13
 _PROFILE_DELTA = 1e-4  # decides the windows of whole profiles
 _REACH = 12.0  # standard deviations of the Gaussians beyond which the mass is negligible
 _TILTS = np.geomspace(0.05, 1e5, 60)  # exponents of Chernoff's bound
@@ -62,13 +68,27 @@ def tight_epsilons(
         The larger of both directions, one example added or removed. Infinite where delta is within the error
         bound above, or where a mechanism has almost no noise (mean above 100).
     """
-    distinct, inverse = np.unique(counts, axis=0, return_inverse=True)
+    distinct, inverse = _distinct(counts)
     epsilons = np.zeros(len(distinct))
     for removing in (True, False):
         for rows, window in _windows(distinct, means, sample_rate, removing, delta):
             epsilons[rows] = np.maximum(epsilons[rows], window.epsilons(delta))
     epsilons[_noiseless(distinct, means)] = np.inf
-    return epsilons[inverse.reshape(-1)]
+    return epsilons[inverse]
+
+
+def _distinct(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], Integers]:
+    """Returns the rows that differ, and which of them each row is.
+
+    Sorts a hash of each row, twenty times faster than rows, and compares rows with what they were taken for.
+    """
+    multipliers = np.random.default_rng(0).integers(2**64, size=counts.shape[1], dtype=np.uint64) | 1
+    hashes = counts.astype(np.uint64) @ multipliers
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    if not np.array_equal(counts[first[inverse]], counts):
+        distinct, inverse = np.unique(counts, axis=0, return_inverse=True)
+        return distinct, inverse.reshape(-1)
+    return counts[first], inverse
 
 
 def tight_profiles(
@@ -99,7 +119,7 @@ class _Window(NamedTuple):
     """Deltas of histories around their mean losses.
 
     Attributes:
-        deltas: at `_POINTS` epsilons, from the mean loss - half to the mean loss + half, [n, points].
+        deltas: at equidistant epsilons, from the mean loss - half to the mean loss + half, [n, points].
         centres: mean losses, [n].
         slack: how far the true delta may lie above, [n].
         half: half the window's width.
@@ -118,9 +138,10 @@ class _Window(NamedTuple):
 
     def deltas_at(self, epsilons: Floats) -> Floats:
         """Returns delta of each history at each epsilon, [n, epsilons]: chords in e^epsilon."""
-        step = 2 * self.half / _POINTS
+        points = self.deltas.shape[1]
+        step = 2 * self.half / points
         places = epsilons - self.centres[:, None] + self.half
-        before = np.floor(places / step).clip(0, _POINTS - 2).astype(np.int64)
+        before = np.floor(places / step).clip(0, points - 2).astype(np.int64)
         share = np.expm1((places - before * step).clip(0.0, step)) / math.expm1(step)
         start, end = (np.take_along_axis(self.deltas, at, axis=1) for at in (before, before + 1))
         found = np.where(places < 0, 1.0, start + share * (end - start))
@@ -129,7 +150,7 @@ class _Window(NamedTuple):
 
 def _windows(
     counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, removing: bool, delta: float
-) -> Iterator[tuple[npt.NDArray[np.int64], _Window]]:
+) -> Iterator[tuple[Integers, _Window]]:
     """Yields indices of histories, each of them once, and a window that holds all but a share of delta.
 
     Leaves out histories without a loss, and those with a mechanism of almost no noise.
@@ -146,10 +167,28 @@ def _windows(
         some = np.flatnonzero((counts[here] > 0).any(axis=0))
         laws = [_characteristic(*mechanisms[k], removing, 2.0**scale) for k in some]
         averages, logs = np.array([average for average, _ in laws]), np.stack([log for _, log in laws])
-        for start in range(0, len(here), _BLOCK):
-            block = here[start : start + _BLOCK]
-            spent = counts[np.ix_(block, some)].astype(np.float64)
-            yield block, _window(spent, averages, logs, 2.0**scale, delta)
+        numbers = _numbers_of_frequencies(counts, here, some, logs)
+        for number in np.unique(numbers):
+            for block in _blocks(here[numbers == number]):
+                spent = counts[np.ix_(block, some)].astype(np.float64)
+                yield block, _window(spent, averages, logs[:, :number], 2.0**scale, delta)
+
+
+def _numbers_of_frequencies(
+    counts: npt.NDArray[np.uint32], rows: Integers, columns: Integers, logs: Complexes
+) -> Integers:
+    """Returns how many frequencies of each of these histories weigh anything, up to a power of two."""
+    sizes = logs.real.astype(np.float32)
+    added = (_SMOOTHING * math.pi * np.arange(_FREQUENCIES, dtype=np.float32)) ** 2 / 2
+    last = [
+        _FREQUENCIES - ((spent @ sizes - added)[:, ::-1] > _NEGLIGIBLE).argmax(axis=1)
+        for spent in (counts[np.ix_(block, columns)].astype(np.float32) for block in _blocks(rows))
+    ]
+    return np.maximum(2 ** np.ceil(np.log2(np.concatenate(last))).astype(np.int64), _FEWEST)
+
+
+def _blocks(rows: Integers) -> Iterator[Integers]:
+    return (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
 
 
 def _half_widths(
@@ -160,7 +199,8 @@ def _half_widths(
     for cumulants in np.stack([_cumulants(*mechanism, removing) for mechanism in mechanisms], axis=1):
         finite = np.isfinite(cumulants)
         sums = counts @ np.where(finite, cumulants, 0.0) - math.log(_TAIL_SHARE * delta)
-        sums[counts @ (~finite).astype(np.float64) > 0] = np.inf
+        if not finite.all():
+            sums[counts @ (~finite).astype(np.float64) > 0] = np.inf
         bounds.append((sums / _TILTS).min(axis=1))
     # 5% more holds at least ten standard deviations of the added mechanism.
     return np.asarray(1.05 * np.maximum(*bounds))
@@ -169,7 +209,7 @@ def _half_widths(
 def _window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> _Window:
     """Returns the window of histories whose losses leave it with at most a share of delta."""
     smoothing = _SMOOTHING * half
-    omega: Floats = np.arange(_FREQUENCIES, dtype=np.float64) * (math.pi / half)
+    omega: Floats = np.arange(logs.shape[1], dtype=np.float64) * (math.pi / half)
     spectra = np.exp(counts @ logs - (smoothing * omega) ** 2 / 2)
     spectra[:, 1::2] *= -1.0  # shifts the origin to the window's start, -half
     slack = _TAIL_SHARE * delta + counts.sum(axis=1) * _ROUNDING + _TRUNCATION
@@ -177,14 +217,15 @@ def _window(counts: Floats, averages: Floats, logs: Complexes, half: float, delt
 
 
 def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
-    """Returns E max(0, 1 - e^(x - Y)) at `_POINTS` values of x, from -half, of each spectrum's law of Y."""
-    points = np.arange(_POINTS) * (2 * half / _POINTS) - half
+    """Returns E max(0, 1 - e^(x - Y)) at equidistant x, from -half, of each spectrum's law of Y."""
+    number = max(_FEWEST_POINTS, 2 * len(omega))
+    points = np.arange(number) * (2 * half / number) - half
     left = np.exp(points - half)
     constant = (half - points) - (1 - left)  # the coefficient at frequency 0
     imaginary = 1j * omega[1:]
-    coefficients = np.zeros((len(spectra), _FREQUENCIES + 1), dtype=np.complex128)
-    coefficients[:, 1:-1] = spectra[:, 1:] / (imaginary * (1 + imaginary))
-    moving = np.fft.irfft(coefficients.conj(), n=_POINTS, axis=1) * _POINTS
+    coefficients = np.zeros((len(spectra), number // 2 + 1), dtype=np.complex128)
+    coefficients[:, 1 : len(omega)] = spectra[:, 1:].conj() / (imaginary * (1 + imaginary)).conj()
+    moving = np.fft.irfft(coefficients, n=number, axis=1) * number
     ends = 2 * np.stack(
         [(spectra[:, 1:] @ (1 / imaginary)).real, (spectra[:, 1:] @ (1 / (1 + imaginary))).real], axis=1
     )
@@ -193,12 +234,14 @@ def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
 
 def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
     """Returns the place on the grid of `_deltas` where each row falls to its target, [n]."""
-    above = np.maximum((deltas > target[:, None]).cumprod(axis=1).sum(axis=1) - 1, 0)
-    after = np.minimum(above + 1, _POINTS - 1)
+    points = deltas.shape[1]
+    falls = (deltas <= target[:, None]).argmax(axis=1)  # first place that is not above; 0: there is none
+    above = np.where(falls > 0, falls - 1, np.where(deltas[:, 0] > target, points - 1, 0))
+    after = np.minimum(above + 1, points - 1)
     rows = np.arange(len(deltas))
     high, low = deltas[rows, above], deltas[rows, after]
     share = np.divide(high - target, high - low, out=np.ones(len(deltas)), where=high > low).clip(0.0, 1.0)
-    step = 2 * half / _POINTS
+    step = 2 * half / points
     return np.asarray(above * step - half + np.log1p(share * math.expm1(step)))
 
 
