@@ -1,4 +1,4 @@
-"""The cost of individual accounting: of a million examples or more, with made-up norms, and of a step of LeNet.
+"""The cost of individual accounting: a million examples or more, with made-up norms, and a step of LeNet.
 
 EQUIDP_DATA=... python benchmarks/individual.py [--examples 10000000] [--passes 10] [--steps 60]
 """

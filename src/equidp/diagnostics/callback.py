@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -156,9 +156,8 @@ class Diagnostics(Callback):
     def _diagnose(self, trainer: Trainer) -> None:
         data, done = _data(trainer), trainer.steps_done
         chosen = chosen_groups(data, self.plan.groups)
-        found = diagnose_step(
-            _subject(trainer), data, _step(trainer), chosen, self.plan.effort, self._seed + done
-        )
+        subject = replace(_subject(trainer), processes=trainer.processes)
+        found = diagnose_step(subject, data, _step(trainer), chosen, self.plan.effort, self._seed + done)
         when = {"step": done, "epoch": trainer.epoch}
         for rows, table in ((self._groups, found.sensitive_groups), (self._pairs, found.sensitive_pairs)):
             rows.extend({**when, **row} for row in table.to_dict("records"))

@@ -17,6 +17,7 @@ from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy
+from equidp.kernel.processes import ALONE, Processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +29,14 @@ class Subject:
         loss: (outputs, targets) -> losses [batch].
         engine: of this model and loss.
         chunk_size: examples at a time; bounds memory and changes nothing else.
+        processes: that share the examples: each reads its own, and `total` adds what they found.
     """
 
     model: nn.Module
     loss: LossFunction
     engine: Engine
     chunk_size: int = 256
+    processes: Processes = ALONE
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -41,12 +44,23 @@ class Subject:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets, groups and indices of examples, in chunks, on the model's device."""
+        """Yields inputs, targets, groups and indices of this process' examples, in chunks, on the model's
+        device."""
         device, targets = device_of(self.model), data.trained_targets
-        for which in members.split(self.chunk_size):
+        for which in self.share_of(members).split(self.chunk_size):
             if len(which):
                 columns = taken((data.inputs, targets, data.groups), which)
                 yield moved_to((*columns, which), device)
+
+    def share_of(self, members: Tensor) -> Tensor:
+        """Returns those of some examples that this process reads; there may be none."""
+        rank, count = self.processes.rank, self.processes.count
+        return members[len(members) * rank // count : len(members) * (rank + 1) // count]
+
+    def total(self, *sums: Tensor) -> None:
+        """Replaces sums over this process' examples by those over all, in place, in every process."""
+        self.processes.total(sums)
+        self.processes.share(sums)
 
     def zeros(self) -> Tensor:
         """Returns a flat vector of zeros, [parameters]."""
@@ -142,4 +156,5 @@ def batch_gradients(
     for measured, (inputs, targets, groups, _) in subject.measured(data, sample):
         clipped += subject.summed(measured, step_weights(policy, state, measured.norms.detach(), groups))
         mean += subject.plain_sum(inputs, targets)
+    subject.total(mean, clipped)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,30 +66,35 @@ def view_group(
     if effort.gradient_examples is not None and effort.gradient_examples < len(everyone):
         order = torch.randperm(len(everyone), generator=generator)[: effort.gradient_examples]
         members = everyone[order.to(everyone.device)]
-    total, loss, parts, kept = subject.zeros(), 0.0, [], []
+    total, loss = subject.zeros(), torch.zeros(1, dtype=torch.float64)
+    mine = subject.share_of(members)
+    precision = torch.promote_types(total.dtype, torch.float32)
+    known = torch.full((len(mine),), math.nan, dtype=precision, device=total.device)
     for measured, (inputs, targets, _, which) in subject.measured(data, members):
         norms = measured.norms.detach()
         total += subject.summed(measured, torch.ones_like(norms))
         with torch.no_grad():
-            loss += float(doubled(subject.loss(called(subject.model, inputs), targets)).sum())
-        parts.append(norms)
-        kept.append(which.to(members.device))
-    if not parts:
+            loss += doubled(subject.loss(called(subject.model, inputs), targets)).sum().cpu()
+        known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
+    subject.total(total, loss)
+    known = subject.processes.joined(known, len(members))
+    finite = torch.isfinite(known)
+    if not finite.any():
         raise DataError(
             f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
             "the learning rate."
         )
-    norms = torch.cat(parts)
+    norms = known[finite]
     groups = torch.full_like(norms, group, dtype=torch.int64)
     weights = step_weights(step.policy, step.state, norms, groups)
-    left_out = members[~torch.isin(members, torch.cat(kept))]
+    left_out = members[~finite.to(members.device)]
     return GroupView(
         name=data.group_names[group],
         count=len(everyone),
         share=len(everyone) / len(data),
         usable=everyone[~torch.isin(everyone, left_out)],
         gradient=total / len(norms),
-        loss=loss / len(norms),
+        loss=float(loss) / len(norms),
         norms=norms,
         weights=weights,
         share_clipped=share_clipped(step.policy, step.state, weights, groups),

@@ -25,6 +25,7 @@ from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS, metric_for, tells_something
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
+from equidp.kernel.processes import ALONE, Processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +137,7 @@ def evaluate(
     reference: nn.Module | None = None,
     metric: str | Metric | None = None,
     cut: Cut = Cut(),
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Evaluates a trained model, which gives one logit per class, or a number.
 
@@ -147,6 +149,7 @@ def evaluate(
         metric: what cost and the comparison with a constant answer are about (`metric_named`); None:
             accuracy, and of predicted numbers rmse.
         cut: of two classes, which is the positive one, and from which risk on it is answered.
+        processes: that predict a part each; all of them call this.
 
     Raises:
         DataError: outputs of another shape.
@@ -168,9 +171,9 @@ def evaluate(
     metric = metric_for(metric, test.class_names)
     cut.index(test.class_names)
     test = test.to("cpu")
-    outputs = predict(model, test.inputs)
+    outputs = predict(model, test.inputs, processes)
     check_outputs(outputs, test)
-    other = None if reference is None else predict(reference, test.inputs)
+    other = None if reference is None else predict(reference, test.inputs, processes)
     found = Predictions.of(outputs, test.targets, test.class_names, cut)
     shown = [each for each in METRICS.values() if found.task in each.tasks]
     grouped = test.groups.numpy(), test.group_names

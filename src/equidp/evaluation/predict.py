@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from equidp.engines.called import called
 from equidp.engines.preserved import device_of
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
+from equidp.kernel.processes import ALONE, Processes
 
 _CHUNK = 4096  # examples predicted at a time
 
@@ -17,11 +18,19 @@ def diverged(model: nn.Module) -> bool:
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def predict(model: nn.Module, inputs: Inputs) -> Tensor:
+def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> Tensor:
     """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
 
     Of a model that returns a mapping, as those of `transformers` do, the `logits`.
+
+    Args:
+        model: the same in all processes.
+        inputs: n examples.
+        processes: that predict a part each and get the outputs of all; fewer examples than processes are
+            predicted by each of them.
     """
+    if 1 < processes.count <= (number := len(tensors(inputs)[0])):
+        return processes.joined(predict(model, taken(inputs, processes.shard(number))), number)
     was_training = model.training
     device = device_of(model)
     model.eval()

@@ -26,7 +26,7 @@ from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.inputs import tensors
+from equidp.kernel.inputs import taken, tensors
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
 
@@ -38,7 +38,8 @@ class ExampleAccount(KeptCallback):
     """Accounts for each training example of a run; subclasses only watch, or also limit gradients.
 
     `Checkpoints` keeps what was counted: a resumed run counts on, and steps that were lost since the
-    checkpoint count as if every example had used all of the sensitivity.
+    checkpoint count as if every example had used all of the sensitivity. Several processes take norms of a
+    shard each; the first one keeps the histories of all.
 
     Args: as those of `IndividualAccountant`.
     """
@@ -93,6 +94,11 @@ class ExampleAccount(KeptCallback):
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
                 "policy."
             )
+        if self._interval == "sampled" and trainer.processes.count > 1:
+            raise SettingError(
+                f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '
+                "its own shard alone; give steps or per_epoch, whose passes they share."
+            )
         self._check_data(data)
         if self._counts is None:
             self._counts = self._new_counts(trainer)
@@ -124,8 +130,8 @@ class ExampleAccount(KeptCallback):
             files.save(checkpoint, facts, self._counts)
 
     def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        files = HistoryFiles(folder, number)
-        found = files.load(checkpoint)
+        files, told = HistoryFiles(folder, number), trainer.processes.told
+        found = told(lambda: files.load(checkpoint))
         if found is None:
             if self._missed_at_worst or not trainer.steps_done:
                 return
@@ -146,7 +152,7 @@ class ExampleAccount(KeptCallback):
                 "it; give the data that the run began with."
             )
         counts = self._new_counts(trainer)
-        files.load_parts(facts["parts"], counts.histories)
+        told(lambda: files.load_parts(facts["parts"], counts.histories))
         counts.restore(*arrays)
         lost = trainer.steps_done - facts["steps"]
         counts.missed(lost)
@@ -187,8 +193,13 @@ class ExampleAccount(KeptCallback):
                 looser.
 
         Raises:
-            SettingError: no step was watched.
+            SettingError: no step was watched; or this is not the first of several processes.
         """
+        if not trainer.processes.first:
+            raise SettingError(
+                f"the report was asked for in process {trainer.processes.rank}, and the first alone keeps "
+                "all histories; ask for it where torch.distributed.get_rank() == 0."
+            )
         if not self._steps:
             raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
         data = in_memory(trainer, _PURPOSE)
@@ -244,14 +255,18 @@ class ExampleAccount(KeptCallback):
         self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
-        data = in_memory(trainer, _PURPOSE)
+        data, processes = in_memory(trainer, _PURPOSE), trainer.processes
         self._check_data(data)
         device = device_of(trainer.model)
+        inputs, targets = taken((data.inputs, data.trained_targets), processes.shard(len(data)))
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with RandomState(device).kept(), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, data.inputs, data.trained_targets, self._chunk_size, device)
+            norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size, device)
+        norms = processes.joined(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
+        if not processes.first:  # which alone reports: the others need no more than the norms that hold
+            self._counted.histories.periods.clear()
 
 
 def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:

@@ -62,7 +62,7 @@ class HistoryFiles:
         header = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
         self._used[self._write(_key(checkpoint), [header, *arrays])] = set(parts.values())
 
-    def load(self, checkpoint: str) -> tuple[dict[str, Any], Iterator[Array]] | None:
+    def load(self, checkpoint: str) -> tuple[dict[str, Any], list[Array]] | None:
         """Returns the facts of a checkpoint's state, and its arrays; None where there is none.
 
         Raises:
@@ -79,7 +79,7 @@ class HistoryFiles:
                 f"the histories in {os.fspath(states[0])!r} have format {facts['format']}, and this version "
                 f"of equidp reads format {_FORMAT}; go on with the version that wrote them."
             )
-        return facts, arrays
+        return facts, list(arrays)
 
     def load_parts(self, parts: dict[str, str], histories: Histories) -> None:
         """Puts the parts of a state into empty histories.

@@ -12,8 +12,8 @@ subtracted from delta before solving:
   Mass that leaves it below counts as if it were above.
 - Smoothing: each history is composed with one more Gaussian mechanism, of so large a noise multiplier that it
   adds about 0.1% to epsilon. Its characteristic function decays so fast that the frequencies left out weigh
-  less than 1e-13. A history of many steps decays faster by itself: the frequencies from the one on at which it
-  is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its size).
+  less than 1e-13. A history of many steps decays faster by itself: the frequencies from the one on at which
+  it is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its size).
 - Rounding: at most 2^-46 a step.
 
 Between two points of the transform's grid, delta is at most the chord in e^epsilon, since it is convex in it.
@@ -184,7 +184,7 @@ def _numbers_of_frequencies(
         _FREQUENCIES - ((spent @ sizes - added)[:, ::-1] > _NEGLIGIBLE).argmax(axis=1)
         for spent in (counts[np.ix_(block, columns)].astype(np.float32) for block in _blocks(rows))
     ]
-    return np.maximum(2 ** np.ceil(np.log2(np.concatenate(last))).astype(np.int64), _FEWEST)
+    return np.asarray(np.maximum(2 ** np.ceil(np.log2(np.concatenate(last))).astype(np.int64), _FEWEST))
 
 
 def _blocks(rows: Integers) -> Iterator[Integers]:

@@ -207,10 +207,8 @@ class Together(Processes):
         parts = [torch.empty_like(padded) for _ in range(self.count)]
         with _connected():
             dist.all_gather(parts, padded)
-        ends = [num_examples * rank // self.count for rank in range(self.count + 1)]
-        return torch.cat(
-            [part[: end - start] for part, start, end in zip(parts, ends, ends[1:], strict=True)]
-        )
+        lengths = (torch.arange(self.count + 1) * num_examples // self.count).diff().tolist()
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
     def alike(self, facts: Mapping[str, object]) -> None:
         everyone: list[Any] = [None] * self.count

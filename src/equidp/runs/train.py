@@ -104,6 +104,7 @@ def train(
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
         run = trainer.fit()
+        evaluation = _evaluated(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
             _release(place, accountant, trainer, config)
@@ -112,7 +113,6 @@ def train(
         run.model.to(device)
         write_whole(place / layout.MODEL, weights.getvalue())
         (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
-        evaluation = evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)
         _write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
         checkpoints.delete_sensitive(trainer)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
@@ -143,7 +143,13 @@ def _follow(
     if resumed:
         checkpoints.restore(trainer, previous=previous)
     run = trainer.fit()
-    return run, evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut)
+    return run, _evaluated(run, split, config)
+
+
+def _evaluated(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
+    """Evaluates the model that all processes have; each predicts a part."""
+    here = processes_here()
+    return evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut, processes=here)
 
 
 def _checkpoints(

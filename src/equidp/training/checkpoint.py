@@ -155,7 +155,7 @@ class Checkpoints(Callback):
 
         The checkpoints stay. A run that is resumed from them counts the steps so far at their worst.
         """
-        for number, callback in kept(trainer):
+        for number, callback in kept(trainer) if trainer.processes.first else ():
             callback.drop(self.folder, number, ())
 
     def steps_kept(self, *, previous: bool = False) -> int:

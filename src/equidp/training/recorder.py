@@ -58,7 +58,7 @@ class EpochRecorder(Callback):
 
     def after_epoch(self, trainer: Trainer) -> None:
         test, released = self.test, trainer.policy.released(trainer.policy_state)
-        outputs = predict(trainer.model, test.inputs)
+        outputs = predict(trainer.model, test.inputs, trainer.processes)
         metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
         for group, name in enumerate(test.group_names):
             self.record.append(
