@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from types import SimpleNamespace
 
 import pytest
 
 from equidp import PrivacyBudget
 from equidp.advice.advise import Advice
+from equidp.cli import train
 from equidp.cli.advise import _options
 from support.command import people
 
@@ -40,8 +42,28 @@ def test_advice_in_a_file_trains_as_the_command_does(people, command):
         assert code == 0, err
         plans.append([line for line in out.splitlines() if "second" not in line])
     assert plans[0] == plans[1]
+    assert (people / "advice.toml").read_bytes().endswith(b"\n")
     assert command(*asked, "--out", "people.csv", cwd=people)[0] == 2  # and the data is still there
     assert (people / "people.csv").read_text().startswith("age")
+
+
+def test_a_run_that_was_advised_is_not_sent_for_advice(people, command, monkeypatch):
+    asked = ("--target", "income", "--group", "sex")
+    command("advise", "people.csv", *asked, "--profile-epsilon", "0", "--out", "advised.toml", cwd=people)
+    text = (people / "advised.toml").read_text()
+    (people / "own.toml").write_text(text.split("\n", 1)[1])
+    monkeypatch.setattr("equidp.cli.train.print_evaluation", lambda *_: None)
+    told, report = [], train._report
+    found = SimpleNamespace(blind_spots=("one", "two"))
+    monkeypatch.setattr(
+        train, "_report", lambda folder, run, _, **how: told.append(how) or report(folder, run, found, **how)
+    )
+    for name in ("advised", "own"):
+        given = ("--config", f"{name}.toml", "--out", f"run-{name}", "--epochs", "1")
+        code, _, err = command("train", *given, cwd=people)
+        assert code == 0, err
+        assert ("equidp advise recommends" in err) is (name == "own")
+    assert told == [{"advised": True}, {"advised": False}]
 
 
 def test_advice_is_charged_to_a_budget(people, command):

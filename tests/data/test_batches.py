@@ -80,3 +80,21 @@ def test_what_is_no_tensor_is_refused(example):
 def test_examples_of_another_form_are_refused(example):
     with pytest.raises(DataError, match=r"for an example; expected \(input, target, group\), or"):
         loaded(example, 1)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_samples_are_pinned_for_models_on_cuda_alone(monkeypatch, pinned):
+    asked = []
+
+    class Loader(torch.utils.data.DataLoader):
+        def __init__(self, *given, pin_memory, **others):
+            asked.append(pin_memory)
+            super().__init__(*given, **others)
+
+    monkeypatch.setattr("equidp.data.batches.DataLoader", Loader)
+    list(loaded_batches(Given((torch.ones(2), 0)), [torch.arange(2)], pinned=pinned))
+    assert asked == [pinned]
+    asked.clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    make_trainer(Given((torch.ones(5), 0)), batch_size=10)
+    assert asked == [False]

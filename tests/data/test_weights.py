@@ -129,7 +129,6 @@ def test_accounts_of_single_examples_see_weighted_norms():
         ([1.0, float("inf")], "beyond 1e\\+06, the first in row 2"),
         ([-1.0, 1.0], "1 of 2 weights that are negative, the first in row 1"),
         ([1.0, 2e6], "expected numbers from 0 to 1e\\+06"),
-        ([0.0, 0.0], "zero in each row"),
     ],
 )
 def test_what_is_no_weight_is_refused(wrong, message):
@@ -137,6 +136,15 @@ def test_what_is_no_weight_is_refused(wrong, message):
         check_weights(np.array(wrong), "column 'w'")
     with pytest.raises(DataError, match=message):
         dataset(2, weights=torch.tensor(wrong))
+
+
+def test_part_of_a_dataset_may_have_no_weight_and_training_needs_some():
+    data = dataset(64, weights=torch.cat([torch.zeros(32), torch.ones(32)]))
+    part = data.subset(torch.arange(32))
+    assert not part.weights.any()
+    plan = equidp.Plan(batch_size=8, epochs=1).resolve("dpsgd", 32)
+    with pytest.raises(DataError, match="is zero in each row"):
+        build(plan, part, seed=0, secure=False)
 
 
 @pytest.mark.parametrize(

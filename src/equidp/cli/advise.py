@@ -153,6 +153,6 @@ def _options(advice: Advice, model: str) -> list[str]:
 
 def _toml(typed: list[str], advice: Advice) -> str:
     """The same options as a TOML file, with the reasons above them."""
-    options = [option.removeprefix("--").split("=", 1) for option in typed]
-    lines = [*(f"# {line}" for line in advice.in_words() if line)]
-    return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in options)]) + "\n"
+    pairs = [option.removeprefix("--").split("=", 1) for option in typed]
+    lines = [options.ADVISED, *(f"# {line}" for line in advice.in_words() if line)]
+    return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in pairs)]) + "\n"

@@ -44,6 +44,8 @@ _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the comm
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
 _BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
 
+ADVISED = "# Written by equidp advise."
+"""The first line of a file of options that equidp advise recommends."""
 TASKS = ("classification", "regression")
 
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]

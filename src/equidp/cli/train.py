@@ -162,7 +162,7 @@ def train_command(
         prepared = begin(prepare(wanted, place), out)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    _report(out, *trained)
+    _report(out, *trained, advised=config is not None and config.read_text().startswith(options.ADVISED))
 
 
 def _to_continue(folder: Path) -> str:
@@ -195,7 +195,7 @@ def _say_plan(prepared: Prepared) -> None:
     )
 
 
-def _report(folder: Path, run: Run, found: Evaluation) -> None:
+def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False) -> None:
     """Prints the guarantee, what the run does to each group, and where its card is; of several processes,
     the first."""
     if rank():
@@ -208,5 +208,7 @@ def _report(folder: Path, run: Run, found: Evaluation) -> None:
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     print_evaluation(run, found)
     if len(found.blind_spots) > 1:
-        say("Other settings may do better: equidp advise recommends some for the same data and options.")
+        recommended = "equidp advise recommends some for the same data and options"
+        most = "these are those of equidp advise; a larger epsilon, or more data, would help most"
+        say(f"Other settings may do better: {most if advised else recommended}.")
     print(f"Model card: {folder / 'card.html'}")

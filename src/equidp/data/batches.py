@@ -28,7 +28,12 @@ def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batc
 
 
 def loaded_batches(
-    dataset: Dataset[Any], samples: Iterable[Tensor], *, num_groups: int | None = None, workers: int = 0
+    dataset: Dataset[Any],
+    samples: Iterable[Tensor],
+    *,
+    num_groups: int | None = None,
+    workers: int = 0,
+    pinned: bool = False,
 ) -> Iterator[Batch]:
     """Yields the sampled examples of a map-style dataset that does not fit in memory.
 
@@ -38,6 +43,7 @@ def loaded_batches(
         samples: indices of each batch, [batch].
         num_groups: number of groups; None: not checked.
         workers: processes that load ahead.
+        pinned: keep batches where CUDA copies them from while it computes.
 
     Raises:
         DataError: examples of another form, or groups outside 0 to num_groups - 1.
@@ -72,7 +78,7 @@ def loaded_batches(
         batch_sampler=sampled(),
         num_workers=workers,
         collate_fn=partial(_collated, taken(example, slice(0))),
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=pinned,
     )
     for inputs, targets, *given in loader:
         groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)

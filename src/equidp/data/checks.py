@@ -10,7 +10,7 @@ import pandas as pd
 
 from equidp._validate import unknown_name
 from equidp.data.columns import row_of
-from equidp.data.weights import check_weights
+from equidp.data.weights import check_some_weight, check_weights
 from equidp.errors import DataError
 
 LARGEST_NUMBER = 1e18
@@ -123,7 +123,8 @@ def weight_problem(column: pd.Series) -> list[str]:
     if column.dtype != float:
         return [f"column {column.name!r} of weights holds texts, {first_text(column)}; expected numbers."]
     try:
-        check_weights(column.to_numpy(), f"column {column.name!r}")
+        for check in (check_weights, check_some_weight):
+            check(column.to_numpy(), f"column {column.name!r}")
     except DataError as error:
         return [str(error)]
     return []

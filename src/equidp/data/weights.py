@@ -82,7 +82,7 @@ def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
 
 
 def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
-    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`, not all of them 0.
+    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
 
     Raises:
         DataError: begins with `what` and says in which row, never which value.
@@ -102,6 +102,10 @@ def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
                 f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
                 f"row {int(np.flatnonzero(wrong)[0]) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
             )
+
+
+def check_some_weight(weights: npt.NDArray[np.float64], what: str) -> None:
+    """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
     if not weights.any():
         raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")
 

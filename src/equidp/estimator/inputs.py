@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from equidp.data.labels import crossed
 from equidp.data.table import MOST_GROUPS
-from equidp.data.weights import check_weights
+from equidp.data.weights import check_some_weight, check_weights
 from equidp.errors import DataError, SettingError
 from equidp.policies.methods import method_named
 
@@ -123,6 +123,7 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     if weights.shape != (n,):
         raise DataError(f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).")
     check_weights(weights, "sample_weight")
+    check_some_weight(weights, "sample_weight")
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
 
 

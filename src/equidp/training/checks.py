@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from equidp._validate import check_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
+from equidp.data.weights import check_some_weight
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy, check_settings
@@ -39,6 +40,8 @@ def check_kinds(
             f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
             "__len__ and __getitem__: a Poisson sample takes examples by index."
         )
+    if isinstance(train, GroupedDataset) and train.weights is not None:
+        check_some_weight(train.weights.cpu().numpy(), "the dataset's weight")
     check_settings(policy)
     if not isinstance(ledger, Ledger | None):
         raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")

@@ -122,12 +122,13 @@ def chosen_loss(loss: LossFunction | None, train: object) -> LossFunction:
 
 
 def loader(
-    train: GroupedDataset | Dataset[Any], num_groups: int | None, workers: int
+    train: GroupedDataset | Dataset[Any], num_groups: int | None, workers: int, model: nn.Module
 ) -> Callable[[Iterable[torch.Tensor]], Iterator[Batch]]:
-    """What turns sampled indices into batches: out of memory, or by `workers` processes."""
+    """What turns sampled indices into batches: out of memory, or by `workers` processes, for this model."""
     if isinstance(train, GroupedDataset):
         return partial(batches, train)
-    return partial(loaded_batches, train, num_groups=num_groups, workers=workers)
+    pinned = any(parameter.is_cuda for parameter in model.parameters())
+    return partial(loaded_batches, train, num_groups=num_groups, workers=workers, pinned=pinned)
 
 
 def source_of(train: object) -> str:

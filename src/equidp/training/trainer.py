@@ -144,7 +144,7 @@ class Trainer:
         ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
         self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
         self.loss = parts.chosen_loss(loss, train)
-        load = parts.loader(train, num_groups, workers)
+        load = parts.loader(train, num_groups, workers, model)
         like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
         self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
         checks.check_optimizer(optimizer, model)
