@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from equidp.errors import SettingError
 
@@ -53,13 +56,20 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         OSError: nothing was written.
     """
+    with written_whole(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Gives a file to write to, which takes the place of `path` when it is complete, as for `write_whole`."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             if target.exists():
                 os.chmod(temporary, target.stat().st_mode)
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

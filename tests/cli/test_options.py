@@ -36,6 +36,7 @@ ONCE = {
     " --model mlp --epsilon 2 --delta 1e-5 --profile-epsilon 0.1 --public census.csv --seed 3",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
     " --delta 1e-6 --method dpsgd-f --accountant rdp-classic",
+    "cache": "--clear --older-than 30",
     "methods": "--json",
     "evaluate": "run others.csv --reference run-sgd --level 0.9 --json figures.json",
     "predict": "run new.csv --keep id,since --out p.csv",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import shutil
 import warnings
 from pathlib import Path
 
@@ -10,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 
-from equidp.data import Recipe, open_source, stored, stream
+from equidp.data import Recipe, cache, open_source, stored, stream, understood
 from equidp.data.unencoded import prepared
-from equidp.errors import DataError
+from equidp.errors import DataError, DataWarning, SettingError
 
 RECIPE = Recipe(
     target="ill",
@@ -169,3 +172,144 @@ def test_what_is_wrong_with_a_table_on_disk_is_said_as_in_memory(
                 messages.append((str(error), [str(w.message) for w in said]))
     assert messages[0] == messages[1]
     assert messages[0][0] or messages[0][1]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return save(messy(), tmp_path / "people.csv")
+
+
+def split(path, recipe=RECIPE):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        return open_source(str(path), recipe=recipe).split(0)
+
+
+def nothing_is_left(tmp_path) -> bool:
+    return not [each for each in (tmp_path / "cache" / "tables").rglob("*") if each.suffix != ".lock"]
+
+
+def test_a_full_disk_is_refused_before_anything_is_written_and_nothing_is_left(path, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(DataError, match=r"0.0 GB are free\); equidp cache --clear makes space"):
+        split(path)
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(path, tmp_path, monkeypatch):
+    opened = Path.open
+    full = {"0.numbers": "/dev/full"}
+    monkeypatch.setattr(Path, "open", lambda self, *given: opened(Path(full.get(self.name, self)), *given))
+    with pytest.raises(DataError, match=r"the table 'people.csv' cannot be kept .*No space left on device"):
+        split(path)
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_named(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_CACHE", str(path))
+    with pytest.raises(DataError, match=r"tables' \(Not a directory\).*EQUIDP_CACHE names"):
+        split(path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(path, tmp_path, monkeypatch):
+    batches = stored.batches
+
+    def growing(*given, **options):
+        yield from batches(*given, **options)
+        with path.open("ab") as file:
+            file.write(b"1,2\n")
+
+    monkeypatch.setattr(stored, "batches", growing)
+    with pytest.raises(DataError, match="changed while it was read; try again when it is complete"):
+        split(path)
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("p.csv.gz", lambda content: gzip.compress(content)[:-200], "cannot be read as a table"),
+        ("p.csv", lambda content: b"", "it is empty"),
+        ("p.csv", lambda content: content[:200].splitlines()[0] + b"\n", "0 rows; expected at least 10"),
+        ("p.csv", lambda content: content + b"1,2,3\xff\n", "is not UTF-8"),
+        ("p.csv", lambda content: content + b"," * 30 + b"\n", "cannot be read as a table"),
+        ("p.csv", lambda content: content.replace(b"age,", b"sex,", 1), "several columns named 'sex'"),
+        ("p.csv", lambda content: content.replace(b"age,", b"agee,", 1), "Did you mean 'agee'"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_as_a_small_one_is(
+    name, spoil, message, path, tmp_path, monkeypatch
+):
+    other = tmp_path / name
+    other.write_bytes(spoil(path.read_bytes()))
+    found = []
+    for limit in ("inf", "0"):
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        with pytest.raises(DataError, match=message) as error:
+            split(other)
+        found.append(str(error.value))
+    if "row" not in found[0] and "byte" not in found[0] and "line" not in found[0]:
+        assert found[0] == found[1]
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_folder_whose_files_have_other_columns_is_refused(tmp_path, monkeypatch):
+    folder = save(messy(), tmp_path / "people")
+    messy(60).drop(columns="lab").assign(labb="1").to_parquet(folder / "part-99.parquet", index=False)
+    for limit in ("inf", "0"):
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        with pytest.raises(DataError, match=r"part-99.parquet has other columns than .*'lab', 'labb'"):
+            split(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="the folder holds no Parquet file"):
+        split(tmp_path / "empty")
+
+
+def test_numbers_of_other_widths_in_the_files_of_a_folder_are_one_column(tmp_path, monkeypatch):
+    folder = save(messy(), tmp_path / "people")
+    messy(60).assign(score=0.5).to_parquet(folder / "part-99.parquet", index=False)
+    (on_disk, *_), (in_memory, *_) = both(folder, RECIPE, monkeypatch)
+    assert on_disk.digest() == in_memory.digest()
+
+
+def test_a_text_late_in_a_column_of_many_numbers_is_named(path, monkeypatch):
+    monkeypatch.setattr(understood, "MOST_TEXTS", 200)
+    save(messy().assign(lab=lambda t: t["lab"].mask(t.index == 1100, "high")), path)
+    with pytest.raises(DataError, match=r"'lab' has more than 200 distinct texts, the first .* row 1,101"):
+        split(path)
+
+
+def test_what_is_kept_is_its_owners_listed_and_removed(path, tmp_path, capsys):
+    first = split(path)
+    assert (tmp_path / "cache" / "tables").stat().st_mode & 0o77 == 0
+    found = cache.kept_tables()
+    assert sorted(each.what for each in found) == [
+        "the inputs of 'people'",
+        "the split of 'people' by seed 0",
+        "the table 'people.csv'",
+    ]
+    assert sum(each.size for each in found) > 1200 * 54 * 4
+    cache.remove(found)
+    assert cache.kept_tables() == []
+    assert torch.isfinite(first.train.inputs).all()
+    assert split(path).digest() == first.digest()
+
+
+def test_a_killed_process_leaves_no_half_written_table(path, tmp_path):
+    digest = split(path).digest()
+    table = next(each for each in cache.kept_tables() if "table" in each.what)
+    os.rename(table.folder, draft := table.folder.with_name(f".{table.folder.name}.tmp"))
+    (draft / "about.json").unlink()
+    (draft / "0.numbers").write_bytes(b"")
+    assert "unfinished" in [each.what for each in cache.kept_tables()]
+    assert split(path).digest() == digest
+    assert "unfinished" not in [each.what for each in cache.kept_tables()]
+
+
+@pytest.mark.parametrize("limit", ["much", "-1", "nan"])
+def test_a_limit_that_is_no_number_is_refused(path, limit, monkeypatch):
+    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+    with pytest.raises(SettingError, match=r"EQUIDP_STREAM_ABOVE is .*; expected megabytes, such as 64"):
+        split(path)

@@ -37,6 +37,7 @@ COMMANDS = {
     "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
+    "cache": "List what is kept on disk of large tables, or remove it.",
     "methods": "List the methods, or the settings of one of them.",
 }
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +13,18 @@ import pandas as pd
 import torch
 from cyclopts import Parameter
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_writable, written_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.data.checks import check_names
-from equidp.data.read import read_as_written
+from equidp.data.read import readable
+from equidp.data.recipe import Recipe
+from equidp.data.stream import names_of, written_rows
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
-from equidp.runs.saved import open_run
+from equidp.runs.saved import ROWS, open_run
 from equidp.training.device import chosen_device
 
 app = command(
@@ -53,29 +58,42 @@ def predict_command(
     if keep and table is None:
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     kept = open_run(run)
-    inputs = kept.test().inputs if table is None else kept.inputs(table)
-    outputs = predict(kept.run.model.to(place), inputs).double()
-    if not torch.isfinite(outputs).all():
-        raise SettingError(
-            f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a smaller "
-            "learning rate."
-        )
-    rows = _rows(outputs, kept.facts["class_names"], cut.cut(kept.config.run_cut, kept.class_counts))
+    shown = cut.cut(kept.config.run_cut, kept.class_counts)
+    beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:
-        if clash := [name for name in keep if name in rows]:
-            raise SettingError(
-                f"--keep {clash[0]}: the predictions have a column of that name; rename the column of the "
-                "table, or leave it out."
-            )
-        written = read_as_written(table, kept.config.recipe)
-        check_names(written.columns, {"--keep": keep})
-        rows = pd.concat([written[list(dict.fromkeys(keep))], rows], axis=1)
-    text = rows.to_csv(index=False)
-    if out is None:
-        sys.stdout.write(text)
-        return
-    write_whole(out, text.encode())
-    say(f"{len(rows):,} predictions: {out}")
+        beside = _beside(table, kept.config.recipe, list(dict.fromkeys(keep)))
+    inputs = iter(kept.test().one_tensor.split(ROWS)) if table is None else kept.batches(table)
+    model, count = kept.run.model.to(place), 0
+    with ExitStack() as stack:
+        file = None if out is None else stack.enter_context(written_whole(out))
+        for part, further in zip(inputs, beside, strict=False):
+            outputs = predict(model, part).double()
+            if not torch.isfinite(outputs).all():
+                raise SettingError(
+                    f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a "
+                    "smaller learning rate."
+                )
+            rows = _rows(outputs, kept.facts["class_names"], shown)
+            if clash := [name for name in further if name in rows]:
+                raise SettingError(
+                    f"--keep {clash[0]}: the predictions have a column of that name; rename the column of "
+                    "the table, or leave it out."
+                )
+            text = pd.concat([further, rows], axis=1).to_csv(index=False, header=not count)
+            count += len(rows)
+            if file is None:
+                sys.stdout.write(text)
+            else:
+                file.write(text.encode())
+    if out is not None:
+        say(f"{count:,} predictions: {out}")
+
+
+def _beside(table: Path, recipe: Recipe, keep: list[str]) -> Iterator[pd.DataFrame]:
+    """The columns to write beside the predictions, in the same batches."""
+    with readable(table):
+        check_names(names_of(table, recipe), {"--keep": keep})
+    return written_rows(table, recipe, keep, ROWS)
 
 
 def _rows(outputs: torch.Tensor, classes: list[str], cut: Cut) -> pd.DataFrame:

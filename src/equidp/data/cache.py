@@ -9,12 +9,11 @@ import hashlib
 import json
 import os
 import shutil
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ _VERSION = 1  # of what is kept; a change makes everything anew
 Array = npt.NDArray[Any]
 
 
+@final
 @dataclass(frozen=True)
 class Kept:
     """What is kept under one key.
@@ -91,27 +91,34 @@ def kept(key: str, what: str, needed: int, write: Callable[[Path], dict[str, Any
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(root / f".{key}.lock"):
             if not (place / _ABOUT).exists():
-                shutil.rmtree(draft, ignore_errors=True)
-                draft.mkdir(mode=0o700)
-                _check_space(root, needed)
-                about = {"what": what, "facts": write(draft)}
-                (draft / _ABOUT).write_text(json.dumps(about))
-                os.replace(draft, place)
+                _fill(place, draft, what, needed, write)
             os.utime(place)
             return place, json.loads((place / _ABOUT).read_text())["facts"]
     except OSError as error:
+        reason = error.strerror or error
         raise DataError(
-            f"{what} cannot be kept in {os.fspath(root)!r} ({error.strerror or error}); equidp cache --clear "
-            f"makes space, and {CACHE_VARIABLE} names another folder."
+            f"{what} cannot be kept in {os.fspath(root)!r} ({reason}); equidp cache --clear makes space, and "
+            f"{CACHE_VARIABLE} names another folder."
         ) from error
+
+
+def _fill(place: Path, draft: Path, what: str, needed: int, write: Callable[[Path], dict[str, Any]]) -> None:
+    shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+    draft.mkdir(mode=0o700)
+    try:
+        free = shutil.disk_usage(draft).free
+        if free < needed:
+            raise OSError(f"{needed / 1e9:,.1f} GB are needed, and {free / 1e9:,.1f} GB are free")
+        about = {"what": what, "facts": write(draft)}
+        (draft / _ABOUT).write_text(json.dumps(about))
+        os.replace(draft, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _check_space(root: Path, needed: int) -> None:
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise OSError(f"{needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB free")
+def write_array(file: IO[bytes], values: Array) -> None:
+    """Appends numbers. By the file, not by a map of it: where the disk is full, a map ends the process."""
+    file.write(np.ascontiguousarray(values).reshape(-1).data)
 
 
 def mapped_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -142,11 +149,15 @@ def _described(folder: Path) -> Kept:
     return Kept(folder, what, size, folder.stat().st_mtime, whole)
 
 
-def clear(older_than_days: float = 0.0) -> list[Kept]:
-    """Removes what was not used for so many days, and returns it; a process that reads it can go on."""
-    latest = time.time() - 86_400 * older_than_days
-    gone = [each for each in kept_tables() if each.used <= latest]
-    for each in gone:
-        shutil.rmtree(each.folder)
-        each.folder.with_name(f".{each.folder.name}.lock").unlink(missing_ok=True)
-    return gone
+def remove(entries: Iterable[Kept]) -> None:
+    """Removes what is kept; a process that reads it can go on.
+
+    Raises:
+        DataError: it cannot be removed.
+    """
+    for each in entries:
+        try:
+            shutil.rmtree(each.folder)
+            each.folder.with_name(f".{each.folder.name}.lock").unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(f"{os.fspath(each.folder)!r} cannot be removed ({error.strerror}).") from error

@@ -128,8 +128,8 @@ class Numbers:
         """Returns a scaling of the range of these values, [n], to [0, 1]."""
         return cls.bounded(name, float(values.min()), float(values.max()))
 
-    def encode(self, column: pd.Series) -> Floats:
-        """Returns [n, 1], or [n, 2] with the mark of missing numbers first."""
+    def check(self, column: pd.Series) -> None:
+        """Raises unless the column holds numbers that can be scaled."""
         if column.dtype != float:
             raise DataError(
                 f"column {self.name!r} holds texts, {first_text(column)}, where the training data had "
@@ -140,6 +140,9 @@ class Numbers:
                 f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
                 "it."
             )
+
+    def encode(self, column: pd.Series) -> Floats:
+        """Returns [n, 1], or [n, 2] with the mark of missing numbers first."""
         values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
         scaled: Floats = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
@@ -193,12 +196,8 @@ class TableEncoder:
                 columns.append(Numbers.standardised(name, values, flagged=flagged))
         return cls(tuple(columns), missing)
 
-    def encode(self, table: pd.DataFrame) -> torch.Tensor:
-        """Returns [n, inputs], float32, from a table with at least the encoder's columns.
-
-        Raises:
-            DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
-        """
+    def check(self, table: pd.DataFrame) -> None:
+        """Raises a DataError unless `encode` can encode all rows."""
         names = [column.name for column in self.columns]
         check_read(table, names)
         if self.missing == "refuse":
@@ -206,6 +205,17 @@ class TableEncoder:
                 table[names],
                 "The model was trained on rows without any: fill them in, or leave those rows out.",
             )
+        for column in self.columns:
+            if isinstance(column, Numbers):
+                column.check(table[column.name])
+
+    def encode(self, table: pd.DataFrame) -> torch.Tensor:
+        """Returns [n, inputs], float32, from a table with at least the encoder's columns.
+
+        Raises:
+            DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
+        """
+        self.check(table)
         blocks = [column.encode(table[column.name]).astype(np.float32) for column in self.columns]
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 

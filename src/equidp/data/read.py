@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from equidp.data.recipe import Recipe
-from equidp.errors import DataError
+from equidp.errors import DataError, EquidpError
 
 PARQUET = (".parquet", ".pq")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
@@ -80,6 +81,8 @@ def readable(path: Path) -> Iterator[None]:
     """Turns all that can be wrong with a file into one DataError."""
     try:
         yield
+    except EquidpError:
+        raise
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):
@@ -119,7 +122,10 @@ def parquet_dataset(path: Path) -> dataset.Dataset:
     files = sorted(str(each) for each in found if is_parquet(each.name) and each.name[0] not in "._")
     if not files:
         raise ValueError("the folder holds no Parquet file (.parquet)")
-    opened = dataset.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(path))
+    open_all = partial(
+        dataset.dataset, files, format="parquet", partitioning="hive", partition_base_dir=str(path)
+    )
+    opened = open_all()
     schemas = {each.path: each.physical_schema for each in opened.get_fragments()}
     first = set(next(iter(schemas.values())).names)
     for name, schema in schemas.items():
@@ -128,7 +134,7 @@ def parquet_dataset(path: Path) -> dataset.Dataset:
             raise ValueError(f"{name} has other columns than {files[0]}: only one of them has {listed}")
     partitions = [field for field in opened.schema if field.name not in first]
     whole = pa.unify_schemas([*schemas.values()], promote_options="permissive")
-    return opened.replace_schema(pa.schema([*whole, *partitions], metadata=whole.metadata))
+    return open_all(schema=pa.schema([*whole, *partitions], metadata=whole.metadata))
 
 
 def parquet_names(schema: pa.Schema) -> list[str]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from equidp.data.cache import Array, kept, key_of, mapped_array, mapped_tensor
+from equidp.data.cache import Array, kept, key_of, mapped_array, mapped_tensor, write_array
 from equidp.data.checks import check_names
 from equidp.data.read import check_distinct, read_as_written, readable
 from equidp.data.recipe import Recipe
@@ -56,15 +56,15 @@ def read_table(
     with readable(path):
         large = is_large(path)
     if large:
-        read = _stored(path, recipe, only)
-    else:
-        written = read_as_written(path, recipe)
-        if len(written) >= fewest:
-            read = understood(written[_kept(written.columns, recipe, only)], recipe)
-    rows = len(read.table) if large else len(written)
+        return _stored(path, recipe, only, fewest)
+    written = read_as_written(path, recipe)
+    _check_rows(path, len(written), fewest)
+    return understood(written[_kept(written.columns, recipe, only)], recipe)
+
+
+def _check_rows(path: Path, rows: int, fewest: int) -> None:
     if rows < fewest:
         raise DataError(f"{path} holds {rows} rows; expected at least {fewest}. Give a larger file.")
-    return read
 
 
 def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
@@ -75,7 +75,7 @@ def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> l
     return [name for name in names if name not in dropped and (only is None or name in only)]
 
 
-def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None) -> Columns:
+def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int) -> Columns:
     before = stamp(path)
     with readable(path):
         names = names_of(path, recipe)
@@ -87,11 +87,11 @@ def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None) -> Columns:
     key = key_of("table" if only is None else "new rows", content, plain, names)
 
     def write(folder: Path) -> dict[str, Any]:
-        with readable(path):
-            try:
-                found = _written(path, recipe, names, folder, plain=True)
-            except NotPlain:
-                found = _written(path, recipe, names, folder, plain=False)
+        try:
+            found = _written(path, recipe, names, folder, plain=True)
+        except NotPlain:
+            found = _written(path, recipe, names, folder, plain=False)
+        _check_rows(path, found["rows"], fewest)
         if stamp(path) != before:
             raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
         return found
@@ -105,6 +105,7 @@ def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None) -> Columns:
     )
     if only is not None:  # new rows: what is mapped stays until it is let go
         shutil.rmtree(folder, ignore_errors=True)
+        folder.with_name(f".{key}.lock").unlink(missing_ok=True)
     return Columns(table, tuple(facts["problems"]), tuple(facts["notes"]), key)
 
 
@@ -114,6 +115,12 @@ def _column(folder: Path, about: Mapping[str, Any], rows: int) -> pd.Series:
         return pd.Series(mapped_array(path, "float64", (rows,)), copy=False)
     codes = mapped_array(path, "int32", (rows,))
     return pd.Series(pd.Categorical.from_codes(codes, pd.Index(about["texts"], dtype=object)), copy=False)
+
+
+def _batches(path: Path, recipe: Recipe, names: Sequence[str], plain: bool) -> Iterator[pd.DataFrame]:
+    """As `batches`; what is wrong with the file, and nothing else, becomes a DataError."""
+    with readable(path):
+        yield from batches(path, recipe, names, plain=plain)
 
 
 def _written(
@@ -129,7 +136,7 @@ def _written(
             for at in range(len(names))
             for kind in ("numbers", "codes")
         }
-        for batch in batches(path, recipe, names, plain=plain):
+        for batch in _batches(path, recipe, names, plain):
             rows += len(batch)
             for at, (name, reader) in enumerate(readers.items()):
                 if name in problems:
@@ -140,9 +147,9 @@ def _written(
                     problems[name] = str(problem)
                     continue
                 if numbers is not None:
-                    _write(files[at, "numbers"], numbers.astype(np.float64, copy=False))
+                    write_array(files[at, "numbers"], numbers.astype(np.float64, copy=False))
                 if codes is not None:
-                    _write(files[at, "codes"], codes.astype(np.int32))
+                    write_array(files[at, "codes"], codes.astype(np.int32))
     columns, notes = {}, []
     for at, (name, reader) in enumerate(readers.items()):
         kind = ""
@@ -159,11 +166,6 @@ def _written(
             (folder / f"{at}.{other}").unlink()
     sentences = [problems[name] for name in names if name in problems]
     return {"rows": rows, "columns": columns, "problems": sentences, "notes": notes}
-
-
-def _write(file: IO[bytes], values: Array) -> None:
-    """By the file, not by a map of it: where the disk is full, a map ends the process."""
-    file.write(np.ascontiguousarray(values).reshape(-1).data)
 
 
 def stored_parts(
@@ -194,10 +196,10 @@ def stored_parts(
         for part, at in rows.items():
             with (folder / f"{part}.inputs").open("wb") as file:
                 for start in range(0, len(at), _BLOCK):
-                    _write(file, inputs(at[start : start + _BLOCK]).numpy())
+                    write_array(file, inputs(at[start : start + _BLOCK]).numpy())
             for name, column in columns.items():
                 with (folder / f"{part}.{name}").open("wb") as file:
-                    _write(file, column[at])
+                    write_array(file, column[at])
         return {}
 
     whole = key_of(key, *rows.values(), *columns.values())
@@ -214,7 +216,7 @@ def remembered(what: str, key: str, make: Callable[[], Array]) -> Array:
     def write(folder: Path) -> dict[str, Any]:
         values = make()
         with (folder / "values").open("wb") as file:
-            _write(file, values)
+            write_array(file, values)
         return {"rows": len(values)}
 
     folder, facts = kept(key, what, 0, write)

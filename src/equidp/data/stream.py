@@ -112,6 +112,17 @@ def batches(path: Path, recipe: Recipe, names: Sequence[str], *, plain: bool) ->
             yield rows[list(names)]
 
 
+def written_rows(path: Path, recipe: Recipe, names: Sequence[str], size: int) -> Iterator[pd.DataFrame]:
+    """Yields these columns as they are written, `size` rows at a time."""
+    left = pd.DataFrame()
+    for batch in batches(path, recipe, names, plain=False):
+        left = pd.concat([left, batch], ignore_index=True)
+        while len(left) >= size:
+            yield left[:size]
+            left = left[size:].reset_index(drop=True)
+    yield left
+
+
 def text_of(stored: IO[bytes], recipe: Recipe) -> io.TextIOWrapper:
     return io.TextIOWrapper(stored, encoding=text_encoding(recipe), newline="")
 

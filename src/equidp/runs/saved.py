@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,24 @@ import torch
 from torch import nn
 
 from equidp._provenance import weights_digest
+from equidp.data.cache import key_of
 from equidp.data.checks import check_read, missing_problem, number_problem, refuse
 from equidp.data.dataset import GroupedDataset
 from equidp.data.encoding import Numbers, TableEncoder
 from equidp.data.guesses import MISSING_NUMBERS
 from equidp.data.labels import known_codes
 from equidp.data.numbers import SquaredError, in_units
-from equidp.data.stored import read_table
+from equidp.data.stored import read_table, stored_parts
+from equidp.data.stream import content_digest
+from equidp.data.understood import Columns
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.run import Run, RunFacts
 
+ROWS = 2**16
+"""Rows of a file that are encoded at a time."""
 _FAR = 3
 """Deviations from the training mean beyond which a code for a missing value is no measurement."""
 
@@ -71,9 +77,15 @@ class KeptRun:
             DataError: the file cannot be used.
             SettingError: the run was not trained on a table.
         """
-        return self._encoded(self._read(path))
+        return torch.cat(list(self.batches(path)))
 
-    def _read(self, path: Path, *further: str) -> pd.DataFrame:
+    def batches(self, path: Path) -> Iterator[torch.Tensor]:
+        """The same in batches of `ROWS` rows, after the whole file was checked."""
+        table = self._read(path).table
+        self._check(table)
+        return self._encoded(table)
+
+    def _read(self, path: Path, *further: str) -> Columns:
         if self.encoder is None or self.config.recipe.target is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
@@ -88,11 +100,17 @@ class KeptRun:
         refuse(path, read.problems)
         for note in read.notes:
             warnings.warn(note, DataWarning, stacklevel=3)
-        return read.table
+        return read
 
-    def _encoded(self, table: pd.DataFrame) -> torch.Tensor:
+    def _encoded(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
         assert self.encoder is not None
-        inputs = self.encoder.encode(table)
+        for start in range(0, max(1, len(table)), ROWS):
+            yield self.encoder.encode(table.iloc[start : start + ROWS])
+
+    def _check(self, table: pd.DataFrame) -> None:
+        """Refuses what cannot be encoded, and warns of what the training data did not have."""
+        assert self.encoder is not None
+        self.encoder.check(table)
         unseen = self.encoder.unseen(table)
         codes = {
             column.name: count
@@ -115,7 +133,6 @@ class KeptRun:
                 DataWarning,
                 stacklevel=3,
             )
-        return inputs
 
     def grouped(self, path: Path) -> GroupedDataset:
         """A file with the columns of the run's table, target and groups included.
@@ -125,7 +142,7 @@ class KeptRun:
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if Path(config.data).exists() and filecmp.cmp(path, config.data, shallow=False):
+        if _same_content(path, Path(config.data)):
             warnings.warn(
                 f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
                 "are training examples, and tell nothing of new people. Leave it out to test on the rows "
@@ -134,7 +151,8 @@ class KeptRun:
                 stacklevel=2,
             )
         columns = [str(config.recipe.target), *config.recipe.group]
-        table, bounds = self._read(path, *columns), config.recipe.target_bounds
+        read, bounds = self._read(path, *columns), config.recipe.target_bounds
+        table = read.table
         check_read(table, columns)
         if bounds is not None:
             wrong = [
@@ -145,14 +163,31 @@ class KeptRun:
             targets = torch.from_numpy(table[columns[0]].to_numpy(dtype=np.float32))
         else:
             targets = torch.from_numpy(known_codes(table, columns[:1], classes))
+        self._check(table)
+        found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
+        names = tuple(groups), tuple(classes)
+        if not read.key:
+            inputs = torch.cat(list(self._encoded(table)))
+            return GroupedDataset(inputs, *found, *names, target_bounds=bounds)
+        assert self.encoder is not None
+        encode = self.encoder.encode
+        stored = stored_parts(
+            f"the inputs of {path.name!r}",
+            key_of("inputs", read.key, self.encoder.to_json()),
+            {"rows": np.arange(len(table))},
+            lambda rows: encode(table.iloc[rows]),
+            {"targets": found[0].numpy(), "groups": found[1].numpy()},
+        )["rows"]
         return GroupedDataset(
-            self._encoded(table),
-            targets,
-            torch.from_numpy(known_codes(table, columns[1:], groups)),
-            tuple(groups),
-            tuple(classes),
-            target_bounds=bounds,
+            stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds
         )
+
+
+def _same_content(path: Path, other: Path) -> bool:
+    """Tells whether two files, or two folders of files, hold the same."""
+    if path.is_file() and other.is_file():
+        return filecmp.cmp(path, other, shallow=False)
+    return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
 
 
 def _codes(column: pd.Series, known: Numbers) -> int:

@@ -60,6 +60,7 @@ class EpochRecorder(Callback):
         test, released = self.test, trainer.policy.released(trainer.policy_state)
         outputs = predict(trainer.model, test.inputs, trainer.processes)
         metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
+        spent = trainer.epsilon_so_far(trainer.steps_done)
         for group, name in enumerate(test.group_names):
             self.record.append(
                 {
@@ -69,7 +70,7 @@ class EpochRecorder(Callback):
                     **{metric: float(metrics.at[name, metric]) for metric in metrics.columns},
                     **self._gradient_figures(trainer, group),
                     **_released_figures(released, group),
-                    "epsilon": trainer.epsilon_so_far(trainer.steps_done),
+                    "epsilon": spent,
                 }
             )
 

@@ -1,0 +1,57 @@
+"""`equidp cache`: tables that were too large for memory, kept on disk, and how to clear them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from equidp._validate import check_number
+from equidp.cli.app import command
+from equidp.data.cache import cache_folder, kept_tables, remove
+
+app = command("cache", "equidp cache", "equidp cache --clear", "equidp cache --clear --older-than 30")
+
+
+@app.default
+def cache_command(
+    *,
+    clear: Annotated[bool, Parameter(help="Remove what would be listed.")] = False,
+    older_than: Annotated[float, Parameter(help="Only what was not used for so many days.")] = 0.0,
+) -> None:
+    """List what is kept on disk of large tables, or remove it.
+
+    It holds rows of your tables as they are.
+    All of it is made anew where it is needed.
+    """
+    check_number("[0, inf]", older_than=older_than)
+    latest = time.time() - 86_400 * older_than
+    found = [each for each in kept_tables() if not older_than or each.used <= latest]
+    size, count = in_words(sum(each.size for each in found)), len(found)
+    place = cache_folder() / "tables"
+    if clear:
+        remove(found)
+        print(f"Removed {count:,} from {place}: {size}.")
+        return
+    if not found:
+        print(f"Nothing is kept in {place}{' for so long' if older_than else ''}.")
+        return
+    table = Table("size", "last used", "what", box=None)
+    for each in found:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
+        table.add_row(in_words(each.size), used, escape(each.what))
+    Console().print(table)
+    print(f"{count:,} with {size} in {place}. They hold rows as they are; equidp cache --clear removes them.")
+
+
+def in_words(size: int) -> str:
+    """A number of bytes.
+
+    >>> in_words(1_230_000_000)
+    '1.2 GB'
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
