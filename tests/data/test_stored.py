@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from equidp.data import Recipe, cache, open_source, stored, stream, understood
-from equidp.data.unencoded import prepared
+from equidp.data.unencoded import prepared, with_private_noise
 from equidp.errors import DataError, DataWarning, SettingError
 
 RECIPE = Recipe(
@@ -172,6 +172,16 @@ def test_what_is_wrong_with_a_table_on_disk_is_said_as_in_memory(
                 messages.append((str(error), [str(w.message) for w in said]))
     assert messages[0] == messages[1]
     assert messages[0][0] or messages[0][1]
+
+
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
+def test_private_preprocessing_on_disk_gives_the_encoder_of_memory(tmp_path, monkeypatch):
+    path, found = save(messy(), tmp_path / "people.csv"), []
+    for limit in ("0", "inf"):
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        found.append(prepared(with_private_noise(open_source(str(path), recipe=RECIPE), 2.0), 0))
+    assert found[0][1] == found[1][1]
+    assert found[0][0].digest() == found[1][0].digest()
 
 
 @pytest.fixture

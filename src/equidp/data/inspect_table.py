@@ -100,7 +100,7 @@ def inspect_table(
     Finds the separator and the encoding by itself. What the recipe says of a column is taken as it is.
 
     Args:
-        path: a CSV or Parquet file, compressed or not.
+        path: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
         recipe: what is known already, such as target and group.
         person: the column that names the person of a row; None: looked for.
 
@@ -113,7 +113,7 @@ def inspect_table(
     {'drop': ['id'], 'decimal': {'lab': ','}, 'sep': ';'}
     """
     file = Path(path)
-    if not file.is_file():
+    if not file.exists():
         raise DataError(f"there is no file {str(path)!r}; check the path.")
     with suppress(OSError, ValueError, EOFError):  # read_as_written says why
         recipe = with_format(file, recipe)
