@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+import equidp
+from equidp.comparison.ablation import ablate
 from equidp.errors import SettingError
 from equidp.training.device import chosen_device
+from support.toy import toy
 
 
 @pytest.fixture
@@ -63,3 +66,43 @@ def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(SettingError, match="2 CUDA devices"):
         chosen_device("cuda")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "digits", "--epsilon", "3", "--out", "made"),
+        ("train", "--resume", "made"),
+        ("evaluate", "made"),
+        ("predict", "made"),
+        ("advise", "digits", "--budget", "made", "--budget-epsilon", "3", "--budget-delta", "1e-6"),
+        ("compare", "digits", "--directory", "made"),
+        ("ablate", "digits", "--json", "made"),
+        ("audit", "digits", "--directory", "made"),
+    ],
+)
+def test_every_command_refuses_a_device_that_is_not_there_first(command, gpus, tmp_path, arguments):
+    gpus(cuda=0)
+    code, _, err = command(*arguments, "--device", "cuda", cwd=tmp_path)
+    assert code == 2
+    assert "this machine has no CUDA device" in err
+    assert not (tmp_path / "made").exists()
+
+
+def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
+    gpus(cuda=1)
+    data = toy(60)
+    rows, answers = data.inputs.numpy(), data.targets.numpy()
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-3)
+    classifier = equidp.PrivateClassifier(device="cuda:3", budget=budget, delta=1e-4)
+    with pytest.raises(SettingError, match="one CUDA device"):
+        classifier.fit(rows, answers)
+    assert budget.spent() == 0
+    for call in (
+        lambda: equidp.compare("digits", device="cuda:3", directory=tmp_path),
+        lambda: ablate("digits", device="cuda:3"),
+        lambda: equidp.audit_step(data, device="cuda:3"),
+        lambda: equidp.audit_training(data, device="cuda:3"),
+    ):
+        with pytest.raises(SettingError, match="one CUDA device"):
+            call()
