@@ -48,6 +48,11 @@ def test_a_comparison_on_a_cluster_has_the_figures_of_one_without(tmp_path, addr
     assert not list((tmp_path / "there" / "runs").glob("*.lock"))
 
 
+def test_a_device_that_a_worker_lacks_is_refused_by_its_name(tmp_path, address):
+    with pytest.raises(SettingError, match=r"worker .*: device 'xpu:7': this machine has no XPU device"):
+        compared(tmp_path, methods=["dpsgd"], jobs=None, cluster=address, device="xpu:7")
+
+
 def test_a_run_that_two_clients_ask_for_at_once_is_trained_once(client):
     """The second waits for what the first asked for."""
     made, begun, go_on = [], threading.Event(), threading.Event()

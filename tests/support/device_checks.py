@@ -211,8 +211,7 @@ def test_figures_of_epochs_and_of_the_end(data):
     assert trainer.run().metrics(toy().to(data))["accuracy"].between(0, 1).all()
 
 
-@pytest.mark.parametrize("data", [CPU, DEVICE])
-@pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f"])
+@pytest.mark.parametrize(("method", "data"), [("dpsgd", CPU), ("dpsgd-f", DEVICE)])
 def test_a_diagnosis(method, data):
     effort = equidp.Effort(2, 20, 8, trace_vectors=2, eigenvalue_products=2)
     found = []
@@ -253,8 +252,7 @@ def test_a_run_goes_on_on_another_device(places, tmp_path):
         assert trainer.fit().facts.steps == 4
 
 
-@pytest.mark.parametrize("data", [CPU, DEVICE])
-@pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f"])
+@pytest.mark.parametrize(("method", "data"), [("dpsgd", CPU), ("dpsgd-f", DEVICE)])
 def test_audits_see_the_same(method, data):
     names = (str(DEVICE), "cpu")
     step = {"plan": equidp.Plan(batch_size=20), "runs": 100, "seed": 1, "secure": False}

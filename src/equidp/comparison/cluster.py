@@ -19,6 +19,7 @@ from equidp._provenance import versions
 from equidp.comparison.grid import Cell, StaleWorker, check_here, facts
 from equidp.comparison.spread import Call, killed
 from equidp.errors import EquidpError, SettingError
+from equidp.training.device import chosen_device
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -77,7 +78,7 @@ def connected(address: str | None) -> Iterator[Client | None]:
 
 
 def check_workers(client: Client, cells: Sequence[Cell]) -> None:
-    """Raises unless each worker has this process' packages, code and data.
+    """Raises unless each worker has this process' packages, code and data, and the device to train on.
 
     Args:
         cells: runs to look at; of one seed, since each seed is a split of its own.
@@ -111,6 +112,7 @@ async def _check(payload: bytes) -> None:
 def _check_each(payload: bytes) -> None:
     for cell, asked in cloudpickle.loads(payload):
         check_here(cell, asked)
+        chosen_device(cell.device)
 
 
 def _of_worker(worker: str, error: Exception) -> Exception:

@@ -86,7 +86,8 @@ def compare(
         cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
             the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there. Kept runs of another device are taken: figures differ by rounding alone.
+            is there, on each worker of a cluster. Kept runs of another device are taken: figures differ by
+            rounding alone.
         on_progress: called with (steps done, steps in all) after each finished run.
         command: what the report names as the command that made it.
         release_epsilon: account for each training example of the private runs (its norm is taken once an
@@ -122,16 +123,16 @@ def compare(
             engine=engine,
             directory=directory,
             jobs=jobs,
-            device=device,
+            device=device if client is None else "cpu",  # that of the workers may not be here
             release_epsilon=release_epsilon,
             diagnosis=diagnosis,
             preprocessing_share=preprocessing_share,
         )
-        cells, split_data = prepared.cells, prepared.data
+        cells, split_data = tuple(replace(cell, device=device) for cell in prepared.cells), prepared.data
         if client is None:
             place = partial(spread, workers=Workers.of(jobs, len(cells)))
         else:
-            check_workers(client, prepared.first)
+            check_workers(client, cells[: len(prepared.first)])
             place = partial(on_cluster, client=client)
         records = train_all(cells, prepared.folder, place, on_progress)
     results: list[dict[str, Any]] = []
