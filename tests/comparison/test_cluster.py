@@ -91,6 +91,14 @@ def _who_wants_one(dask_scheduler):
     return [str(each) for each in dask_scheduler.tasks["equidp-one"].who_wants]
 
 
+def test_fewer_workers_than_at_first_make_all_calls(client, monkeypatch):
+    workers = iter([["a", "b", "c"]])
+    monkeypatch.setattr(client, "nthreads", lambda: next(workers, ["a"]))
+    asked = [Call(f"square {number}", "", (number,)) for number in range(8)]
+    found = dict(cluster.on_cluster(lambda number, threads: number**2, asked, client=client))
+    assert found == {call: call.arguments[0] ** 2 for call in asked}
+
+
 def test_bad_addresses_are_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 0.3)
     asked = partial(compared, tmp_path, jobs=None)

@@ -69,7 +69,7 @@ def connected(address: str | None) -> Iterator[Client | None]:
     with client:
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
-        except TimeoutError as error:
+        except (TimeoutError, asyncio.TimeoutError) as error:  # one class from Python 3.11 on
             raise SettingError(
                 f"the scheduler at {address!r} has no workers. Start some, such as two with one thread each: "
                 f"dask worker {address} --nworkers 2 --nthreads 1"
@@ -145,7 +145,8 @@ def on_cluster(
     left, finished = iter(calls), as_completed(loop=client.loop)
     begun: dict[Future[Any], Call] = {}
     while True:
-        for call in islice(left, max(1, len(client.nthreads())) - len(begun)):
+        free = max(1, len(client.nthreads())) - len(begun)  # below 0 where workers have died
+        for call in islice(left, max(0, free)):
             payload = cloudpickle.dumps((function, call.arguments))
             future = client.submit(made, payload, key=f"equidp-{call.key}", pure=True)
             begun[future] = call

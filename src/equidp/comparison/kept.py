@@ -74,9 +74,8 @@ class _Claims:
 
     def __iter__(self) -> Iterator[Call]:
         for path, cell in self._missing.items():
-            lock = FileLock(
-                path.with_suffix(".lock"), thread_local=False
-            )  # joblib takes calls in its threads
+            # joblib takes calls in threads of its own.
+            lock = FileLock(path.with_suffix(".lock"), thread_local=False, fallback_to_soft=False)
             try:
                 lock.acquire(blocking=False)
             except Timeout:
