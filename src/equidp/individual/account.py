@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.accounting.risk import EPSILONS
@@ -26,7 +27,7 @@ from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.inputs import taken, tensors
+from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
 
@@ -51,7 +52,7 @@ class ExampleAccount(KeptCallback):
         per_epoch: float | None = None,
         grid: float = 0.01,
         rounding: str = "up",
-        chunk_size: int = 256,
+        chunk_size: int | None = None,
         memory_limit: int = 2**30,
         missed_at_worst: bool = False,
     ) -> None:
@@ -261,7 +262,7 @@ class ExampleAccount(KeptCallback):
         inputs, targets = taken((data.inputs, data.trained_targets), processes.shard(len(data)))
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with RandomState(device).kept(), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size, device)
+            norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size or _chunk(inputs), device)
         norms = processes.joined(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
@@ -276,6 +277,12 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
             f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
         )
     return trainer.train
+
+
+def _chunk(inputs: Inputs) -> int:
+    """Returns how many examples to measure at a time: more where they are rows of a table."""
+    rows = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
+    return 4096 if rows else 256
 
 
 def _fingerprint(data: GroupedDataset) -> int:

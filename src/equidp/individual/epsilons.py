@@ -113,7 +113,7 @@ INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
 """Name -> (counts, mechanisms, delta) -> epsilons.
 
 pld: privacy loss distributions, tight, the default. rdp: Renyi divergences as in Yu et al., looser and about
-ten times faster: the minimum over orders of dp_accounting's conversion (Canonne et al. 2020, Proposition 12)
+four times faster: the minimum over orders of dp_accounting's conversion (Canonne et al. 2020, Proposition 12)
 of the summed divergences.
 """
 
