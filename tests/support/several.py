@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import equidp
 from equidp.errors import EquidpError
+from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
-from equidp.kernel.processes import processes_here
 from equidp.kernel.step import PrivateStep
 from equidp.policies.methods import METHODS
 from support.given_gradients import GivenGradients
@@ -175,6 +176,83 @@ def failing(where: str) -> tuple[int, str, bool]:
     raise AssertionError("nothing failed")
 
 
+class Rows(Dataset):
+    """Rows of the toy data in an order of one's own."""
+
+    def __init__(self, order: Tensor) -> None:
+        self.order, self.data = order, toy()
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        at = self.order[index]
+        return self.data.one_tensor[at], self.data.targets[at]
+
+
+def hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
+
+
+def optimised(learning_rate: float) -> dict[str, Any]:
+    model = nn.Linear(5, 2)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=learning_rate)}
+
+
+def frozen(rank: int) -> nn.Module:
+    """Another layer is frozen in each process."""
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 2))
+    model[min(rank, 1)].requires_grad_(False)
+    return model
+
+
+class Float(nn.Module):
+    """Numbers of 32 bits."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.float()
+
+
+def toy_of_16_bits() -> equidp.GroupedDataset:
+    data = toy()
+    return replace(data, inputs=data.one_tensor.to(torch.bfloat16))
+
+
+def failing_elsewhere(where: str) -> tuple[str, str]:
+    """The error where process 1 fails outside a step and goes on; and that of a Trainer made afterwards."""
+    rank = processes_here().rank
+    trainer = make_trainer(steps=20, epochs=None)
+
+    class Fails(equidp.Callback):
+        def after_step(self, trainer: equidp.Trainer) -> None:
+            if where == "callback" and rank == 1 and trainer.steps_done == 3:
+                raise OSError("the disk is gone")
+
+    trainer.callbacks = (Fails(),)
+    if where == "optimizer" and rank == 1:
+        trainer.optimizer.register_step_pre_hook(_interrupted)
+    try:
+        if where == "skip":
+            for batch in trainer.batches():
+                if not (rank == 1 and trainer.steps_done == 3):
+                    trainer.step(batch)
+        else:
+            trainer.fit()
+        first = ""
+    except BaseException as error:
+        first = f"{type(error).__name__}: {error}"
+    try:
+        if rank == 1:
+            make_trainer()
+    except EquidpError as error:
+        return first, f"{type(error).__name__}: {error}"
+    return first, ""
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def disagreeing(names: list[str]) -> list[str]:
     """The error, for each name, where processes are given something else; "" where there is none."""
     rank = processes_here().rank
@@ -186,6 +264,11 @@ def disagreeing(names: list[str]) -> list[str]:
         "examples": {"train": toy(2), "batch_size": 1, "noise_multiplier": 5.0, "delta": 0.1},
         "ledger": {"ledger": MemoryLedger()},
         "policy": {"policy": equidp.DPSGD(1.0 + rank)},
+        "learning rate": optimised(0.1 + rank),
+        "frozen": {"model": frozen(rank)},
+        "loss": {"loss": (hinge, nn.CrossEntropyLoss(reduction="none"))[min(rank, 1)]},
+        "order": {"train": Rows(torch.randperm(300, generator=torch.Generator().manual_seed(rank)))},
+        "data of 16 bits": {"train": toy_of_16_bits(), "model": nn.Sequential(Float(), nn.Linear(5, 2))},
     }
     found = []
     for name in names:
@@ -197,14 +280,14 @@ def disagreeing(names: list[str]) -> list[str]:
     return found
 
 
-def stopped() -> tuple[int, str]:
-    """Steps done and the error where each process is asked to stop, at another step."""
+def stopped(at: tuple[int, int]) -> tuple[int, str]:
+    """Steps done and the error where each process is asked to stop, after so many steps."""
     rank = processes_here().rank
     trainer = make_trainer(steps=50, epochs=None)
 
     class Stop(equidp.Callback):
         def after_step(self, trainer: equidp.Trainer) -> None:
-            if trainer.steps_done == (9, 4)[rank]:
+            if trainer.steps_done == at[rank]:
                 trainer.stop(equidp.TrainingStopped("stopped by SIGTERM.", 15))
 
     trainer.callbacks = (Stop(),)

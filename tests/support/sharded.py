@@ -14,7 +14,7 @@ from torch import nn
 import equidp
 from equidp.errors import EquidpError
 from equidp.evaluation.predict import predict
-from equidp.kernel.processes import processes_here
+from equidp.kernel.group import processes_here
 from support.toy import make_trainer, toy
 
 ACCOUNTANTS: dict[str, Callable[[], Any]] = {

@@ -36,7 +36,8 @@ def several_processes(device: torch.device) -> Iterator[Processes]:
     """
     import torch.distributed as dist
 
-    from equidp.kernel.processes import ALONE, processes_here
+    from equidp.kernel.group import processes_here
+    from equidp.kernel.processes import ALONE
 
     if not dist.is_torchelastic_launched():
         yield ALONE

@@ -123,8 +123,8 @@ class MemoryLedger(Ledger):
     ((StepEvent(sample_rate=0.01, noise_multiplier=1.0, statistics_noise=None), 3),)
     """
 
-    def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = ()) -> None:
-        self._session, self._process = new_session(), os.getpid()
+    def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = (), run: str = "") -> None:
+        self._session, self._process = new_session(run), os.getpid()
         self._entries: list[tuple[StepEvent, int]] = []
         self._by_session: dict[str, dict[StepEvent, int]] = {}
         for event, steps in entries:

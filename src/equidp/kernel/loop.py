@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import operator
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import PrivacyWarning, SettingError, TrainingStopped
 from equidp.kernel.inputs import Inputs, moved_to, tensors
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
@@ -40,6 +41,10 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
+def _asked() -> TrainingStopped:
+    return TrainingStopped("stopped, since another of the processes was asked to stop.", signal.SIGTERM)
+
+
 class PrivateLoop:
     """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
 
@@ -58,7 +63,8 @@ class PrivateLoop:
     | inputs (any of their tensors), targets or groups of another length | SettingError |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
-    | `stop` was called | its reason is raised before another sample is paid for; in all processes |
+    | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
+    | a step fails in one of several processes, or it skips a sample | it leaves the group; the others stop |
 
     Args:
         step: the private step.
@@ -109,7 +115,7 @@ class PrivateLoop:
         self._stopping = None
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
-        step.ledger.expect(step.event, left)
+        step.processes.led(lambda: step.ledger.expect(step.event, left))
         self._drawing = drawing = object()
         sampler = PoissonSampler(
             self.num_examples, step.event.sample_rate, left, step.randomness, step.processes
@@ -123,10 +129,12 @@ class PrivateLoop:
                     "batches() was called again since, and one iterator at a time draws samples: use the "
                     "newest."
                 )
-            self._forget_unused()
-            self._check_parameters()
-            self.private_step.pay(self._stopping)
-            with self.private_step.randomness.for_model(torch.device("cpu")):
+            processes = self.private_step.processes
+            with processes.or_leave():
+                self._forget_unused()
+                self._check_parameters()
+            self.private_step.pay(self._stopping or (_asked() if processes.asked else None))
+            with processes.or_leave(), self.private_step.randomness.for_model(torch.device("cpu")):
                 batch = next(loaded)
             self._sample = batch.indices
             yield batch
@@ -134,10 +142,14 @@ class PrivateLoop:
     def stop(self, reason: BaseException) -> None:
         """Makes `batches` raise `reason` instead of drawing another sample.
 
-        Several processes stop together, when the first is asked to: asked of another, it waits for that one.
+        Several processes stop together: another than the first tells that one in its next step, and stops
+        with it.
         """
-        if self.private_step.processes.first:
+        processes = self.private_step.processes
+        if processes.first:
             self._stopping = reason
+        else:
+            processes.asks = True
 
     @property
     def waiting(self) -> bool:
@@ -149,6 +161,11 @@ class PrivateLoop:
         if not self.waiting:
             return
         self._sample = None
+        if self.private_step.processes.count > 1:
+            raise SettingError(
+                "a sample was drawn from batches() and not given to step(), where other processes wait for "
+                "it; its step is charged. Give every sample to step(), also an empty one."
+            )
         warnings.warn(
             "a sample was drawn from batches() and not given to step(); its step is charged. Give every "
             "sample to step(), also an empty one: choosing among samples by what is in them shows in the "
@@ -163,12 +180,13 @@ class PrivateLoop:
         Raises:
             SettingError: see the table above.
         """
-        self._check_parameters()
-        self._check_sample(batch)
-        self._sample, self.begun = None, True
-        self.private_step(*self.on_device(batch))
-        self._drop_other_gradients()
-        self.optimizer.step()
+        with self.private_step.processes.or_leave():
+            self._check_parameters()
+            self._check_sample(batch)
+            self._sample, self.begun = None, True
+            self.private_step(*self.on_device(batch))
+            self._drop_other_gradients()
+            self.optimizer.step()
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""

@@ -165,9 +165,10 @@ class PrivateStep:
                     part, known = self._measured(part)
                 self._add(part, known, sensitivity)
             self._release(sensitivity)
-        except BaseException:
+        except BaseException as error:
             self._clear()  # never leave un-noised sums in p.grad
-            self.processes.leave()
+            if not self.processes.failed_everywhere(error):
+                self.processes.leave()
             raise
 
     def pay(self, stop: BaseException | None = None) -> None:

@@ -18,8 +18,8 @@ from equidp.accounting.releases import charge_releases
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.errors import SettingError
+from equidp.kernel.group import alone
 from equidp.kernel.ledger import Ledger, MemoryLedger
-from equidp.kernel.processes import alone
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build

@@ -22,10 +22,10 @@ from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.predict import diverged
 from equidp.individual import IndividualAccountant
+from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
-from equidp.kernel.processes import processes_here
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.runs import layout

@@ -39,7 +39,7 @@ class Checkpoints(Callback):
 
     Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
     signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
-        path, state = trainer.processes.told(lambda: self._load(previous))
+    two are kept. Each of several processes has this callback: the first saves, and all restore what it reads.
 
     Args:
         folder: of the checkpoints; created if missing.
@@ -83,8 +83,9 @@ class Checkpoints(Callback):
         self._handlers: dict[int, Any] = {}
 
     def before_training(self, trainer: Trainer) -> None:
-        for stale in self.folder.glob(".checkpoint-*.tmp"):
-            stale.unlink(missing_ok=True)
+        if trainer.processes.first:
+            for stale in self.folder.glob(".checkpoint-*.tmp"):
+                stale.unlink(missing_ok=True)
         self._complete, self._failed = trainer.steps_done, False
         self._save(trainer)
         self._catch_signals(trainer)
@@ -125,7 +126,7 @@ class Checkpoints(Callback):
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
                 f"{asdict(trainer.event)}; make the trainer with the settings of that run."
             )
-        if trainer.processes.first and state["run"] != trainer.ledger.run_id:
+        if state["run"] != trainer.ledger.run_id:
             raise BudgetError(
                 f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
                 "does not count what this model cost. Give the ledger that the run began with, or the "

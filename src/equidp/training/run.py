@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,7 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.events import Entries
+from equidp.kernel.noise import SeededRandomness
 from equidp.training.start import Start, carry_over
 
 
@@ -51,6 +52,25 @@ class RunFacts:
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     start: Start = field(default_factory=Start)
+
+    @classmethod
+    def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
+        """Those of a `Trainer`."""
+        return cls(
+            method=type(trainer.policy).__name__,
+            method_settings=asdict(trainer.policy),
+            num_examples=trainer.num_examples,
+            expected_batch_size=trainer.expected_batch_size,
+            steps=trainer.steps,
+            planned_steps=trainer.planned_steps,
+            optimizer=type(trainer.optimizer).__name__,
+            learning_rate=trainer.optimizer.param_groups[0]["lr"],
+            engine=type(trainer.engine).__name__,
+            seeded=isinstance(trainer.randomness, SeededRandomness),
+            groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
+            classes=classes,
+            start=start,
+        )
 
 
 @dataclass(frozen=True)

@@ -3,83 +3,160 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from equidp._provenance import versions
+from equidp._provenance import versions, weights_digest
 from equidp.data.dataset import GroupedDataset
-from equidp.errors import SettingError
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.kernel.processes import Processes
 
-_ROWS = 2**16  # of a dataset that are read at a time
+_ROWS = 2**16  # of a dataset in memory that are read at a time
+_SETTINGS = ("event", "steps", "policy", "engine", "seed", "delta", "groups", "workers")
+_LOOKED_AT = 64  # examples of another dataset that are compared, evenly spread
+
+
+class _Own(str):
+    """A digest that a message does not show: of training data, it would confirm guesses."""
+
+    def __repr__(self) -> str:
+        return "its own"
 
 
 def agree(
     processes: Processes,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    loss: object,
     train: object,
-    settings: dict[str, object],
+    settings: tuple[object, ...],
+    held: tuple[object, ...],
 ) -> None:
     """Makes sure that all processes train the same model on the same data, from the first one's weights.
+
+    Args:
+        processes: that train together.
+        model, optimizer, scheduler, loss, train: of the Trainer, as it was given them.
+        settings: in the order of `_SETTINGS`.
+        held: ledger and budget as they were given: the first process alone has any.
 
     Raises:
         SettingError: settings, data or the model's parameters differ; in every process.
     """
     if processes.count == 1:
         return
-    shapes = {name: tuple(each.shape) for name, each in model.state_dict().items()}
     processes.shard(len(train))  # type: ignore[arg-type]
-    facts = {**settings, "data": _digest(train), "model": shapes, "versions": versions()}
-    facts["optimizer"] = (type(optimizer).__name__, repr(optimizer.defaults))
+    named: list[tuple[str, Tensor]] = [*model.named_parameters(), *model.named_buffers()]
+    every = [(name, each, each.requires_grad) for name, each in named]
+    facts = {
+        **dict(zip(_SETTINGS, settings, strict=True)),
+        "a ledger or budget (the first process alone has one)": not processes.first
+        and any(each is not None for each in held),
+        "model": {name: (tuple(each.shape), str(each.dtype), trained) for name, each, trained in every},
+        "optimizer": _settings_of(optimizer),
+        "optimizer's state": _digest(map(repr, optimizer.state_dict()["state"].items())),
+        "scheduler": scheduler and _plain(scheduler.state_dict()),
+        "loss": repr(loss) if isinstance(loss, nn.Module) else _name(loss),
+        "device": {each.device.type for _, each, _ in every},
+        "data": _digest(_content(train)),
+        "versions": versions(),
+    }
     processes.alike(facts)
     with torch.no_grad():
-        for each in (*model.parameters(), *model.buffers()):
-            values = each.detach().contiguous()
-            processes.share([values])
-            each.copy_(values)
+        flat = [_bytes(each) for _, each, _ in every]
+        whole = torch.cat(flat)
+        processes.share([whole])
+        for (_, each, _), values in zip(every, whole.split([len(part) for part in flat]), strict=True):
+            if not processes.first:
+                each.copy_(values.clone().view(each.dtype).view(each.shape))
 
 
-def led(
-    processes: Processes, opened: Callable[[], tuple[Ledger, int]], given: tuple[object, ...]
-) -> tuple[Ledger, int]:
+def led(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple[Ledger, int]:
     """The first process' ledger and number of steps; in the others a ledger that follows it.
 
     Args:
         processes: that train together.
         opened: opens the ledger, in the first process alone.
-        given: ledger and budget as the caller gave them.
-
-    Raises:
-        SettingError: another process than the first brings a ledger or a budget.
     """
     held: list[tuple[Ledger, int]] = []
 
-    def of_the_first() -> tuple[object, int]:
+    def of_the_first() -> tuple[object, ...]:
         held.append(opened())
-        return held[0][0].entries, held[0][1]
+        return held[0][0].entries, held[0][0].run_id, held[0][1]
 
-    entries, steps = processes.told(of_the_first)
-    if processes.first:
-        return held[0]
-    if any(each is not None for each in given):
-        raise SettingError(
-            f"process {processes.rank} was given a ledger or a budget, and the first process alone holds "
-            "them. Give them where torch.distributed.get_rank() == 0, and None elsewhere."
+    entries, run, steps = processes.told(of_the_first)
+    return held[0] if processes.first else (MemoryLedger(entries, run), steps)
+
+
+def check_models(processes: Processes, model: nn.Module, limits: object) -> None:
+    """Refuses to draw samples where models differ by now, or limits of shares hold in some processes alone.
+
+    Raises:
+        SettingError: in every process.
+    """
+    if processes.count > 1:
+        owner = getattr(limits, "__self__", limits)
+        processes.alike({"share limits": type(owner).__name__, "weights": _Own(weights_digest(model))})
+
+
+def warn_of_models(processes: Processes, model: nn.Module) -> None:
+    """Warns where processes end with other models: the first one's is the run's, and is private."""
+    try:
+        check_models(processes, model, None)
+    except SettingError:
+        warnings.warn(
+            "the processes' models differ at the end, as on unlike machines, or where one was changed: the "
+            "model of the first is as private as stated, but some of its gradients were taken elsewhere.",
+            PrivacyWarning,
+            stacklevel=3,
         )
-    return MemoryLedger(entries), steps
 
 
-def _digest(train: object) -> object:
-    """What tells two datasets apart: of one in memory all it holds, of another how many examples."""
-    if not isinstance(train, GroupedDataset):
-        return len(train)  # type: ignore[arg-type]
+def _settings_of(optimizer: torch.optim.Optimizer) -> object:
+    groups = [{name: each[name] for name in each if name != "params"} for each in optimizer.param_groups]
+    return type(optimizer).__name__, repr(groups)
+
+
+def _plain(content: Any) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if isinstance(value, int | float | str | list)}
+
+
+def _content(train: object) -> Iterator[Any]:
+    """What tells two datasets apart: all that is in memory; of others, examples at places spread evenly."""
+    if isinstance(train, GroupedDataset):
+        for each in tensors((train.inputs, train.trained_targets, train.groups)):
+            yield from (each[start : start + _ROWS] for start in range(0, len(each), _ROWS))
+        return
+    yield repr(list(getattr(train, "indices", ())))  # of a Subset
+    places = torch.linspace(0, len(train) - 1, _LOOKED_AT).long().unique()  # type: ignore[arg-type]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # so that augmentation is the same in all
+        for place in places.tolist():
+            yield from tensors(tuple(train[place]))  # type: ignore[index]
+
+
+def _digest(parts: Iterator[Any]) -> _Own:
     digest = hashlib.sha256()
-    for each in tensors((train.inputs, train.trained_targets, train.groups)):
-        for start in range(0, len(each), _ROWS):
-            digest.update(each[start : start + _ROWS].contiguous().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    for part in parts:
+        if isinstance(part, Tensor):
+            digest.update(_bytes(part).numpy().tobytes())
+        else:
+            digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return _Own(digest.hexdigest())
+
+
+def _bytes(values: Tensor) -> Tensor:
+    """Whatever the type, as numpy has no bfloat16, and not every backend sends all."""
+    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _name(thing: object) -> str:
+    return getattr(thing, "__qualname__", type(thing).__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
+from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
-from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, statistics_noise
-from equidp.kernel.processes import processes_here
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import checks, parts, together
 from equidp.training.run import Run, RunFacts, copied
@@ -135,38 +133,41 @@ class Trainer:
         )
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
-        same = {"event": self.event, "steps": self.planned_steps, "policy": policy, "seed": (secure, seed)}
-        together.agree(self.processes, model, optimizer, train, {**same, "engine": engine, "delta": delta})
-        asked = (parts.source_of(train), self.event, self.planned_steps, beyond_budget)
-        self.ledger, self.steps = together.led(
-            self.processes, lambda: parts.opened(ledger, budget, *asked), (ledger, budget)
-        )
-        ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
-        self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
-        self.loss = parts.chosen_loss(loss, train)
-        load = parts.loader(train, num_groups, workers, model)
-        like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
-        self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
-        checks.check_optimizer(optimizer, model)
-        checks.check_scheduler(scheduler, optimizer, steps - done)
-        self._start = start_of(model, optimizer, train, ledger, private=policy.private)
-        self._trace = Trace(ledger.run_id, train)
-        self._step = PrivateStep(
-            self.engine,
-            policy,
-            list(model.parameters()),
-            event=self.event,
-            expected_batch_size=self.expected_batch_size,
-            num_groups=num_groups or 1,
-            ledger=ledger,
-            randomness=self.randomness,
-            physical_batch_size=physical_batch_size,
-            processes=self.processes,
-        )
-        self._loop = PrivateLoop(
-            self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
-        )
-        self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
+        with self.processes.or_leave():
+            planned = self.event, self.planned_steps
+            same = (*planned, policy, engine, (secure, seed), delta, num_groups, workers)
+            together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
+            asked = (parts.source_of(train), *planned, beyond_budget)
+            self.ledger, self.steps = together.led(
+                self.processes, lambda: parts.opened(ledger, budget, *asked)
+            )
+            ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
+            self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
+            self.loss = parts.chosen_loss(loss, train)
+            load = parts.loader(train, num_groups, workers, model)
+            like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
+            self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
+            checks.check_optimizer(optimizer, model)
+            checks.check_scheduler(scheduler, optimizer, steps - done)
+            self._start = start_of(model, optimizer, train, ledger, private=policy.private)
+            self._trace = Trace(ledger.run_id, train)
+            self._step = PrivateStep(
+                self.engine,
+                policy,
+                list(model.parameters()),
+                event=self.event,
+                expected_batch_size=self.expected_batch_size,
+                num_groups=num_groups or 1,
+                ledger=ledger,
+                randomness=self.randomness,
+                physical_batch_size=physical_batch_size,
+                processes=self.processes,
+            )
+            self._loop = PrivateLoop(
+                self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
+            )
+            self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
+            self.processes.alike({})  # all are ready
 
     def epsilon_so_far(self, steps: int) -> float:
         """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""
@@ -203,6 +204,7 @@ class Trainer:
         Raises:
             BudgetError: they do not fit into the budget any more.
         """
+        together.check_models(self.processes, self.model, self.share_limits)
         return self._loop.batches()
 
     def step(self, batch: Batch) -> None:
@@ -220,21 +222,25 @@ class Trainer:
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
         self._loop.take(batch)
-        self._trace.note(self._step.parameters, self.ledger)
-        if self.scheduler is not None:
-            self.scheduler.step()
-        for callback in self.callbacks:
-            callback.after_step(self)
-        if Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done):
+        with self.processes.or_leave():
+            self._trace.note(self._step.parameters, self.ledger)
+            if self.scheduler is not None:
+                self.scheduler.step()
             for callback in self.callbacks:
-                callback.after_epoch(self)
+                callback.after_step(self)
+            if Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done):
+                for callback in self.callbacks:
+                    callback.after_epoch(self)
 
     def stop(self, reason: BaseException) -> None:
         """Makes `fit` raise `reason` once the step in progress is complete, unless it is the last one."""
         self._loop.stop(reason)
 
     def fit(self) -> Run:
-        """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
+        """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent.
+
+        One of several processes that fails cannot: all of them are to be started again.
+        """
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
@@ -244,13 +250,15 @@ class Trainer:
         self.model.train()
         begun: list[Callback] = []
         try:
-            for callback in self.callbacks:
-                callback.before_training(self)
-                begun.append(callback)
+            with self.processes.or_leave():
+                for callback in self.callbacks:
+                    callback.before_training(self)
+                    begun.append(callback)
             for batch in self.batches():
                 if not self.model.training:  # a callback left it in evaluation mode
                     self.model.train()
                 self.step(batch)
+            together.warn_of_models(self.processes, self.model)
         finally:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
@@ -281,19 +289,5 @@ class Trainer:
         """
         done = self.steps_done >= self.steps and not self._loop.waiting
         model = self.model if done else copied(self.model)
-        facts = RunFacts(
-            method=type(self.policy).__name__,
-            method_settings=asdict(self.policy),  # type: ignore[call-overload]
-            num_examples=self.num_examples,
-            expected_batch_size=self.expected_batch_size,
-            steps=self.steps,
-            planned_steps=self.planned_steps,
-            optimizer=type(self.optimizer).__name__,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
-            engine=type(self.engine).__name__,
-            seeded=isinstance(self.randomness, SeededRandomness),
-            groups=self.train.group_names if isinstance(self.train, GroupedDataset) else (),
-            classes=parts.class_names(self.train),
-            start=self._start,
-        )
+        facts = RunFacts.of(self, parts.class_names(self.train), self._start)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)
