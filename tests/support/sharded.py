@@ -82,12 +82,7 @@ def _counts(accountant: Any) -> Any:
 
 
 def refused() -> tuple[str, str]:
-    """What is said of sampled norms, and of a report in each process."""
-    try:
-        _trainer(equidp.IndividualAccountant("sampled")).fit()
-        sampled = ""
-    except EquidpError as error:
-        sampled = str(error)
+    """What is said of sampled norms, after which the group is left, and of a report in each process."""
     accountant = ACCOUNTANTS["held"]()
     trainer = _trainer(accountant)
     trainer.fit()
@@ -96,12 +91,18 @@ def refused() -> tuple[str, str]:
         report = ""
     except EquidpError as error:
         report = str(error)
+    try:
+        _trainer(equidp.IndividualAccountant("sampled")).fit()
+        sampled = ""
+    except EquidpError as error:
+        sampled = str(error)
     return sampled, report
 
 
 def everything() -> tuple[Any, ...]:
     """What the functions here find of one run each."""
-    return accounted(), refused(), watched()
+    found, seen = accounted(), watched()
+    return found, refused(), seen
 
 
 def watched() -> tuple[Any, Any, Any]:
