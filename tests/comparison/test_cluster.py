@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -107,11 +109,21 @@ def test_bad_addresses_are_told_before_anything_is_read(tmp_path, monkeypatch):
             asked(cluster=address)
     with pytest.raises(SettingError, match=r"jobs=2 and cluster='tcp://.*give one of the two"):
         asked(cluster="tcp://127.0.0.1:1", jobs=2)
-    with (
-        HERE(n_workers=0) as none,
-        pytest.raises(SettingError, match=r"has no workers. .*dask worker inproc"),
-    ):
-        asked(cluster=none.scheduler_address)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_scheduler_without_workers_is_told_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "PATIENCE", 5.0)
+    file = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard"]
+    with subprocess.Popen([*command, "--scheduler-file", str(file)], stderr=subprocess.DEVNULL) as scheduler:
+        try:
+            while not file.exists() and scheduler.poll() is None:
+                time.sleep(0.05)
+            with pytest.raises(SettingError, match=r"has no workers. .*dask worker "):
+                compared(tmp_path, jobs=None, cluster=str(file))
+        finally:
+            scheduler.kill()
     assert not (tmp_path / "runs").exists()
 
 

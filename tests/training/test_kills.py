@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
 import pytest
 
 from support.kills import KINDS, kill_over_and_over
 from support.kills_of_several import TallyOfSeveral, kill_one_of_several
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_path):
     """One kill at each kind of moment: at every stage of writing the ledger, histories of single examples and
     a checkpoint, and before noise."""
-    tally = kill_over_and_over(1, tmp_path, seed=1, kills=len(KINDS), epochs=24.0)
+    tally = apart(kill_over_and_over, 1, tmp_path, seed=1, kills=len(KINDS), epochs=24.0)
     assert all(tally.kills.values()), tally.kills
     assert tally.torn == 1
     assert tally.completed == 1
@@ -22,19 +25,23 @@ def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_pat
     assert all(spent >= true for spent, true in tally.epsilons)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_where_one_of_several_processes_is_killed_the_others_stop_and_the_run_completes(tmp_path):
     """A few kills of the first and of others, in runs that are resumed with another number of processes."""
-    check(kill_one_of_several(3, tmp_path, seed=5, each=3, epochs=4.0))
+    check(apart(kill_one_of_several, 3, tmp_path, seed=5, each=3, epochs=4.0))
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore")
 def test_fifty_kills_of_one_of_several_processes(tmp_path):
-    tally = kill_one_of_several(50, tmp_path, seed=0)
+    tally = apart(kill_one_of_several, 50, tmp_path, seed=0)
     check(tally)
     assert all(tally.kills.values()), tally.kills
     assert tally.counts == {1, 2, 3}
+
+
+def apart(kill: Any, *arguments: Any, **settings: Any) -> Any:
+    """In a fresh process: one whose autograd has threads cannot be forked, and other tests give it some."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(kill, *arguments, **settings).result()
 
 
 def check(tally: TallyOfSeveral) -> None:

@@ -32,7 +32,7 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
         device: any with integers of 32 bits.
 
     >>> keystream(bytes(32), 1, torch.device("cpu"))
-    tensor([2932839743687491190])
+    tensor([-8053014886254331786])
     """
     blocks = -(-count // _WORDS)
     if blocks > np.iinfo(np.int32).max:

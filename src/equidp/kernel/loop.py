@@ -42,7 +42,9 @@ class Batch(NamedTuple):
 
 
 def _asked() -> TrainingStopped:
-    return TrainingStopped("stopped, since another of the processes was asked to stop.", signal.SIGTERM)
+    """What the first process raises in place of another step."""
+    told = "stopped, since another of the processes was asked to stop. The run can be resumed."
+    return TrainingStopped(told, signal.SIGTERM)
 
 
 class PrivateLoop:
