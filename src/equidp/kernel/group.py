@@ -15,7 +15,7 @@ from torch import Tensor
 from equidp.errors import ProcessError, SettingError
 from equidp.kernel.processes import ALONE, Processes
 
-_BUCKET = 2**18
+_BUCKET = 2**20
 """Numbers that are sent at once: smaller tensors are joined, larger ones go alone."""
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
