@@ -25,10 +25,10 @@ from torch import nn
 
 import equidp
 
-WIDTH, STEPS = 16, 60
+WIDTH, STEPS = 16, 25
 AXES: dict[str, tuple[str, list[int]]] = {
     "examples": ("training examples", [10**4, 10**5, 10**6, 10**7]),
-    "parameters": ("trained parameters", [10**3, 10**4, 10**5, 10**6, 10**7]),
+    "parameters": ("trained parameters", [10**3, 10**4, 10**5, 10**6]),
     "groups": ("groups", [2, 10, 100, 1000]),
 }
 USUAL = {"examples": 10**5, "parameters": 0, "groups": 2}
