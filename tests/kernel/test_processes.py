@@ -79,6 +79,14 @@ def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
         assert all(torch.equal(found[name][0], first[0]) for found in everywhere), name
 
 
+def test_noise_that_another_process_draws_leaves_the_samples_of_a_seed_in_step():
+    """Samples of a seed are drawn for 64 steps at once: those of the next come after the noise of all of
+    these."""
+    (weights, *_) = several.trained_for_two_blocks()["dpsgd-f"]
+    for found in together(2, several.trained_for_two_blocks):
+        assert torch.allclose(found["dpsgd-f"][0], weights, atol=5e-3, rtol=0)
+
+
 def test_noise_has_the_right_variance_and_is_added_once():
     """sigma S / b = 3 * 2 / 5 in each coordinate of 200,000 (chi-square, false alarm 1e-6), and all processes
     get the same."""

@@ -33,9 +33,8 @@ def trained(methods: tuple[str, ...] = tuple(METHODS), **settings: Any) -> dict[
     for name in methods:
         policy = METHODS[name].policy()
         noise = {"noise_multiplier": 0.7 if policy.private else 0.0}
-        trainer = make_trainer(
-            policy=policy, model=_model(), secure=False, seed=3, steps=6, epochs=None, **noise
-        )
+        given = {"secure": False, "seed": 3, "steps": 6, "epochs": None, **noise, **settings}
+        trainer = make_trainer(policy=policy, model=_model(), **given)
         run = trainer.fit()
         weights = torch.cat([each.detach().flatten() for each in run.model.parameters()])
         found[name] = weights, tuple(trainer.policy_state), run.entries
@@ -315,3 +314,8 @@ def started_apart() -> tuple[Tensor, Tensor]:
         delta=1e-4,
     )
     return before, model.weight.detach().clone()
+
+
+def trained_for_two_blocks() -> dict[str, Any]:
+    """A run of more steps than samples are drawn for at once, so that noise is drawn between two draws."""
+    return trained(("dpsgd-f",), steps=70)
