@@ -30,7 +30,8 @@ class FunctionalEngine:
     norm.
 
     Args:
-        model: any module whose outputs for one example do not depend on others.
+        model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
+            several rows.
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time; None: as many as keep the gradients within a quarter of a gibibyte.
 

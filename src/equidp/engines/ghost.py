@@ -25,6 +25,7 @@ from equidp.engines.layers.fallback import run_twice
 from equidp.engines.layers.sums import squared_lengths
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
+from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, mapped
@@ -56,7 +57,8 @@ class GhostEngine:
     during a call only.
 
     Args:
-        model: any module whose outputs for one example do not depend on others.
+        model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
+            several rows.
         loss: (outputs, targets) -> losses [batch].
     """
 
@@ -67,7 +69,8 @@ class GhostEngine:
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         batch = len(targets)
-        tape = Tape(batch)
+        rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
+        tape = Tape(batch * rows, rows)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
         with replaced(forwards), attention_in_full():
             with torch.enable_grad():
@@ -142,7 +145,7 @@ class _Site:
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Runs the module and records the call on the tape."""
-        call = Call(self.module, self.parameters)
+        call = Call(self.module, self.parameters, tape.rows)
         tape.note(call)
         if self.decomposed is not None:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)

@@ -67,6 +67,8 @@ class Call:
     Args:
         module: the module.
         parameters: its trained parameters.
+        rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]; its
+            gradients are of units, [batch, ...].
 
     Attributes:
         shared: whether other calls use some of these parameters too; known before the backward pass.
@@ -76,8 +78,8 @@ class Call:
         drew_otherwise: as of `Gradients`.
     """
 
-    def __init__(self, module: Any, parameters: Parameters) -> None:
-        self.module, self.parameters = module, parameters
+    def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
+        self.module, self.parameters, self.rows = module, parameters, rows
         self.shared = False
         self.pending: Callable[[], Gradients] | None = None
         self.gradients: Gradients | None = None

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from equidp.engines.layers.call import Norms
 from equidp.engines.layers.conv_gram import Operands, gram_cost, squared_gram_norms
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
-from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, squared_lengths
+from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, by_example, squared_lengths, sum_of_rows
 
 _CANCELLED = 1e-4
 """Norms of convolutions are at least this share of what their terms have without cancelling: where more of
@@ -62,7 +62,7 @@ class ConvGradients(LayerGradients):
         if "weight" not in self.parameters:
             return super().squared_norms()
         operands = self._operands()
-        way = self.cheapest(operands)
+        way = self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
         if way is NormWay.GRADIENTS:
             norms, kept = self._direct_norms(operands)
         else:
@@ -78,7 +78,7 @@ class ConvGradients(LayerGradients):
         sums = {}
         weights = weights.to(self.pair()[1].dtype)
         if "weight" in self.parameters:
-            sums["weight"] = self._weighted_weight_gradient(weights)
+            sums["weight"] = self._weighted_weight_gradient(weights.repeat_interleave(self.rows))
         if "bias" in self.parameters:
             sums["bias"] = weights @ self._bias_gradients()
         return sums
@@ -96,10 +96,10 @@ class ConvGradients(LayerGradients):
         return self._find_operands(self.module, *self.pair())
 
     def _bias_gradients(self) -> Tensor:
-        return self.pair()[1].flatten(2).sum(dim=2)
+        return sum_of_rows(self.pair()[1].flatten(2).sum(dim=2), self.rows)
 
     def _direct_norms(self, operands: Operands) -> Norms:
-        keep = len(self.inputs) * self.module.weight.numel() <= self.budget
+        keep = len(self.inputs) // self.rows * self.module.weight.numel() <= self.budget
         norms, kept = [], []
         for gradients in self._weight_gradients(operands):
             norms.append(squared_lengths({"": gradients}))
@@ -113,26 +113,27 @@ class ConvGradients(LayerGradients):
     def _size_of_terms(self, operands: Operands) -> Tensor:
         """An upper bound on sum_s |window s| |signal s|, [batch]: a pixel is in one window per place."""
         image, signal = (
-            torch.linalg.vector_norm(each.flatten(1), dim=1) for each in (operands.image, operands.signal)
+            torch.linalg.vector_norm(by_example(each, self.rows).flatten(1), dim=1)
+            for each in (operands.image, operands.signal)
         )
         size: Tensor = math.sqrt(self.module.weight[0, 0].numel()) * image * signal
         return size
 
     def _weight_gradients(self, operands: Operands) -> Iterator[Tensor]:
         """Of a few examples at a time, [chunk, *shape of the weight]."""
-        module, image, signal = self.module, operands.image, operands.signal
+        module, rows, image, signal = self.module, self.rows, operands.image, operands.signal
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = image.device.type == "cpu" and image.dtype == torch.float32
         pointwise = module.weight[0, 0].numel() == 1
         if grouped and not pointwise and image.shape[1] // module.groups >= _FEW_CHANNELS:
             # The library's own workspace is eight times as large as the gradients.
-            largest = max(module.weight.numel() // 2, image[0].numel(), signal[0].numel())
-            for part in operands.chunks(max(1, 2 * CHUNK_NUMBERS // largest)):
-                yield _grouped(module, part)
+            largest = max(module.weight.numel() // 2, rows * image[0].numel(), rows * signal[0].numel())
+            for part in operands.chunks(rows * max(1, 2 * CHUNK_NUMBERS // largest)):
+                yield _grouped(module, part, rows)
         else:
-            window = module.weight[0].numel() * module.groups
-            for part in operands.chunks(max(1, 4 * CHUNK_NUMBERS // (window * signal[0, 0].numel()))):
-                yield _unfolded(module, part)
+            windows = rows * module.weight[0].numel() * module.groups * signal[0, 0].numel()
+            for part in operands.chunks(rows * max(1, 4 * CHUNK_NUMBERS // windows)):
+                yield _unfolded(module, part, rows)
 
     def _weighted_weight_gradient(self, weights: Tensor) -> Tensor:
         """The weighted sum as ordinary training would compute it, from a weighted signal."""
@@ -149,28 +150,32 @@ class ConvGradients(LayerGradients):
         return total
 
 
-def _grouped(module: Any, operands: Operands) -> Tensor:
-    """Per-example gradients by one convolution whose groups are examples."""
-    batch = len(operands.image)
-    one = Operands(operands.image.flatten(0, 1)[None], operands.signal.flatten(0, 1)[None], operands.padding)
+def _grouped(module: Any, operands: Operands, rows: int) -> Tensor:
+    """Per-example gradients by one convolution whose groups are examples, and whose batch are their rows."""
+    image, signal = (
+        by_example(each, rows).transpose(0, 1).flatten(1, 2) for each in (operands.image, operands.signal)
+    )
+    batch = len(operands.image) // rows
+    one = Operands(image, signal, operands.padding)
     gradients: Tensor = _weight_gradient(module, one, batch).unflatten(0, (batch, -1))
     return gradients
 
 
-def _unfolded(module: Any, operands: Operands) -> Tensor:
-    """Per-example gradients by one product with the windows of the image."""
+def _unfolded(module: Any, operands: Operands, rows: int) -> Tensor:
+    """Per-example gradients by one product with the windows of the image, those of all rows side by side."""
     image, signal = operands.padded().contiguous(), operands.signal
-    batch, channels, *_ = image.shape
-    steps = image.stride()[2:]
+    batch, channels = len(image) // rows, image.shape[1]
+    by_row, by_channel, *steps = image.stride()
     windows = image.as_strided(
-        (batch, channels, *module.kernel_size, *signal.shape[2:]),
+        (batch, channels, *module.kernel_size, rows, *signal.shape[2:]),
         (
-            *image.stride()[:2],
+            *(rows * by_row, by_channel),
             *(step * dilation for step, dilation in zip(steps, module.dilation, strict=True)),
+            by_row,
             *(step * stride for step, stride in zip(steps, module.stride, strict=True)),
         ),
-    ).reshape(batch, module.groups, -1, signal[0, 0].numel())
-    grouped = signal.reshape(batch, module.groups, -1, windows.shape[3])
+    ).reshape(batch, module.groups, -1, rows * signal[0, 0].numel())
+    grouped = by_example(signal, rows).transpose(1, 2).reshape(batch, module.groups, -1, windows.shape[3])
     gradients: Tensor = torch.matmul(windows, grouped.transpose(2, 3)).transpose(2, 3)
     return gradients.reshape(batch, *module.weight.shape)
 

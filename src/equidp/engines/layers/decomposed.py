@@ -132,6 +132,7 @@ class Products:
             names = (name if name in self._call.parameters else None for name in (block.weight, block.bias))
             gradient = torch.cat([each.gradient for each in products], dim=1)
             inputs = torch.cat([each.inputs[:, : each.gradient.shape[1]] for each in products], dim=1)
+            inputs, gradient = (by_position(each, self._call.rows) for each in (inputs, gradient))
             blocks.append(LinearGradients(inputs, gradient, *names))
         return BlockGradients(blocks)
 

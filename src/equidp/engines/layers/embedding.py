@@ -10,16 +10,30 @@ import torch
 from torch import Tensor
 
 from equidp.engines.layers.call import Norms
+from equidp.engines.layers.linear import by_position
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
-from equidp.engines.layers.sums import ByName, gram_norms
+from equidp.engines.layers.sums import ByName, by_example, gram_norms
 
 
 class _TableGradients(LayerGradients):
     """Gradients of a table of embeddings; never a table per example for norms or sums."""
 
     @abstractmethod
+    def _by_row(self) -> tuple[Tensor, Tensor]:
+        """Returns tokens [batch * rows, T] and their gradients [batch * rows, T, features], 0 at padding."""
+
+    @final
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Returns tokens [batch, T] and their gradients [batch, T, features], 0 at padding."""
+        """Returns the same by example, whose positions are those of all its rows."""
+        tokens, gradient = self._by_row()
+        if self.rows == 1:
+            return tokens, gradient
+        return by_example(tokens, self.rows).flatten(1), by_position(gradient, self.rows)
+
+    def squared_norms(self) -> Norms:
+        tokens, gradient = self._positions()
+        same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
+        return gram_norms(torch.where(same, gradient @ gradient.transpose(1, 2), 0.0)), None
 
     @final
     def example_gradients(self) -> ByName:
@@ -42,18 +56,13 @@ class _TableGradients(LayerGradients):
 class EmbeddingGradients(_TableGradients):
     """nn.Embedding on token indices [batch, ...]."""
 
-    def _positions(self) -> tuple[Tensor, Tensor]:
+    def _by_row(self) -> tuple[Tensor, Tensor]:
         _, gradient = self.pair()
         tokens = self.inputs.reshape(len(self.inputs), -1)
         gradient = gradient.reshape(*tokens.shape, -1)
         if self.module.padding_idx is not None:
             gradient = gradient * (tokens != self.module.padding_idx).unsqueeze(2)
         return tokens, gradient
-
-    def squared_norms(self) -> Norms:
-        tokens, gradient = self._positions()
-        same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
-        return gram_norms(torch.where(same, gradient @ gradient.transpose(1, 2), 0.0)), None
 
 
 @final
@@ -69,10 +78,12 @@ class EmbeddingBagGradients(_TableGradients):
             return counted
         return counted / counted.sum(dim=1, keepdim=True).clamp_min(1.0)
 
-    def _positions(self) -> tuple[Tensor, Tensor]:
+    def _by_row(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self._shares().unsqueeze(2) * self.pair()[1].unsqueeze(1)
 
     def squared_norms(self) -> Norms:
+        if self.rows > 1:
+            return super().squared_norms()
         shares = self._shares()
         same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
         pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)

@@ -15,7 +15,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.sums import ByName, held_to_norms, precise, squared_lengths, weighted_sums
+from equidp.engines.layers.sums import (
+    ByName,
+    by_example,
+    held_to_norms,
+    precise,
+    squared_lengths,
+    sum_of_rows,
+    weighted_sums,
+)
 from equidp.engines.layers.tape import Tape
 from equidp.errors import ModelError
 
@@ -78,7 +86,7 @@ class RerunGradients(Gradients):
         outputs: Sequence[Any],
         random: RandomState | None,
     ) -> None:
-        self.module, self._trained = call.module, tuple(call.parameters)
+        self.module, self._trained, self._rows = call.module, tuple(call.parameters), call.rows
         self._flat, self._structure = tree_flatten((arguments, keywords))
         self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
         read = [each for each in self._flat if isinstance(each, Tensor)]
@@ -164,7 +172,7 @@ class RerunGradients(Gradients):
             same = self._drawn_again(dict(zip(positions, outputs, strict=True)))
             for each in by_name.values():
                 each[~same] = 0.0
-        return by_name
+        return {name: sum_of_rows(each, self._rows) for name, each in by_name.items()}
 
     def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
         """Which examples have their first outputs again, and so the same random numbers, [batch]."""
@@ -175,5 +183,5 @@ class RerunGradients(Gradients):
             first, again = self._outputs[position].flatten(1).float(), again.flatten(1).float()
             same &= (again - first).norm(dim=1) <= allowed * first.norm(dim=1)
             finite &= torch.isfinite(first).all(dim=1)
-        self.drew_otherwise = finite & ~same
+        self.drew_otherwise = by_example(finite & ~same, self._rows).any(dim=1)
         return same

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.rule import Rule, run_layer
-from equidp.engines.layers.sums import ByName, lost_to_underflow, precise, product_norms, squared_lengths
+from equidp.engines.layers.sums import (
+    ByName,
+    by_example,
+    lost_to_underflow,
+    precise,
+    product_norms,
+    squared_lengths,
+)
 
 
 @final
@@ -30,10 +37,10 @@ class LinearGradients(Gradients):
 
     @classmethod
     def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
-        """Reads nn.Linear on inputs [batch, ..., features]; the middle dimensions are positions."""
+        """Reads nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
         names = (name if name in call.parameters else None for name in ("weight", "bias"))
-        if inputs.dim() != 2:
-            inputs, gradient = by_position(inputs), by_position(gradient)
+        if inputs.dim() != 2 or call.rows > 1:
+            inputs, gradient = by_position(inputs, call.rows), by_position(gradient, call.rows)
         return cls(inputs, gradient, *names)
 
     def example_gradients(self) -> ByName:
@@ -128,6 +135,6 @@ LINEAR = Rule(partial(run_layer, LinearGradients.read))
 TRANSPOSED_LINEAR = Rule(partial(run_layer, TransposedGradients.read))
 
 
-def by_position(values: Tensor) -> Tensor:
-    """[batch, ..., features] as [batch, positions, features]."""
-    return values.unsqueeze(1) if values.dim() == 2 else values.reshape(len(values), -1, values.shape[-1])
+def by_position(values: Tensor, rows: int = 1) -> Tensor:
+    """[batch * rows, ..., features] as [batch, positions, features]: those of all rows of an example."""
+    return by_example(values, rows).flatten(1, -2)

@@ -12,7 +12,7 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from equidp.engines.layers.call import Call, KnownGradients
 from equidp.engines.layers.rule import Forward, LayerGradients, Rule, run_layer
-from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName
+from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, by_example, sum_of_rows
 from equidp.engines.layers.tape import Tape
 
 
@@ -28,7 +28,7 @@ class TrailingNormGradients(LayerGradients):
         inputs, gradient = self.pair()
         gradients = {}
         if "weight" in self.parameters:
-            size = max(1, CHUNK_NUMBERS // inputs[0].numel())
+            size = self.rows * max(1, CHUNK_NUMBERS // (self.rows * inputs[0].numel()))
             parts = zip(inputs.split(size), gradient.split(size), strict=True)
             shape, eps = self.module.normalized_shape, self.module.eps
             products = [self._sum(part * self._normalise(given, shape, eps=eps)) for given, part in parts]
@@ -38,7 +38,8 @@ class TrailingNormGradients(LayerGradients):
         return gradients
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Sums values [batch, ...] to [batch, *shape of the scale]."""
+        """Sums values [batch * rows, ...] to [batch, *shape of the scale]."""
+        values = by_example(values, self.rows)
         return values.reshape(len(values), -1, *self.module.normalized_shape).sum(dim=1)
 
 
@@ -65,7 +66,7 @@ def run_channel_norm(
     gradients: ByName = {}
 
     def receive(name: str, gradient: Tensor) -> None:
-        gradients[name] = gradient.unflatten(0, (batch, -1))
+        gradients[name] = sum_of_rows(gradient.unflatten(0, (batch, -1)), call.rows)
         call.pending = partial(KnownGradients, gradients)
 
     def copied(name: str) -> Tensor | None:

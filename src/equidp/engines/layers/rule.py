@@ -34,12 +34,12 @@ class LayerGradients(Gradients):
 
     Args:
         call: of the layer.
-        inputs: [batch, ...], what it was called with.
-        grad_output: [batch, ...], the gradient of what it returned.
+        inputs: [batch * rows, ...], what it was called with.
+        grad_output: [batch * rows, ...], the gradient of what it returned.
     """
 
     def __init__(self, call: Call, inputs: Tensor, grad_output: Tensor) -> None:
-        self.module, self.parameters = call.module, call.parameters
+        self.module, self.parameters, self.rows = call.module, call.parameters, call.rows
         self.inputs, self.grad_output = inputs, grad_output
         self.budget = inputs.numel() + grad_output.numel()
         self.held = (inputs, grad_output)

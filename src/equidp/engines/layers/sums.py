@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from equidp.errors import ModelError
+
 ByName = dict[str, Tensor]
 """Per-example gradients [batch, *shape], or weighted sums of them [*shape], by parameter name."""
 CHUNK_NUMBERS = 2**18
@@ -19,6 +21,29 @@ def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return inputs, gradient
     dtype = torch.promote_types(gradient.dtype, torch.float32)
     return inputs.to(dtype), gradient.to(dtype)
+
+
+def by_example(values: Tensor, rows: int) -> Tensor:
+    """Returns [batch * rows, ...] as [batch, rows, ...]: the rows of an example (unit of privacy).
+
+    Raises:
+        ModelError: there are rows left.
+
+    >>> by_example(torch.zeros(6, 5), 3).shape
+    torch.Size([2, 3, 5])
+    """
+    if len(values) % rows:
+        raise ModelError(
+            f"a layer reads {len(values)} rows, and each person, or example with its views, has {rows}: they "
+            "must come first in every layer (batch_first=True?). Or use engine='functional'."
+        )
+    grouped: Tensor = values.unflatten(0, (len(values) // rows, rows))
+    return grouped
+
+
+def sum_of_rows(values: Tensor, rows: int) -> Tensor:
+    """Returns sums over the rows of each example, [batch, ...], of values [batch * rows, ...]."""
+    return values if rows == 1 else by_example(values, rows).sum(dim=1)
 
 
 def weighted_sums(weights: Tensor, gradients: ByName) -> ByName:

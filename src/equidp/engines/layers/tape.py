@@ -19,15 +19,16 @@ class Tape:
     No other gradients are computed: the backward pass forms none of the parameters themselves.
 
     Args:
-        batch: how many examples the forward pass is of.
+        batch: how many rows the forward pass is of.
+        rows: how many of them each example (unit of privacy) has, one after the other.
 
     Attributes:
         calls: in the order of the forward pass.
         read_once: a layer that was given once per example what the model gave it once for all.
     """
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    def __init__(self, batch: int, rows: int = 1) -> None:
+        self.batch, self.rows = batch, rows
         self.calls: list[Call] = []
         self.read_once: nn.Module | None = None
         self._ends: list[GradientEdge] = []
