@@ -34,6 +34,7 @@ _HOMES = {
     "report.pictures": "plot save_figures",
     "report.page": "write_report",
     "report.terminal": "print_comparison",
+    "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
     "training.loggers": "MLflowLogger TensorBoardLogger",
     "training.plan": "Plan default_plan",

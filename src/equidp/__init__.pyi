@@ -67,6 +67,7 @@ from equidp.report.card import write_card as write_card
 from equidp.report.page import write_report as write_report
 from equidp.report.pictures import plot as plot, save_figures as save_figures
 from equidp.report.terminal import print_comparison as print_comparison
+from equidp.training.averages import WeightAverage as WeightAverage
 from equidp.training.checkpoint import Checkpoints as Checkpoints
 from equidp.training.loggers import (
     MLflowLogger as MLflowLogger,

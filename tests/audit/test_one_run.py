@@ -98,6 +98,17 @@ def test_a_stopped_audit_continues_where_it_was(tmp_path, monkeypatch):
     assert taken[5:] == []  # nothing is trained again
 
 
+def test_schedule_and_average_are_part_of_the_training_that_is_audited(tmp_path):
+    """Canaries by data see the released model: another average gives other losses, and another folder."""
+    plans = [PLAN.with_changes({"average": each, "schedule": "linear"}) for each in ("none", "tail")]
+    settings = {"canaries": "data", "count": 200, "secure": False, "directory": tmp_path}
+    for plan in plans:
+        equidp.audit_training(wide(), plan=plan, **settings)
+    scores = [np.load(path)["rows"] for path in tmp_path.rglob("scores.npz")]
+    assert len(scores) == 2
+    assert not np.allclose(*scores)
+
+
 def test_who_is_in_stays_the_same_where_an_audit_continues(tmp_path, monkeypatch):
     seen = []
 

@@ -21,6 +21,7 @@ import torch
 
 import equidp
 from equidp.kernel.ledger_format import read_ledger
+from equidp.kernel.loop import PrivateLoop
 
 PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
@@ -129,6 +130,32 @@ NUMBER = (
     "--target-bounds",
     "0:100",
 )
+
+
+def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
+    plan = (*PLAN, "--schedule", "cosine", "--average", "tail", "--average-share", "0.5")
+    take = PrivateLoop.take
+
+    def stopping(loop, batch):
+        take(loop, batch)
+        if loop.steps_done == 11:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(PrivateLoop, "take", stopping)
+    assert run("train", *TABLE, *plan, "--out", "run")[0] == 143
+    monkeypatch.setattr(PrivateLoop, "take", take)
+    assert run("train", "--resume", "run")[0] == 0
+    last = torch.load(sorted((people / "run").glob("checkpoint-*"))[-1], weights_only=True)
+    released = torch.load(people / "run" / "model.pt", weights_only=True)
+    assert (last["steps"], last["average"]["count"]) == (16, 8)
+    for name, weights in released.items():
+        assert torch.equal(weights, last["average"]["weights"][name])
+        assert not torch.equal(weights, last["model"][name])
+    card = (people / "run" / "card.md").read_text()
+    assert "cosine, to zero" in card
+    assert "mean over the last 50% of the steps" in card
+    assert run("evaluate", "run")[0] == 0
+    assert run("predict", "run", "people.csv")[0] == 0
 
 
 def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
@@ -392,6 +419,9 @@ def test_every_option_can_come_from_a_file(run):
             ("train", *TABLE, *PLAN, "--out", "run", "--momentum", "2"),
             "momentum=2.0; expected a number in [0, 1)",
         ),
+        (("train", *TABLE, *PLAN, "--out", "run", "--schedule", "cosin"), "Did you mean 'cosine'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--average", "tale"), "Did you mean 'tail'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--average-share", "2"), "average_share=2.0; expected"),
         (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
         (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
         (("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "3", "--out", "run"), "leaves nothing"),

@@ -163,11 +163,26 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         replace(first, engine="functional"),
         cell("dpsgd", plan=replace(PLAN, epochs=4)),
         cell("dpsgd", plan=PLAN.with_changes({"clipping_bound": 0.6})),
+        cell("dpsgd", plan=replace(PLAN, schedule="linear")),
+        cell("dpsgd", plan=replace(PLAN, average="ema")),
+        cell("dpsgd", plan=replace(PLAN, average_share=0.5)),
         cell("dpsgd", plan=replace(PLAN, model=lambda shape, classes: nn.Linear(shape[0], classes))),
         replace(first, source=Toy(n=250)),
         replace(first, release_epsilon=0.1),
     ):
         assert changed.file_name() != name
+
+
+def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_path):
+    comparison = compared(tmp_path, methods=["dpsgd"], seeds=1, sweep={"average": ["none", "tail"]})
+    assert comparison.setup.training.schedule == "constant"
+    both = comparison.results[comparison.results["group"] == "all"].set_index("average")
+    assert both.at["none", "loss"] != both.at["tail", "loss"]
+    data = Toy().split(0)
+    for average in ("none", "tail"):
+        trainer = cell("dpsgd", plan=replace(PLAN, average=average)).trainer(data)
+        losses = trainer.fit().metrics(data.test).set_index("group")["loss"]
+        assert both.at[average, "loss"] == pytest.approx(losses["all"], abs=1e-6)
 
 
 def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):

@@ -16,7 +16,8 @@ from equidp.comparison.asked import named_methods
 from equidp.comparison.code_digest import object_digest
 from equidp.comparison.module_digest import run_digest
 from equidp.errors import DataError, PolicyError, SettingError
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 
 HELPER = """
 def scale():

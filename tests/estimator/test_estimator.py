@@ -145,6 +145,27 @@ def test_wrong_settings_are_refused(settings, message):
         quick(**settings).fit(X, y)
 
 
+@SEEDED
+def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average():
+    X, y = table(seed=90)
+    settings = {"random_state": 0, "schedule": "linear", "average": "tail", "average_share": 0.5}
+    plain, averaged = (quick(**each).fit(X, y) for each in ({"random_state": 0}, settings))
+    assert not np.allclose(plain.coef_, averaged.coef_)
+    assert averaged.run_.entries == plain.run_.entries
+    assert clone(averaged).get_params()["average_share"] == 0.5
+    with pytest.raises(SettingError, match="Did you mean 'cosine'"):
+        quick(schedule="cosin").fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [equidp.PrivateClassifier, equidp.PrivateRegressor])
+@pytest.mark.parametrize("settings", [{"schedule": "cosine"}, {"average": "ema"}])
+def test_partial_fit_which_knows_no_last_step_refuses_what_runs_over_all(estimator, settings):
+    X, _ = table(seed=91)
+    classes = {"classes": [0, 1]} if estimator is equidp.PrivateClassifier else {}
+    with pytest.raises(SettingError, match="partial_fit cannot know how many calls will follow"):
+        estimator(**settings).partial_fit(X, np.arange(N) % 2, **classes)
+
+
 def test_without_privacy_it_says_so():
     X, y = table(seed=3)
     with pytest.warns(PrivacyWarning, match="without privacy"):

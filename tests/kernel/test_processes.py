@@ -79,6 +79,13 @@ def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
         assert all(torch.equal(found[name][0], first[0]) for found in everywhere), name
 
 
+def test_schedule_and_average_are_the_same_in_all_processes():
+    alone = several.averaged()["dpsgd"][0]
+    first, second = (found["dpsgd"][0] for found in together(2, several.averaged))
+    assert torch.allclose(first, alone, atol=1e-3, rtol=0)
+    assert torch.equal(first, second)
+
+
 def test_noise_that_another_process_draws_leaves_the_samples_of_a_seed_in_step():
     """Samples of a seed are drawn for 64 steps at once: those of the next come after the noise of all of
     these."""

@@ -19,7 +19,8 @@ from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, Method
 from equidp.training.build import build
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 from support.toy import toy
 
 SOURCE = '''

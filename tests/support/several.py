@@ -41,6 +41,11 @@ def trained(methods: tuple[str, ...] = tuple(METHODS), **settings: Any) -> dict[
     return found
 
 
+def averaged() -> dict[str, Any]:
+    """`trained` with a schedule and an average."""
+    return trained(("dpsgd",), scheduler="cosine", average=equidp.WeightAverage("tail", 0.5))
+
+
 def _model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -265,6 +270,8 @@ def disagreeing(names: list[str]) -> list[str]:
         "policy": {"policy": equidp.DPSGD(1.0 + rank)},
         "learning rate": optimised(0.1 + rank),
         "frozen": {"model": frozen(rank)},
+        "schedule": {"scheduler": ("linear", "cosine")[min(rank, 1)]},
+        "average": {"average": equidp.WeightAverage("ema", (1 + rank) / 8)},
         "loss": {"loss": (hinge, nn.CrossEntropyLoss(reduction="none"))[min(rank, 1)]},
         "order": {"train": Rows(torch.randperm(300, generator=torch.Generator().manual_seed(rank)))},
         "data of 16 bits": {"train": toy_of_16_bits(), "model": nn.Sequential(Float(), nn.Linear(5, 2))},

@@ -53,7 +53,7 @@ def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, 
     ledger = equidp.LedgerFile(folder / "ledger")
     trainer = equidp.Trainer(
         model, optimizer, toy(), policy=policy or equidp.DPSGDF(1.0, smoothing=0.5), ledger=ledger,
-        scheduler=scheduler, callbacks=[*callbacks, checkpoints], **given,
+        callbacks=[*callbacks, checkpoints], **{"scheduler": scheduler, **given},
     )  # fmt: skip
     return trainer, checkpoints
 
@@ -130,6 +130,67 @@ def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
     checkpoints.restore(last)
     last.fit()
     torch.testing.assert_close(last.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("scheduler", ["linear", "cosine"])
+@pytest.mark.parametrize("average", [equidp.WeightAverage("tail", 0.6), equidp.WeightAverage("ema", 0.3)])
+def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average):
+    """Stops before the tail begins, at its first step and within it; nothing is random."""
+    plan = {"policy": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+    plan |= {"scheduler": scheduler, "average": average}
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole, _ = trainer_in(tmp_path / "whole", **plan)
+    expected = whole.fit()
+    for steps in (4, 9, 15):
+        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), **plan)
+        if steps > 4:
+            checkpoints.restore(part)
+        with pytest.raises(equidp.TrainingStopped):
+            part.fit()
+        part.ledger.close()
+    last, checkpoints = trainer_in(tmp_path / "parts", **plan)
+    checkpoints.restore(last)
+    run = last.fit()
+    torch.testing.assert_close(run.model.state_dict(), expected.model.state_dict())
+    assert not torch.allclose(run.model.weight, last.model.weight, rtol=1e-3)
+    assert last.optimizer.param_groups[0]["lr"] == 0.0
+    last.ledger.close()
+
+    done, checkpoints = trainer_in(tmp_path / "parts", **plan)
+    checkpoints.restore(done)
+    torch.testing.assert_close(done.run().model.state_dict(), expected.model.state_dict())
+
+
+def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_path):
+    killed, _ = trainer_in(tmp_path, scheduler="linear", average=equidp.WeightAverage("ema", 0.5))
+    batches = killed.batches()
+    killed.callbacks[0].before_training(killed)
+    for _ in range(11):
+        killed.step(next(batches))
+    killed.ledger.abandon()
+    resumed, checkpoints = trainer_in(tmp_path, scheduler="linear", average=killed.averaging.average)
+    lost = checkpoints.restore(resumed)
+    assert lost == resumed.steps_done >= 11
+    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * (1 - lost / 40))
+    assert (killed.averaging.count, resumed.averaging.count) == (11, 0)
+    resumed.fit()
+    assert resumed.averaging.count == 40 - lost
+
+
+def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
+    trainer, _ = trainer_in(tmp_path, At(3, stop), scheduler="linear", average=equidp.WeightAverage("ema"))
+    with pytest.raises(equidp.TrainingStopped):
+        trainer.fit()
+    trainer.ledger.close()
+    for settings, message in (
+        ({"scheduler": "linear"}, "holds WeightAverage.kind='ema', share=0.25., and this trainer has"),
+        ({"average": equidp.WeightAverage("ema")}, "saved with a scheduler, and this trainer has none"),
+    ):
+        other, checkpoints = trainer_in(tmp_path, **settings)
+        with pytest.raises(SettingError, match=message):
+            checkpoints.restore(other)
+        other.ledger.close()
 
 
 def test_noise_never_repeats_even_from_a_seed(tmp_path):
@@ -251,7 +312,7 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
     torch.save({"format": 1, "steps": 40}, content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
     (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
-    with pytest.raises(CheckpointError, match="has format 1, and this version of equidp reads format 2"):
+    with pytest.raises(CheckpointError, match="has format 1, and this version of equidp reads format 3"):
         checkpoints.restore(trainer)
 
 

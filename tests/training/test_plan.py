@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from torch import nn
 
@@ -12,7 +14,11 @@ from equidp.errors import SettingError
 from equidp.kernel.policy import statistics_noise
 from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import METHODS
-from equidp.training.plan import Plan, ResolvedPlan, default_plan
+from equidp.training.averages import WeightAverage
+from equidp.training.build import build
+from equidp.training.plan import Plan, default_plan
+from equidp.training.resolved import ResolvedPlan
+from support.toy import toy
 
 
 @pytest.mark.parametrize("data", PUBLISHED)
@@ -64,6 +70,18 @@ def test_nothing_is_left_open_in_a_resolved_plan():
         Plan().resolve("dp-sgd", 1000)
 
 
+def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
+    plan = Plan(schedule="linear", by_method={"dpsgd": {"average": "tail", "average_share": 0.5}})
+    resolved = plan.resolve("dpsgd", 300)
+    assert (resolved.schedule, resolved.average, resolved.average_share) == ("linear", "tail", 0.5)
+    assert plan.resolve("psac", 300).average == "none"
+    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+    trainer = build(replace(resolved, steps=4), toy(), seed=0, secure=True)
+    assert trainer.averaging.average == WeightAverage("tail", 0.5)
+    assert trainer.fit().model is trainer.released_model is not trainer.model
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -73,6 +91,9 @@ def test_nothing_is_left_open_in_a_resolved_plan():
         ({"by_method": {"dpsgd": {"lerning_rate": 1.0}}}, "Did you mean 'learning_rate'"),
         ({"method_settings": {"cliping_bound": 1.0}}, "Did you mean 'clipping_bound'"),
         ({"momentum": 1.0}, "momentum=1"),
+        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
+        ({"average": "emma"}, "Did you mean 'ema'"),
+        ({"average": "tail", "average_share": 0}, "average_share=0; expected a number in"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"model": nn.Linear(2, 2)}, "model is a module; expected a name, or a function"),
     ],

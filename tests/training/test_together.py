@@ -19,6 +19,8 @@ def test_what_differs_is_named_in_every_process_before_anything_is_spent():
         "policy": "the processes disagree: policy is DPSGD(clipping_bound=1.0)",
         "learning rate": "the processes disagree: optimizer is ('SGD', \"[{'lr': 0.1,",
         "frozen": "the processes disagree: model is {",
+        "schedule": "the processes disagree: scheduler is 'linear' in process 0 and 'cosine' in process 1",
+        "average": "the processes disagree: average is WeightAverage(kind='ema', share=0.125) in process 0",
         "loss": "the processes disagree: loss is 'hinge' in process 0 and 'CrossEntropyLoss()' in process 1",
         "order": "the processes disagree: data is its own",
         "ledger": "the processes disagree: a ledger or budget (the first process alone has one) is False",

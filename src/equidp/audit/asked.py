@@ -20,7 +20,8 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
 from equidp.training.build import build_model
 from equidp.training.checks import check_own_policy
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""

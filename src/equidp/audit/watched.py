@@ -24,7 +24,9 @@ from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.policy import copied
 from equidp.kernel.step import PrivateStep
-from equidp.training.plan import ResolvedPlan
+from equidp.training.averages import Averaging, WeightAverage
+from equidp.training.resolved import ResolvedPlan
+from equidp.training.schedules import chosen_scheduler
 
 _SAVED = "training"
 
@@ -89,7 +91,7 @@ class LossWatch:
         self.total = self._losses()
 
     def after_step(self, step: PrivateStep) -> None:
-        """Does nothing: only the final model is seen."""
+        """Does nothing: only the released model is seen."""
 
     def scores(self) -> Tensor:
         """How far each loss fell, [m]."""
@@ -145,9 +147,13 @@ class WatchedTraining:
             ledger=MemoryLedger(((self.event, done),) if done else ()),
             randomness=randomness(self.secure, self.seed, 2, done),
         )
+        steps = self.plan.steps
+        scheduler = chosen_scheduler(self.plan.schedule, optimizer, steps, done)
+        averaging = Averaging(WeightAverage(self.plan.average, self.plan.average_share), self.model, steps)
         if isinstance(self.watch, GradientWatch):
             self.watch.choose_norms(step, self.everyone.num_groups)
         if saved is not None:
+            averaging.restore(saved["average"])
             self.model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
             step.restore(saved["policy"])
@@ -158,7 +164,7 @@ class WatchedTraining:
             self.model,
             optimizer,
             num_examples=len(data),
-            steps=self.plan.steps,
+            steps=steps,
             load=lambda samples: batches(data, samples),
         )
         last = time.monotonic()
@@ -166,13 +172,18 @@ class WatchedTraining:
             loop.take(batch)
             self.watch.after_step(step)
             done += 1
+            if scheduler is not None:
+                scheduler.step()
+            averaging.take(self.model, done)
             if on_progress is not None:
-                on_progress(done, self.plan.steps)
+                on_progress(done, steps)
             if time.monotonic() - last >= checkpoint_seconds:
                 state = {"model": self.model.state_dict(), "optimizer": optimizer.state_dict()}
                 own = {"policy": step.state._asdict(), "total": self.watch.total, "done": done}
-                kept.save(_SAVED, {**state, **own})
+                kept.save(_SAVED, {**state, **own, "average": averaging.state()})
                 last = time.monotonic()
+        if isinstance(self.watch, LossWatch):
+            self.watch.model = averaging.released(self.model)
         return np.asarray(self.watch.scores().numpy())
 
     def _data(self) -> GroupedDataset:

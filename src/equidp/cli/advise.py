@@ -27,7 +27,8 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import default_plan, loss_named
+from equidp.training.plan import default_plan
+from equidp.training.resolved import loss_named
 
 _PROFILE_SHARE = 0.1
 

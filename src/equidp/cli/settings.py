@@ -11,10 +11,13 @@ from equidp.cli.messages import say
 from equidp.models import MODELS
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
+from equidp.training.averages import AVERAGES
 from equidp.training.plan import Plan
+from equidp.training.schedules import SCHEDULES
 
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
+_NAMES: dict[str, Iterable[str]] = {"model": MODELS, "schedule": SCHEDULES, "average": AVERAGES}
 
 
 def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
@@ -42,7 +45,9 @@ def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]]
     def add(cls: type[_Options]) -> type[_Options]:
         cls.__annotations__ = {}
         for each in settings:
-            kind = Literal[tuple(MODELS)] | str if each.name == "model" else _without_none(each.type)
+            kind = _without_none(each.type)
+            if each.name in _NAMES:
+                kind = Literal[tuple(_NAMES[each.name])] | kind
             cls.__annotations__[each.name] = kind | None
             setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
         return dataclasses.dataclass(frozen=True)(cls)
@@ -80,6 +85,10 @@ _HELP = {
     "delta": "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
     "momentum": "Momentum of SGD.",
     "weight_decay": "Weight decay of SGD.",
+    "schedule": "Learning rate over the run; linear and cosine end at zero. Free.",
+    "average": "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially "
+    "(ema). Free.",
+    "average_share": "Share of the steps that a tail has, or the horizon of ema.",
     "class_weight": "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
     "equidp train counts them with noise for balanced.",
 }

@@ -208,6 +208,9 @@ def _training_facts(prepared: Prepared) -> TrainingFacts:
         learning_rate=common.learning_rate,
         momentum=common.momentum,
         weight_decay=common.weight_decay,
+        schedule=common.schedule,
+        average=common.average,
+        average_share=common.average_share,
         loss=common.loss,
         delta=cells[0].plan.delta,
         noise_multipliers={

@@ -31,9 +31,9 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 _NAMES = ("method", "model", "loss")

@@ -19,6 +19,7 @@ from equidp.diagnostics import Diagnosis
 from equidp.evaluation.costs import privacy_costs
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
+from equidp.training.averages import WeightAverage
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class TrainingFacts:
         sample_rate: probability with which an example is in a step's sample, likewise.
         learning_rate: of SGD.
         momentum, weight_decay: of the optimizer.
+        schedule, average, average_share: of the learning rate and of the weights, as `Plan` has them.
         loss: name of the loss of the user's own; "" for cross entropy.
         delta: of every private run.
         noise_multipliers: of each private run of the first seed, by method and setting.
@@ -80,6 +82,9 @@ class TrainingFacts:
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     loss: str = ""
+    schedule: str = "constant"
+    average: str = "none"
+    average_share: float = WeightAverage.share
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted, with_weights
 from equidp.errors import SettingError
+from equidp.estimator.asked import asked_plan
 from equidp.estimator.fits import FITS, row_hashes, warn
 from equidp.estimator.inputs import (
     SparseRows,
@@ -43,15 +44,14 @@ from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
+from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
+from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_LARGEST_BATCH = 256
 
 
 @dataclass(eq=False, repr=False)
@@ -68,6 +68,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     learning_rate: float = 0.5
     momentum: float = 0.0
     weight_decay: float = 0.0
+    schedule: str = "constant"
+    average: str = "none"
+    average_share: float = WeightAverage.share
     clipping_bound: float = 1.0
     method_settings: Mapping[str, Any] | None = None
     loss: str | LossFunction | None = None
@@ -141,17 +144,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _plan(self, n: int, progress: Progress) -> ResolvedPlan:
         """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
         delta = default_delta(n + progress.rows) if self.delta is None else self.delta
-        plan = Plan(
-            self._model(),
-            learning_rate=self.learning_rate,
-            batch_size=min(_LARGEST_BATCH, n) if self.batch_size is None else self.batch_size,
-            epochs=self.epochs,
-            delta=delta,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            loss=self.loss,
-            method_settings={"clipping_bound": self.clipping_bound, **(self.method_settings or {})},
-        )
+        plan = asked_plan(self, self._model(), n, delta)
         self._check_private(plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
         return plan.resolve(

@@ -21,6 +21,7 @@ from equidp.data.release import balanced_weights, private_counts
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.data.weights import ClassWeighted, RowWeighted, weights_of_classes
 from equidp.errors import DataError, SettingError
+from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
 from equidp.kernel.engine import LossFunction
@@ -46,6 +47,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         epochs: passes over the data.
         batch_size: b, expected; None: 256, or n where that is less.
         learning_rate, momentum, weight_decay: of SGD.
+        schedule, average, average_share: of `equidp.Plan`: they cost no privacy, and go with `fit` alone.
         clipping_bound: C, or C_0 of the methods with several bounds.
         method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
@@ -94,8 +96,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             X, y, sensitive_features, sample_weight: see `fit`. The groups are those of the first call.
 
         Raises:
-            As `fit`; and DataError: the first call without classes, or later ones with others.
+            As `fit`; DataError: the first call without classes, or later ones with others; SettingError: a
+            schedule or an average, which run over all steps.
         """
+        check_open_ended(self)
         progress = getattr(self, "_progress", None)
         if progress is None:
             if classes is None:

@@ -12,7 +12,7 @@ from equidp.errors import BudgetError
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
-from equidp.training.plan import ResolvedPlan
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Trainer
 
 

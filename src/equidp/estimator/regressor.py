@@ -15,9 +15,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from equidp.data.weights import with_weights
 from equidp.errors import SettingError
+from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
-from equidp.training.plan import ModelFactory
+from equidp.training.resolved import ModelFactory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,6 +69,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
         Arguments are those of `fit`; see `PrivateClassifier.partial_fit`.
         """
+        check_open_ended(self)
         progress = getattr(self, "_progress", None) or Progress()
         return self._train(X, y, sensitive_features, sample_weight, progress)
 

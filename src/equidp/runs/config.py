@@ -24,7 +24,8 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.policies.methods import method_named
 from equidp.training.parts import BEYOND_BUDGET
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
 """Names of what a run releases beside its steps."""

@@ -15,7 +15,7 @@ from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError, EquidpError
 from equidp.runs.config import TrainConfig
-from equidp.training.plan import ResolvedPlan
+from equidp.training.resolved import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
 COUNTS = "class-counts.json"

@@ -24,7 +24,7 @@ from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.build import build
 from equidp.training.device import CPU, wait_for
-from equidp.training.plan import ResolvedPlan
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 

@@ -34,9 +34,9 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
-from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
 
@@ -222,6 +222,7 @@ def _write_cards(
         "epochs": plan.epochs,
         "momentum": plan.momentum,
         "weight decay": plan.weight_decay,
+        **_over_steps(plan),
         **_weights(config, plan),
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
@@ -264,6 +265,17 @@ def _range_of_target(recipe: Recipe) -> dict[str, str]:
     """What the card says of a target that is a number; nothing for classes."""
     bounds = recipe.target_bounds
     return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
+
+
+def _over_steps(plan: ResolvedPlan) -> dict[str, str]:
+    """What the card says of schedule and average; nothing where there are none."""
+    said = {}
+    if plan.schedule != "constant":
+        said["schedule of the learning rate"] = f"{plan.schedule}, to zero"
+    if plan.average != "none":
+        words = {"tail": "mean over the last", "ema": "exponential, over a horizon of"}[plan.average]
+        said["average of the weights"] = f"{words} {100 * plan.average_share:g}% of the steps"
+    return said
 
 
 def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:

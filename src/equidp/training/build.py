@@ -16,8 +16,9 @@ from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Ledger
+from equidp.training.averages import WeightAverage
 from equidp.training.parts import class_names
-from equidp.training.plan import ModelFactory, ResolvedPlan
+from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
 
@@ -101,6 +102,8 @@ def build(
         accountant=accountant,
         secure=secure,
         seed=None if secure else seed,
+        scheduler=plan.schedule,
+        average=WeightAverage(plan.average, plan.average_share),
         callbacks=callbacks,
         ledger=ledger,
         budget=budget,

@@ -1,8 +1,9 @@
 """Checkpoints: a run that was stopped continues from the last one.
 
-A checkpoint holds the model, the optimizer, the scheduler, the policy's state, the run's random id and the
-number of steps spent, but no state of randomness: a resumed run draws fresh noise, and steps spent since stay
-spent. What callbacks know of single examples is saved beside it, in files named "sensitive-".
+A checkpoint holds the model, the average of its weights, the optimizer, the scheduler, the policy's state,
+the run's random id and the number of steps spent, but no state of randomness: a resumed run draws fresh
+noise, and steps spent since stay spent. What callbacks know of single examples is saved beside it, in files
+named "sensitive-".
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import pickle
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -27,9 +27,10 @@ from equidp._files import write_whole
 from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
 from equidp.training.kept import kept
+from equidp.training.schedules import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
 
-_FORMAT = 2
+_FORMAT = 3
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
 
@@ -116,7 +117,7 @@ class Checkpoints(Callback):
 
         Raises:
             CheckpointError: there is none, or it is damaged; says whether the one before is intact.
-            SettingError: the trainer has another plan.
+            SettingError: the trainer has another plan, schedule or average.
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
             DataError: an accountant's histories are of other data.
         """
@@ -138,15 +139,11 @@ class Checkpoints(Callback):
                 f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
                 f"{trainer.steps_done}; give the ledger of that run."
             )
-        trainer.model.load_state_dict(state["model"])
+        trainer.averaging.restore(state["average"])
         trainer.optimizer.load_state_dict(state["optimizer"])
+        restore_scheduler(trainer.scheduler, state["scheduler"], lost)
+        trainer.model.load_state_dict(state["model"])
         trainer.restore(state["policy"])
-        if trainer.scheduler is not None:
-            trainer.scheduler.load_state_dict(state["scheduler"])
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns when a scheduler steps without its optimizer
-                for _ in range(lost):
-                    trainer.scheduler.step()
         for number, callback in kept(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
         return lost
@@ -257,6 +254,7 @@ def _packed(trainer: Trainer, *, check: bool) -> bytes:
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
+        "average": trainer.averaging.state(),
         "policy": trainer.policy_state._asdict(),
     }
     buffer = io.BytesIO()
@@ -287,6 +285,6 @@ def _unpacked(path: Path) -> dict[str, Any] | None:
     if state["format"] != _FORMAT:
         raise CheckpointError(
             f"the checkpoint {os.fspath(path)!r} has format {state['format']}, and this version of equidp "
-            f"reads format {_FORMAT}, which names the run; go on with the version that wrote it."
+            f"reads format {_FORMAT}; go on with the version that wrote it."
         )
     return state

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.schedule import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted
@@ -23,18 +24,34 @@ from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
-from equidp.kernel.policy import Policy
+from equidp.kernel.policy import Policy, statistics_noise
+from equidp.training.checks import check_own_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
 
 
-def chosen_noise(
+def chosen_event(
     policy: Policy,
     noise_multiplier: float | None,
     target_epsilon: float | None,
     delta: float,
-    sample_rate: float,
-    steps: int,
+    schedule: Schedule,
+    accountant: str,
+    num_groups: int | None,
+) -> StepEvent:
+    """What the ledger charges for a step; a policy of the user's own is tried at its noise first."""
+    rate = schedule.sample_rate
+    noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
+    check_own_policy(policy, num_groups or 1, noise)
+    return StepEvent(rate, noise, statistics_noise(policy, noise))
+
+
+def _chosen_noise(
+    policy: Policy,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    delta: float,
+    schedule: Schedule,
     accountant: str,
 ) -> float:
     """sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
@@ -52,7 +69,8 @@ def chosen_noise(
             f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
             "of the two."
         )
-    return calibrate_noise(target_epsilon, delta, sample_rate, steps, policy.statistics_ratio, accountant)
+    planned = schedule.sample_rate, schedule.steps
+    return calibrate_noise(target_epsilon, delta, *planned, policy.statistics_ratio, accountant)
 
 
 def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:

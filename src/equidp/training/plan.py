@@ -1,14 +1,13 @@
-"""Plan: how to train, as it was asked for. ResolvedPlan: the same for one method, with nothing left open."""
+"""Plan: how to train, as it was asked for; `resolved.ResolvedPlan` is what it means for one method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
 
-from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import RiskTarget
@@ -23,57 +22,9 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.models import model_named
 from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
-
-ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
-"""(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
-
-
-@dataclass(frozen=True)
-class ResolvedPlan:
-    """How one method trains on one dataset; made by `Plan.resolve`. Other fields are those of `Plan`.
-
-    Attributes:
-        method: its name in `METHODS`, its import path, or the name of a policy's class.
-        policy: made from the settings that the method has.
-        model: its name; `factory` makes it.
-        sample_rate: q = b / n.
-        steps: T.
-        noise_multiplier: sigma; 0 for a method without privacy.
-        loss: its name; "" for cross entropy. `loss_function` is the loss; None for cross entropy.
-    """
-
-    method: str
-    policy: Policy
-    model: str
-    factory: ModelFactory
-    learning_rate: float
-    batch_size: int
-    epochs: float
-    sample_rate: float
-    steps: int
-    noise_multiplier: float
-    delta: float
-    momentum: float
-    weight_decay: float
-    class_weight: Mapping[str, float] | None = None
-    loss: str = ""
-    loss_function: LossFunction | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values that `from_dict` reads."""
-        left_out = ("factory", "loss_function")
-        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
-        return {**content, "policy": asdict(self.policy)}  # type: ignore[call-overload]
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """What `to_dict` gave; method, model and loss must have a name or an import path."""
-        made = {
-            "policy": make_policy(content["method"], content["policy"]),
-            "factory": model_named(content["model"]),
-            "loss_function": loss_named(content["loss"]) if content["loss"] else None,
-        }
-        return cls(**{**content, **made})
+from equidp.training.averages import WeightAverage
+from equidp.training.resolved import ModelFactory, ResolvedPlan, loss_named
+from equidp.training.schedules import check_schedule
 
 
 @dataclass(frozen=True)
@@ -91,6 +42,10 @@ class Plan:
         loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs,
             targets) that gives one loss for each example; None: cross entropy.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
+        schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
+            zero. A run that a budget cuts short has its schedule over the steps that the budget holds.
+        average, average_share: the `WeightAverage` that the run releases: "none", "tail" or "ema", and over
+            which share of the steps.
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
             divided by the largest. None: all are 1.
@@ -115,6 +70,9 @@ class Plan:
     delta: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
+    schedule: str = "constant"
+    average: str = "none"
+    average_share: float = WeightAverage.share
     class_weight: Mapping[str, float] | str | None = None
     loss: str | LossFunction | None = None
     method_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -136,6 +94,8 @@ class Plan:
         check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
         check_whole(1, batch_size=self.batch_size)
+        check_schedule(self.schedule)
+        WeightAverage(self.average, self.average_share)
         _by_class(self.class_weight)
         known = all_settings()
         for name in self.method_settings:
@@ -226,6 +186,9 @@ class Plan:
             delta=delta,
             momentum=own.momentum,
             weight_decay=own.weight_decay,
+            schedule=own.schedule,
+            average=own.average,
+            average_share=own.average_share,
             class_weight=_by_class(own.class_weight),
             loss="" if own.loss is None else _name(own.loss),
             loss_function=loss_named(own.loss) if isinstance(own.loss, str) else own.loss,
@@ -235,24 +198,6 @@ class Plan:
         own = {name: value for name, value in changes.items() if name in _FIELDS}
         of_methods = {name: value for name, value in changes.items() if name not in _FIELDS}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
-
-
-def loss_named(path: str) -> LossFunction:
-    """The loss of an import path: a function, or a class that is made without arguments.
-
-    Raises:
-        SettingError: the path leads nowhere, or to something else.
-    """
-    expected = "a function of (outputs, targets) that gives one loss for each example"
-    if not is_import_path(path):
-        raise SettingError(f"loss {path!r}; expected an import path, such as my_module:my_loss: {expected}.")
-    found = own_part(path, "loss", callable, expected)
-    try:
-        loss: LossFunction = found() if isinstance(found, type) else found
-    except TypeError as error:
-        message = f"loss {path!r} is a class that needs arguments ({error}); name an object."
-        raise SettingError(message) from error
-    return loss
 
 
 def _name(part: Any) -> str:

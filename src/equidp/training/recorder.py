@@ -22,9 +22,10 @@ class EpochRecorder(Callback):
     """Appends each group's figures to a record after each epoch: of test data and releases alone.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
-    clipping_bound, scale, scale_name, epsilon. Gradient figures are those of a sample of the test data under
-    the current model and policy; an example counts as clipped when its weight is below that of a vanishing
-    gradient of its group.
+    clipping_bound, scale, scale_name, epsilon. Accuracy and loss are those of `Trainer.released_model`, with
+    averaged weights where the run averages. Gradient figures are those of a sample of the test data under
+    the weights that train and the policy; an example counts as clipped when its weight is
+    below that of a vanishing gradient of its group.
 
     Args:
         record: receives the rows.
@@ -58,7 +59,7 @@ class EpochRecorder(Callback):
 
     def after_epoch(self, trainer: Trainer) -> None:
         test, released = self.test, trainer.policy.released(trainer.policy_state)
-        outputs = predict(trainer.model, test.inputs, trainer.processes)
+        outputs = predict(trainer.released_model, test.inputs, trainer.processes)
         metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
         spent = trainer.epsilon_so_far(trainer.steps_done)
         for group, name in enumerate(test.group_names):

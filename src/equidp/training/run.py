@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from equidp.accounting.cache import epsilon
@@ -33,7 +34,7 @@ class RunFacts:
         num_examples, expected_batch_size, steps: n, b and T of the run.
         planned_steps: T before a budget cut it short.
         optimizer, engine: their classes.
-        learning_rate: of the optimizer's first group of parameters.
+        learning_rate: of the optimizer's first group of parameters, before any schedule.
         seeded: whether samples and noise come from a seed.
         groups, classes: their names.
         start: where the initial weights came from.
@@ -64,7 +65,7 @@ class RunFacts:
             steps=trainer.steps,
             planned_steps=trainer.planned_steps,
             optimizer=type(trainer.optimizer).__name__,
-            learning_rate=trainer.optimizer.param_groups[0]["lr"],
+            learning_rate=_first_rate(trainer.optimizer),
             engine=type(trainer.engine).__name__,
             seeded=isinstance(trainer.randomness, SeededRandomness),
             groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
@@ -172,8 +173,16 @@ class Run:
             )
 
 
-def copied(model: nn.Module) -> nn.Module:
+def _first_rate(optimizer: torch.optim.Optimizer) -> float:
+    group = optimizer.param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def copied(model: nn.Module, what: str) -> nn.Module:
     """A copy with weights of its own. Activations that modules keep are copied without their graph.
+
+    Args:
+        what: needs the copy, for the message.
 
     Raises:
         ModelError: it cannot be copied.
@@ -186,8 +195,8 @@ def copied(model: nn.Module) -> nn.Module:
         twin = copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(
-            f"the model cannot be copied ({error}), and a Run taken before the last step needs a copy; take "
-            "it after the last, or use trainer.ledger and trainer.model."
+            f"the model cannot be copied ({error}), and {what} needs a copy; go without, or let "
+            "copy.deepcopy copy the model."
         ) from error
     carry_over(model, twin)
     return twin

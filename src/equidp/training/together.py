@@ -19,7 +19,7 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.kernel.processes import Processes
 
 _ROWS = 2**16  # of a dataset in memory that are read at a time
-_SETTINGS = ("event", "steps", "policy", "engine", "seed", "delta", "groups", "workers")
+_SETTINGS = ("event", "steps", "policy", "engine", "seed", "delta", "groups", "workers", "average")
 _LOOKED_AT = 64  # examples of another dataset that are compared, evenly spread
 
 
@@ -63,7 +63,7 @@ def agree(
         "model": {name: (tuple(each.shape), str(each.dtype), trained) for name, each, trained in every},
         "optimizer": _settings_of(optimizer),
         "optimizer's state": _digest(map(repr, optimizer.state_dict()["state"].items())),
-        "scheduler": scheduler and _plain(scheduler.state_dict()),
+        "scheduler": _plain(scheduler.state_dict()) if hasattr(scheduler, "state_dict") else scheduler,
         "loss": repr(loss) if isinstance(loss, nn.Module) else _name(loss),
         "device": {each.device.type for _, each, _ in every},
         "data": _digest(_content(train)),

@@ -16,12 +16,14 @@ from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
 from equidp.kernel.group import processes_here
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
-from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import checks, parts, together
+from equidp.training.averages import Averaging, WeightAverage, checked_average
 from equidp.training.run import Run, RunFacts, copied
+from equidp.training.schedules import chosen_scheduler
 from equidp.training.start import Trace, start_of
 
 
@@ -65,7 +67,9 @@ class Trainer:
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
         engine, accountant: names in `equidp.engines.ENGINES` and `equidp.accounting.ACCOUNTANTS`.
         secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
-        scheduler, callbacks: a torch learning-rate scheduler, stepped after each step; what watches the run.
+        scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
+        average: of the weights, which the run releases in place of the last ones.
+        callbacks: watch the run.
         workers: processes that load a dataset that is not in memory.
         physical_batch_size: the most examples in the engine at a time; bounds memory.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
@@ -106,7 +110,8 @@ class Trainer:
         accountant: str = "pld",
         secure: bool = True,
         seed: int | None = None,
-        scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
+        average: WeightAverage | None = None,
         callbacks: Sequence[Callback] = (),
         workers: int = 0,
         physical_batch_size: int | None = None,
@@ -118,26 +123,21 @@ class Trainer:
         num_groups = checks.checked_groups(policy, train, num_groups)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
-        self.scheduler, self.callbacks = scheduler, tuple(callbacks)
-        self.sample_rate, self.planned_steps = checked_schedule(
-            self.num_examples, batch_size, epochs=epochs, steps=steps
-        )
+        self.callbacks, average = tuple(callbacks), checked_average(average)
+        planned = checked_schedule(self.num_examples, batch_size, epochs=epochs, steps=steps)
+        self.sample_rate, self.planned_steps = planned
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
-        self.noise_multiplier = parts.chosen_noise(
-            policy, noise_multiplier, target_epsilon, delta, self.sample_rate, self.planned_steps, accountant
-        )
-        checks.check_own_policy(policy, num_groups or 1, self.noise_multiplier)
-        self.event = StepEvent(
-            self.sample_rate, self.noise_multiplier, statistics_noise(policy, self.noise_multiplier)
-        )
+        noise = noise_multiplier, target_epsilon
+        self.event = parts.chosen_event(policy, *noise, delta, planned, accountant, num_groups)
+        self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
         with self.processes.or_leave():
-            planned = self.event, self.planned_steps
-            same = (*planned, policy, engine, (secure, seed), delta, num_groups, workers)
+            steps_of = self.event, self.planned_steps
+            same = (*steps_of, policy, engine, (secure, seed), delta, num_groups, workers, average)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
-            asked = (parts.source_of(train), *planned, beyond_budget)
+            asked = (parts.source_of(train), *steps_of, beyond_budget)
             self.ledger, self.steps = together.led(
                 self.processes, lambda: parts.opened(ledger, budget, *asked)
             )
@@ -148,7 +148,8 @@ class Trainer:
             like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
             self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
             checks.check_optimizer(optimizer, model)
-            checks.check_scheduler(scheduler, optimizer, steps - done)
+            self.scheduler = chosen_scheduler(scheduler, optimizer, steps, done)
+            self.averaging = Averaging(average, model, steps)
             self._start = start_of(model, optimizer, train, ledger, private=policy.private)
             self._trace = Trace(ledger.run_id, train)
             self._step = PrivateStep(
@@ -183,6 +184,11 @@ class Trainer:
     def epoch(self) -> float:
         """Expected number of times that an example was drawn so far."""
         return self.steps_done * self.sample_rate
+
+    @property
+    def released_model(self) -> nn.Module:
+        """What a run that ended now would release: `model`, or the average of its weights so far."""
+        return self.averaging.released(self.model)
 
     @property
     def policy_state(self) -> Any:
@@ -224,6 +230,7 @@ class Trainer:
         self._loop.take(batch)
         with self.processes.or_leave():
             self._trace.note(self._step.parameters, self.ledger)
+            self.averaging.take(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
             for callback in self.callbacks:
@@ -288,6 +295,6 @@ class Trainer:
             ModelError: the model cannot be copied.
         """
         done = self.steps_done >= self.steps and not self._loop.waiting
-        model = self.model if done else copied(self.model)
+        model = self.released_model if done else copied(self.released_model, "a Run before the last step")
         facts = RunFacts.of(self, parts.class_names(self.train), self._start)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)

@@ -1,0 +1,135 @@
+"""Averages of the weights over steps. They follow from weights that epsilon covers, so they cost nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from equidp._validate import check_number, unknown_name
+from equidp.errors import SettingError
+from equidp.training.run import copied
+from equidp.training.start import carry_over
+
+AVERAGES = ("none", "ema", "tail")
+
+
+@final
+@dataclass(frozen=True)
+class WeightAverage:
+    """Which average of the weights a run releases, in place of those of its last step.
+
+    Noise of single steps averages out. The average is computed from the weights after each step, which
+    epsilon covers, so it costs no privacy (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
+
+    Attributes:
+        kind: "none"; "tail": the plain mean over the last steps; "ema": an exponential average, in which
+            weights from d steps before count (1 - 1 / h)^d, divided by the sum of these factors, so that the
+            weights that training began with do not count.
+        share: of the run's T steps: those that a tail has, rounded up, or the horizon h, at least 1.
+
+    Raises:
+        SettingError: an unknown kind, or a share outside (0, 1].
+
+    Example:
+        >>> import torch, equidp
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> trainer = equidp.Trainer(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     batch_size=32, steps=8, noise_multiplier=2.0, delta=1e-3, scheduler="cosine",
+        ...     average=equidp.WeightAverage("tail", share=0.5),
+        ... )
+        >>> trainer.fit().model is trainer.released_model
+        True
+    """
+
+    kind: str = "none"
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.kind not in AVERAGES:
+            raise unknown_name("average", self.kind, AVERAGES)
+        check_number("(0, 1]", average_share=self.share)
+
+    def before(self, steps: int) -> int:
+        """How many of the run's first steps do not count."""
+        return steps - math.ceil(round(self.share * steps, 6)) if self.kind == "tail" else 0
+
+    def rate(self, count: int, steps: int) -> float:
+        """The share of the newest weights in the average of `count` of them."""
+        if self.kind == "tail":
+            return 1 / count
+        kept = 1 - 1 / max(1.0, self.share * steps)
+        return (1 - kept) / (1 - kept**count)
+
+
+def checked_average(average: object) -> WeightAverage:
+    """The average that a Trainer was given; None: of the kind "none"."""
+    if average is None:
+        return WeightAverage()
+    if not isinstance(average, WeightAverage):
+        raise SettingError(f"average={average!r}; expected equidp.WeightAverage('tail'), say, or None.")
+    return average
+
+
+@final
+class Averaging:
+    """The average of a model's weights so far.
+
+    Args:
+        average: which; of the kind "none" there is none, and nothing is kept.
+        model: copied; its own weights stay those of the last step.
+        steps: T.
+
+    Raises:
+        ModelError: it cannot be copied.
+    """
+
+    def __init__(self, average: WeightAverage, model: nn.Module, steps: int) -> None:
+        self.average, self.steps, self.count = average, steps, 0
+        self._model = None if average.kind == "none" else copied(model, "an average of its weights")
+
+    def take(self, model: nn.Module, step: int) -> None:
+        """Takes the weights after a step, counted from 1, into the average. Buffers are the last ones."""
+        if self._model is None or step <= self.average.before(self.steps):
+            return
+        if not self.count:
+            carry_over(model, self._model)
+        self.count += 1
+        rate = self.average.rate(self.count, self.steps)
+        with torch.no_grad():
+            for mean, newest in zip(self._model.parameters(), model.parameters(), strict=True):
+                mean.lerp_(newest, rate)
+            for kept, buffer in zip(self._model.buffers(), model.buffers(), strict=True):
+                kept.copy_(buffer)
+
+    def released(self, model: nn.Module) -> nn.Module:
+        """The model with the average; the given one while there is none."""
+        return self._model if self._model is not None and self.count else model
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain values that `restore` reads."""
+        weights = None if self._model is None else self._model.state_dict()
+        return {**asdict(self.average), "count": self.count, "weights": weights}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Sets the average to a saved one.
+
+        Raises:
+            SettingError: it is another kind of average, or of another share.
+        """
+        saved = WeightAverage(state["kind"], state["share"])
+        if saved != self.average:
+            raise SettingError(
+                f"the checkpoint holds {saved}, and this trainer has {self.average}; make the trainer "
+                "with the settings of that run."
+            )
+        self.count = state["count"]
+        if self._model is not None:
+            self._model.load_state_dict(state["weights"])
