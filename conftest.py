@@ -10,5 +10,7 @@ def _examples_leave_nothing_behind(request, monkeypatch, tmp_path_factory):
     if type(request.node).__name__ == "DoctestItem":
         import torch
 
-        monkeypatch.chdir(tmp_path_factory.mktemp("doctest"))
+        folder = tmp_path_factory.mktemp("doctest")
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("EQUIDP_CACHE", str(folder))
         torch.manual_seed(0)

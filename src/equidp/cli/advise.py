@@ -27,7 +27,6 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import default_plan
 from equidp.training.resolved import loss_named
 
 _PROFILE_SHARE = 0.1
@@ -86,7 +85,7 @@ def advise_command(
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     place = chosen_device(wanted.device)
     split = table.open(data).split(wanted.seed)
-    train, model = split.train, wanted.model or default_plan(data).model_name
+    train, model = split.train, wanted.model or table.starting_plan(data).model_name
     factory = in_units(model_named(model), train.target_bounds)
     fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed).to(place)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta

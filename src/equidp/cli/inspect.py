@@ -19,6 +19,7 @@ from equidp.cli.messages import say
 from equidp.data.inspect_column import RARE_ROWS, ColumnReport
 from equidp.data.inspect_table import PRIVACY_NOTE, TableReport, inspect_table, recipe_toml
 from equidp.data.read import is_parquet
+from equidp.errors import SettingError
 
 app = command(
     "inspect",
@@ -48,6 +49,8 @@ def inspect_command(
     for path in (out, json_file):
         if path is not None:
             check_writable(path, file)
+    if table.features is not None:
+        raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     report = inspect_table(file, table.whole(), person=person)
     if json_file is not None:
         write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n").encode())

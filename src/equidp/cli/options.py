@@ -20,6 +20,7 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
+from equidp.training.plan import Plan, default_plan
 
 if TYPE_CHECKING:
     NameOrFile = str
@@ -42,6 +43,9 @@ _DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1, mps; or auto, which takes a
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
+_FEATURES_HELP = (
+    "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
+)
 _BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
 
 ADVISED = "# Written by equidp advise."
@@ -88,7 +92,7 @@ class MethodOptions:
 @Parameter(name="*", group=Group("Data in a file", sort_key=1))
 @dataclass(frozen=True)
 class TableOptions:
-    """How to read a file."""
+    """How to read a file, and what to make of inputs."""
 
     recipe: Path | None = None
     """TOML file with what follows, as equidp inspect --out writes it; options override it."""
@@ -126,6 +130,7 @@ class TableOptions:
     """Mark between thousands, in all columns or in some: comma, income=comma."""
     decimal: str | None = None
     """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
+    features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
@@ -133,7 +138,7 @@ class TableOptions:
         given = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("recipe", "task") and value not in (None, (), "")
+            if name not in ("recipe", "task", "features") and value not in (None, (), "")
         }
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
@@ -156,7 +161,11 @@ class TableOptions:
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
-        return open_source(data, recipe=self.whole())
+        return open_source(data, recipe=self.whole(), features=self.features)
+
+    def starting_plan(self, data: str) -> Plan:
+        """The published settings of a named dataset, where its inputs are as they were published."""
+        return default_plan(data) if self.features is None else Plan()
 
 
 @Parameter(name="*", group=Group("Budget", sort_key=4))

@@ -17,6 +17,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
 from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
+from equidp.data.published import PUBLISHED
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -31,7 +32,6 @@ from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, train
 from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
-from equidp.training.plan import default_plan
 from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
 
@@ -133,7 +133,8 @@ def train_command(
         counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
     options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
-    if data not in SOURCES and method != BASELINE and not noisy:
+    published = data in PUBLISHED and table.features is None
+    if not published and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
     if rank():
         if out is not None and not dry_run:
@@ -146,14 +147,14 @@ def train_command(
     wanted = TrainConfig(
         str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         method,
-        default_plan(data).with_changes(changed),
+        table.starting_plan(data).with_changes(changed),
         release_epsilon=release.cost(),
         preprocessing_share=preprocessing.share(),
         **counted,
         metric=metric,
         cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
         cut_at_base_rate=cut.at_counted_rate,
-        **{"recipe": table.whole(), **vars(run), **vars(budget), "budget": path},
+        **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
     if dry_run or out is None:
         _say_plan(prepare(wanted, place))

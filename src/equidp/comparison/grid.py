@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from equidp._provenance import versions
 from equidp.comparison.code_digest import package_digest
 from equidp.comparison.module_digest import run_digest
+from equidp.data.cache import key_of
 from equidp.data.dataset import DataSource, DataSplit
+from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
 from equidp.data.unencoded import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
@@ -152,9 +155,21 @@ def check_here(cell: Cell, asked: Mapping[str, str]) -> None:
 
 def source_digest(source: DataSource) -> str:
     """Digest of the code of a source of the user's own, which may change under its name; "" for equidp's."""
+    if isinstance(source, WithFeatures):
+        return _features_digest(source) + source_digest(source.source)
     part = source.part if isinstance(source, OwnSource) else source
     code = run_digest(part if isinstance(part, type) else type(part))
     return "" if code.startswith("equidp.") else code
+
+
+def _features_digest(source: WithFeatures) -> str:
+    """Of a transform of the user's own: the code of a function, or layers and weights of a network."""
+    transform = source.transform
+    if not isinstance(transform, nn.Module):
+        code = run_digest(transform)
+        return "" if code.startswith("equidp.") else code
+    weights = [value.float().cpu().numpy() for value in transform.state_dict().values()]
+    return key_of(str(transform), *weights)
 
 
 _State = tuple[str, tuple[str, int, int] | None]

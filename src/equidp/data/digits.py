@@ -32,13 +32,21 @@ class Digits:
 
     def split(self, seed: int) -> DataSplit:
         """Splits by the seed, stratified by class."""
+        return self.chosen(seed, *self.everything())
+
+    def everything(self) -> tuple[GroupedDataset]:
+        """Returns all digits."""
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
-        labels = torch.from_numpy(bunch.target).long()
+        return (grouped_by_digit(images, torch.from_numpy(bunch.target).long(), "digits"),)
+
+    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Returns the split of a seed of all digits."""
+        (whole,) = parts
+        labels = whole.targets
         train, test = train_test_split(
-            np.arange(len(labels)), test_size=self.test_share, stratify=bunch.target, random_state=seed
+            np.arange(len(labels)), test_size=self.test_share, stratify=labels.numpy(), random_state=seed
         )
-        whole = grouped_by_digit(images, labels, "digits")
         train = torch.from_numpy(train)
         eights = train[labels[train] == RARE]
         kept = eights[: round(self.keep * len(eights))]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equidp.data.dataset import DataSplit
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.digits import RARE, grouped_by_digit
 from equidp.data.fetch import RemoteFile
 from equidp.errors import DataError
@@ -66,12 +66,21 @@ class MNIST:
 
     def split(self, seed: int) -> DataSplit:
         """Returns the public split, with eights chosen by the seed."""
+        return self.chosen(seed, *self.everything())
+
+    def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
+        """Returns the public training and test set, with all eights."""
         train, test = (
             grouped_by_digit(
                 self._pixels(_idx(_FILES[f"{part} images"])), _idx(_FILES[f"{part} labels"]).long(), "mnist"
             )
             for part in ("train", "test")
         )
+        return train, test
+
+    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Returns these two, the first without the eights that the seed leaves out."""
+        train, test = parts
         kept = self._kept(train.targets, torch.Generator().manual_seed(seed))
         count = int((train.targets[kept] == RARE).sum())
         eights = int((train.targets == RARE).sum())

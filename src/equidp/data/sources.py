@@ -13,6 +13,7 @@ from equidp.data.adult import ADULT, ADULT_ESIPOVA
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
 from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
+from equidp.data.features import WithFeatures, features_named
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
 from equidp.data.read import is_file_name
@@ -46,15 +47,18 @@ def open_source(
     missing: str | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     test_share: float | None = None,
+    features: str | None = None,
 ) -> DataSource:
     """Returns a named dataset, or a CSV or Parquet file, or a folder of Parquet files, as one.
 
     Args:
         name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
-            arguments are for files.
+            arguments but features are for files.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
             column, or several, which are crossed.
+        features: a name from `equidp.data.features.FEATURES`, or an import path; see `WithFeatures`. None:
+            inputs as they are.
 
     Raises:
         SettingError: an unknown name, or settings that do not go with it.
@@ -63,6 +67,8 @@ def open_source(
     >>> open_source("digits").split(seed=0).train.group_sizes().tolist()
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
+    if features is not None:
+        features_named(features)
     whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     asked: dict[str, Any] = {
         "target": target,
@@ -82,9 +88,14 @@ def open_source(
                 f"{', '.join(given)} and other settings of a recipe are for files; {name_or_path!r} comes "
                 "with its own. Leave them out."
             )
-        return named
+        return named if features is None else WithFeatures(named, features)
     if not path.exists():
         raise DataError(f"there is no file {name_or_path!r}; check the path.")
+    if features is not None:
+        raise SettingError(
+            f"features {features!r} are for images and for sources of your own; {name_or_path!r} is a table. "
+            "Leave them out."
+        )
     if not whole.target or not whole.group:
         raise SettingError(
             f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group)."

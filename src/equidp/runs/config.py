@@ -40,6 +40,7 @@ class TrainConfig:
         method: a name from `METHODS`.
         plan: how to train.
         recipe: how a file is read.
+        features: a name from `equidp.data.features.FEATURES`, or module:name; None: inputs as they are.
         epsilon: target; None: the plan's noise multiplier.
         risk: target instead of epsilon, as `RiskTarget.parse` reads it; None: none.
         seed: of the split and the initial weights. Samples and noise come from the operating system.
@@ -65,6 +66,7 @@ class TrainConfig:
     method: str
     plan: Plan
     recipe: Recipe = Recipe()
+    features: str | None = None
     epsilon: float | None = None
     risk: str | None = None
     seed: int = 0
@@ -118,7 +120,7 @@ class TrainConfig:
 
     def source(self) -> DataSource:
         """Where the data comes from."""
-        return open_source(self.data, recipe=self.recipe)
+        return open_source(self.data, recipe=self.recipe, features=self.features)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
         """The split, and what made inputs of its columns: for a table, or where that was private.

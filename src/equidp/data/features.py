@@ -1,0 +1,203 @@
+"""Fixed features of examples, in place of what a source gives: they learn nothing and cost no privacy."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from equidp._parts import is_import_path, own_part
+from equidp._validate import unknown_name
+from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.scattering import normalised_scattering
+from equidp.data.unencoded import EncodedSource
+from equidp.errors import DataError, EquidpError, SettingError
+
+Transform = Callable[[Tensor], Tensor]
+"""Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
+
+FEATURES: dict[str, Transform] = {"scattering": normalised_scattering}
+"""Name -> transform.
+
+>>> FEATURES["scattering"](torch.rand(2, 1, 28, 28)).shape
+torch.Size([2, 81, 7, 7])
+"""
+
+_EXPECTED = "a function of inputs [n, ...] that gives features [n, ...], or a torch module"
+_PROBES = 4
+_BLOCK = 1000  # rows at a time
+
+
+@runtime_checkable
+class SeededSource(DataSource, Protocol):
+    """A source of which a seed only chooses examples, so that features of all serve each seed."""
+
+    def everything(self) -> tuple[GroupedDataset, ...]:
+        """All examples, in the parts that they come in."""
+
+    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """The split of a seed, of what `everything` gave, whatever the inputs are there."""
+
+
+@dataclass(frozen=True)
+class WithFeatures:
+    """A source whose inputs are features of another source's inputs.
+
+    Features are computed once, and kept on disk for later runs and for other processes. A transform of one's
+    own must be fixed before the private data is seen: a network that was trained on other, public data, say.
+
+    Args:
+        source: of one tensor of inputs, other than a table.
+        features: a name from `FEATURES`, or module:name of a function or a torch module, which is called in
+            evaluation mode. What one example's features are may not depend on other examples, which is tried
+            out on random numbers.
+
+    Raises:
+        SettingError: an unknown name, a path that leads nowhere, or a table.
+
+    >>> from equidp.data import open_source
+    >>> source = WithFeatures(open_source("digits"), "scattering")
+    >>> source.name, source.split(seed=0).train.inputs.shape
+    ('digits, scattering', torch.Size([1229, 81, 2, 2]))
+    """
+
+    source: DataSource
+    features: str
+
+    def __post_init__(self) -> None:
+        self.transform  # noqa: B018
+        if isinstance(self.source, EncodedSource):
+            raise SettingError(
+                f"features {self.features!r} are for images and for sources of your own; "
+                f"{self.source.name!r} is a table. Leave them out."
+            )
+
+    @property
+    def name(self) -> str:
+        """The source's name and the features'."""
+        return f"{self.source.name}, {self.features}"
+
+    @property
+    def highlighted_groups(self) -> tuple[str, str] | None:
+        """Those of the source."""
+        return self.source.highlighted_groups
+
+    @property
+    def transform(self) -> Transform:
+        """What makes features of inputs."""
+        return features_named(self.features)
+
+    def split(self, seed: int) -> DataSplit:
+        """The source's split of this seed, with features as inputs.
+
+        Raises:
+            DataError: inputs that the features are not for.
+            SettingError: a transform of one's own that fails, or that is none of single examples.
+        """
+        if isinstance(self.source, SeededSource):
+            found = self.source.chosen(seed, *map(self._featured, self.source.everything()))
+        else:
+            plain = self.source.split(seed)
+            found = DataSplit(self._featured(plain.train), self._featured(plain.test), plain.notes)
+        note = f"Inputs are features of each example alone ({self.features}), which cost no privacy"
+        note += "." if self.features in FEATURES else ", if what makes them was not trained on this data."
+        return replace(found, notes=(*found.notes, note))
+
+    def _featured(self, data: GroupedDataset) -> GroupedDataset:
+        return replace(data, inputs=_kept_features(self.name, self.features, self.transform, data.one_tensor))
+
+
+def features_named(name: str) -> Transform:
+    """The transform of a name from `FEATURES`, or of an import path such as "my_module:make_features".
+
+    Raises:
+        SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
+    """
+    if name in FEATURES:
+        return FEATURES[name]
+    if not is_import_path(name):
+        raise unknown_name("features", name, FEATURES)
+    part = own_part(name, "features", lambda each: callable(each) and not isinstance(each, type), _EXPECTED)
+    made: Transform = part.eval() if isinstance(part, nn.Module) else part
+    return made
+
+
+def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -> Tensor:
+    """Features of all rows as a memory-mapped tensor, computed now or earlier."""
+    probe = _probed(name, transform, inputs)
+    shape = (len(inputs), *probe.shape[1:])
+    content = inputs.cpu().contiguous().numpy()
+    for version in itertools.count():  # code and weights of one's own change under the same name
+        key = key_of("features", name, content, list(shape), version)
+        size = 4 * int(np.prod(shape))
+        folder, facts = kept(
+            key,
+            f"the features of {what!r}",
+            size,
+            lambda place: _written(place, name, transform, inputs, probe),
+        )
+        if np.allclose(np.reshape(facts["probe"], probe.shape), probe, rtol=1e-3, atol=1e-4):
+            break
+    return mapped_tensor(folder / "features", "float32", shape)
+
+
+def _written(place: Path, name: str, transform: Transform, inputs: Tensor, probe: Array) -> dict[str, Any]:
+    console = Console(stderr=True)
+    with (
+        (place / "features").open("wb") as file,
+        Progress(console=console, disable=not sys.stderr.isatty(), transient=True) as progress,
+    ):
+        task = progress.add_task(f"{name} features, once", total=len(inputs))
+        for rows in inputs.split(_BLOCK):
+            made = _made(name, transform, rows)
+            if not np.isfinite(made).all():
+                raise DataError(f"features {name!r} are NaN or infinite for some examples; correct them.")
+            write_array(file, made)
+            progress.update(task, advance=len(rows))
+    return {"probe": probe.reshape(-1).tolist()}
+
+
+def _probed(name: str, transform: Transform, inputs: Tensor) -> Array:
+    """Features of a few made-up rows; refuses those that depend on other rows, or on chance."""
+    generator, shape = torch.Generator().manual_seed(0), (_PROBES, *inputs.shape[1:])
+    if inputs.is_floating_point():
+        rows = torch.rand(shape, generator=generator).to(inputs.dtype)
+    else:
+        rows = torch.zeros(shape, dtype=inputs.dtype)
+    together = _made(name, transform, rows)
+    alone = np.concatenate([_made(name, transform, row) for row in rows.split(1)])
+    if not np.allclose(together, alone, rtol=1e-3, atol=1e-4):
+        raise SettingError(
+            f"features {name!r} of an example depend on other examples or on chance; expected what follows "
+            "from each example alone, such as a module in evaluation mode, without batch statistics."
+        )
+    return together
+
+
+def _made(name: str, transform: Transform, rows: Tensor) -> Array:
+    try:
+        with torch.no_grad():
+            made = transform(rows)
+    except EquidpError:
+        raise
+    except Exception as error:
+        raise SettingError(
+            f"features {name!r} fail on inputs of shape {list(rows.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, Tensor) or len(made) != len(rows) or not made.is_floating_point():
+        given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise SettingError(
+            f"features {name!r} give {given} for {len(rows)} inputs; expected {_EXPECTED.partition(',')[0]}, "
+            "floating point."
+        )
+    return made.float().contiguous().numpy()

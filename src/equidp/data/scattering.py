@@ -1,0 +1,160 @@
+"""Scattering coefficients of images: fixed wavelets, moduli and averages, which nothing is learned for."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equidp.errors import DataError
+
+SCALES, ANGLES = 2, 8
+COEFFICIENTS = 1 + SCALES * ANGLES + ANGLES**2
+"""Of each channel: one average, 16 of the first order, 64 of the second."""
+GROUPS = 27
+SMALLEST = 8
+_STRIDE = 2**SCALES
+_PI = 3.1415  # as the normalisation of Kymatio's Gaussians has it
+_IMAGES = 8  # at a time; more do not fit into a core's cache
+
+
+def scattering(images: Tensor) -> Tensor:
+    """Returns the scattering coefficients of order 0, 1 and 2 of each channel, at J = 2 and L = 8.
+
+    They are what Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)` gives, in its order (Bruna and Mallat 2013;
+    Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
+
+    Args:
+        images: [n, channels, H, W], each side of 8 pixels or more.
+
+    Returns:
+        [n, channels * 81, H // 4, W // 4], float32.
+
+    Raises:
+        DataError: inputs of another shape, or smaller images.
+
+    >>> scattering(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 243, 8, 8])
+    """
+    if images.dim() != 4 or min(images.shape[2:]) < SMALLEST:
+        raise DataError(
+            f"scattering reads images [channels, height, width] of at least {SMALLEST}x{SMALLEST} pixels; "
+            f"this data has inputs of shape {list(images.shape[1:])}. Leave out the features."
+        )
+    n, channels, height, width = images.shape
+    bank = _bank(height, width)
+    singles = images.detach().float().reshape(n * channels, 1, height, width)
+    found = singles.new_empty((len(singles), COEFFICIENTS, height // _STRIDE, width // _STRIDE))
+    for start in range(0, len(singles), _IMAGES):
+        found[start : start + _IMAGES] = _scattered(singles[start : start + _IMAGES], bank)
+    return found.reshape(n, channels * COEFFICIENTS, *found.shape[2:])
+
+
+def normalised_scattering(images: Tensor) -> Tensor:
+    """Returns `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
+
+    That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's figures
+    follow from this image alone.
+
+    >>> normalised_scattering(torch.rand(2, 1, 28, 28)).std() > 0.9
+    tensor(True)
+    """
+    return torch.nn.functional.group_norm(scattering(images), GROUPS)
+
+
+class _Bank(NamedTuple):
+    """Filters for images of one size.
+
+    Attributes:
+        padding: left, right, top, bottom.
+        fine, coarse: [8, H', W'], the spectra of wavelets of scale 0 and 1, by angle; real.
+        averages: for scale 0 and 1, (rows [H // 4, h], columns [W // 4, w]) of a low-pass filter that keeps
+            each fourth pixel of the image, without padding.
+    """
+
+    padding: list[int]
+    fine: Tensor
+    coarse: Tensor
+    averages: list[tuple[Tensor, Tensor]]
+
+
+def _scattered(images: Tensor, bank: _Bank) -> Tensor:
+    """Coefficients of [m, 1, H, W], [m, 81, H // 4, W // 4]."""
+    padded = torch.nn.functional.pad(images, bank.padding, mode="reflect")
+    spectrum = torch.fft.fft2(padded)
+    fine = torch.fft.ifft2(spectrum * bank.fine).abs()
+    coarse = _halved(spectrum, bank.coarse)
+    second = _halved(torch.fft.fft2(fine).unsqueeze(2), bank.coarse).flatten(1, 2)
+    first = _averaged(torch.cat([padded, fine], 1), bank.averages[0])
+    return torch.cat([first, _averaged(torch.cat([coarse, second], 1), bank.averages[1])], 1)
+
+
+def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:
+    """The modulus of filtered images, of which each second pixel of each second row is kept."""
+    height, width = wavelets.shape[-2] // 2, wavelets.shape[-1] // 2
+    kept: Tensor | None = None
+    for rows in (slice(0, height), slice(height, None)):
+        for columns in (slice(0, width), slice(width, None)):
+            part = spectrum[..., rows, columns] * wavelets[..., rows, columns]
+            kept = part if kept is None else kept.add_(part)
+    assert kept is not None
+    modulus: Tensor = torch.fft.ifft2(kept).abs().div_(4)
+    return modulus
+
+
+def _averaged(images: Tensor, average: tuple[Tensor, Tensor]) -> Tensor:
+    rows, columns = average
+    return rows @ (images @ columns.T)
+
+
+@lru_cache(maxsize=4)
+def _bank(height: int, width: int) -> _Bank:
+    whole = [((side + _STRIDE) // _STRIDE + 1) * _STRIDE for side in (height, width)]
+    spare = [padded - side for padded, side in zip(whole, (height, width), strict=True)]
+    padding = [half for each in reversed(spare) for half in (each // 2, (each + 1) // 2)]
+    fine, coarse = (_wavelets(whole, scale).float() for scale in range(SCALES))
+    averages = []
+    for scale in range(SCALES):
+        rows, columns = (_average(side, scale).float() for side in whole)
+        averages.append((rows, columns))
+    return _Bank(padding, fine, coarse, averages)
+
+
+def _wavelets(sides: list[int], scale: int) -> Tensor:
+    """Spectra of Morlet wavelets of all angles, [8, H', W']."""
+    every = []
+    for angle in ((ANGLES // 2 - 1 - turn) * math.pi / ANGLES for turn in range(ANGLES)):
+        wave, envelope = (_gabor(sides, scale, angle, xi) for xi in (0.75 * math.pi / 2**scale, 0.0))
+        every.append(torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real)
+    return torch.stack(every)
+
+
+def _gabor(sides: list[int], scale: int, angle: float, frequency: float) -> Tensor:
+    """A wave below an elliptic Gaussian, twice as long across, on a torus."""
+    deviation, slant = 0.8 * 2**scale, 4.0 / ANGLES
+    places = [torch.arange(-2 * side, 3 * side, dtype=torch.float64) for side in sides]
+    down, right = torch.meshgrid(*places, indexing="ij")
+    along = down * math.cos(angle) + right * math.sin(angle)
+    across = right * math.cos(angle) - down * math.sin(angle)
+    gaussian = torch.exp(-(along**2 + slant**2 * across**2) / (2 * deviation**2))
+    wave = torch.polar(gaussian, frequency * along) * slant / (2 * _PI * deviation**2)
+    on_torus: Tensor = wave.reshape(5, sides[0], 5, sides[1]).sum((0, 2))
+    return on_torus
+
+
+def _average(side: int, scale: int) -> Tensor:
+    """A Gaussian along one padded side at 1 / 2^scale of its resolution, kept at each fourth pixel of it."""
+    deviation = 0.8 * 2 ** (SCALES - 1)
+    places = torch.arange(-2 * side, 3 * side, dtype=torch.float64)
+    gaussian = torch.exp(-(places**2) / (2 * deviation**2)).reshape(5, side).sum(0)
+    spectrum = torch.fft.fft(gaussian / math.sqrt(2 * _PI * deviation**2)).real
+    size = side // 2**scale
+    if scale:
+        spectrum = torch.cat([spectrum[: size // 2], spectrum[side - size // 2 :]])
+    kernel: Tensor = torch.fft.ifft(spectrum).real
+    step = _STRIDE // 2**scale
+    shifts = step * torch.arange(1, side // _STRIDE - 1)[:, None] - torch.arange(size)
+    return kernel[shifts % size]
