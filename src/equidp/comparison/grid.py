@@ -59,6 +59,7 @@ class Cell:
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
             None: neither.
         diagnosis: what to diagnose of it; None: nothing.
+        curves: take figures of the test set after each epoch too.
         swept: the swept settings that the method has, by name.
     """
 
@@ -71,6 +72,7 @@ class Cell:
     device: str = "cpu"
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
+    curves: bool = True
     swept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -99,7 +101,7 @@ class Cell:
         plan = {name: value for name, value in self.plan.to_dict().items() if name not in _NAMES}
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
-        facts += [diagnosis, split_facts(self.source, self.seed), package_digest(), versions()]
+        facts += [diagnosis, self.curves, split_facts(self.source, self.seed), package_digest(), versions()]
         facts += [asdict(event) for event in releases_of(self.source)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -259,7 +261,7 @@ def train_cell(cell: Cell, asked: Mapping[str, str], threads: int | None) -> Fin
 
 def _trained(cell: Cell, data: DataSplit) -> Finished:
     record = RunRecord()
-    callbacks: list[Callback] = [EpochRecorder(record, data.test)]
+    callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
     if cell.diagnosis is not None:
         callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
     accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)

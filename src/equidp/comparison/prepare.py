@@ -166,7 +166,7 @@ def prepare(
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
                 where = run.setting, target(run.epsilon), seed, engine, device
-                cells.append(Cell(own, resolved, *where, *watched, names))
+                cells.append(Cell(own, resolved, *where, *watched, swept=names))
         swept = {name: tuple(values) for name, values in sweep.items()}
         if preprocessing_share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))

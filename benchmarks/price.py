@@ -1,0 +1,302 @@
+"""What privacy costs when every method is set as well as every other: docs/price.md and docs/price/.
+
+    EQUIDP_DATA=... python benchmarks/price.py --only adult --hours 1    # goes on where it stopped
+    python benchmarks/price.py --report                                 # the page and its plots from what is kept
+
+Reads raw data without noise, and chooses settings without charging for it: for research on public data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from price_page import write_page
+from price_results import CHOSEN, PUBLISHED, TUNING_SEEDS, Reported, Results, Tried
+from price_space import CONTESTS, PRIVATE, Contest
+from price_split import Validated
+
+from equidp import DataSource, Plan, default_plan
+from equidp._provenance import versions
+from equidp.accounting.cache import remembered
+from equidp.comparison.grid import Cell, split, split_facts
+from equidp.comparison.kept import train_all
+from equidp.comparison.outputs import kept_predictions, with_metrics
+from equidp.comparison.spread import Workers, spread
+from equidp.data import open_source
+from equidp.data.dataset import ALL
+from equidp.errors import ApproximationWarning, DataWarning, EquidpError, PrivacyWarning
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.predictions import Cut
+from equidp.policies.methods import BASELINE
+from equidp.training.progress import duration
+from equidp.training.record import RunRecord
+
+DOCS = Path(__file__).parents[1] / "docs"
+RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
+CALIBRATION_SECONDS = 2.5
+PUBLISHED_METHODS = (BASELINE, "dpsgd", "dpsgd-f")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run of a contest that is not kept yet; `kind` is None where it tunes."""
+
+    method: str
+    epsilon: float | None
+    number: int
+    seed: int
+    plan: Plan
+    kind: str | None = None
+    account: bool = False
+
+    def cell(self, source: DataSource) -> Cell:
+        """The comparison's own cell of this run."""
+        source = Validated(source) if self.kind is None else source
+        plan = self.plan.resolve(self.method, split_facts(source, self.seed).num_train, epsilon=self.epsilon)
+        target = math.nan if self.epsilon is None else self.epsilon
+        release = RELEASE_EPSILON if self.account else None
+        return Cell(source, plan, "", target, self.seed, "ghost", release_epsilon=release, curves=False)
+
+
+class Stopped(Exception):
+    """The time that was given is spent."""
+
+
+@dataclass
+class Runner:
+    """Trains what a contest lacks, and keeps each result as it comes."""
+
+    contest: Contest
+    methods: Sequence[str]
+    path: Path
+    folder: Path
+    jobs: int
+    ends: float
+
+    def __post_init__(self) -> None:
+        self.source = open_source(self.contest.source)
+        self.results = Results.load(self.path, self.contest.name)
+        self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
+
+    def run(self, place: int) -> None:
+        """What is missing at one of the epsilons; at the first, the baseline too, and published settings."""
+        epsilon = self.contest.epsilons[place]
+        self._method(BASELINE, None)
+        for method in self.methods:
+            self._method(method, epsilon)
+        if not place:
+            self._train(self._published())
+
+    def in_words(self) -> str:
+        """What is missing, and about how long it takes."""
+        numbers, total, runs = range(self.contest.draws), 0.0, 0
+        for method, epsilon in self._pairs():
+            epochs = [self.contest.settings(method, number)["epochs"] for number in numbers]
+            lacking = [
+                epoch
+                for number, epoch in enumerate(epochs)
+                if self.results.accuracies(method, epsilon, number, TUNING_SEEDS[0]) is None
+            ]
+            further = 3 * (len(TUNING_SEEDS) - 1) + len(self.contest.reported) if lacking else 0
+            runs += len(lacking) + further
+            total += sum(lacking) + further * sum(epochs) / len(epochs)
+        calibrations = 12 * 2 * len(self.contest.epsilons) * CALIBRATION_SECONDS
+        seconds = (total * self._seconds_per_epoch() / self.jobs + calibrations) if runs else 0.0
+        return f"{self.contest.name}: about {runs} runs are missing, {duration(seconds)}."
+
+    def _pairs(self) -> Iterator[tuple[str, float | None]]:
+        yield BASELINE, None
+        for epsilon in self.contest.epsilons:
+            yield from ((method, epsilon) for method in self.methods)
+
+    def _seconds_per_epoch(self) -> float:
+        settings = {**self.contest.settings("dpsgd", 0), "epochs": 2}
+        plan = Plan(delta=self.contest.delta).with_changes(settings)
+        data = split(Validated(self.source), TUNING_SEEDS[0])
+        trainer = Asked("dpsgd", None, 0, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
+        began = time.perf_counter()
+        trainer.fit()
+        return (time.perf_counter() - began) / 2
+
+    def _method(self, method: str, epsilon: float | None) -> None:
+        numbers = range(self.contest.draws)
+        self._tune(method, epsilon, numbers, TUNING_SEEDS[:1])
+        finalists = self.results.finalists(method, epsilon, numbers)
+        self._tune(method, epsilon, finalists, TUNING_SEEDS[1:])
+        chosen = self.results.choice(method, epsilon, numbers)
+        done = self.results.runs(method, epsilon)
+        self._train(
+            [
+                Asked(
+                    method, epsilon, chosen, seed, self._plan(method, chosen), CHOSEN,
+                    account=epsilon is not None and seed == self.contest.reported[0],
+                )
+                for seed in self.contest.reported
+                if seed not in done
+            ]
+        )  # fmt: skip
+
+    def _tune(
+        self, method: str, epsilon: float | None, numbers: Sequence[int], seeds: Sequence[int]
+    ) -> None:
+        self._train(
+            [
+                Asked(method, epsilon, number, seed, self._plan(method, number))
+                for seed in seeds
+                for number in numbers
+                if self.results.accuracies(method, epsilon, number, seed) is None
+            ]
+        )
+
+    def _plan(self, method: str, number: int) -> Plan:
+        """The plan of random settings, which must be those that results are kept of."""
+        settings = self.contest.settings(method, number)
+        kept = self.results.settings.setdefault(method, {}).setdefault(str(number), settings)
+        if kept != settings:
+            raise SystemExit(
+                f"{self.path} keeps {method}'s settings {number} as {kept}, and the space now gives {settings}; "
+                "move the file away to begin anew."
+            )
+        return Plan(delta=self.contest.delta).with_changes(settings)
+
+    def _published(self) -> list[Asked]:
+        if not self.contest.published:
+            return []
+        plan, first = replace(default_plan(self.contest.source), delta=self.contest.delta), self.contest.epsilons[0]
+        epsilons = {method: None if method == BASELINE else first for method in PUBLISHED_METHODS}
+        return [
+            Asked(method, epsilon, -1, seed, plan, PUBLISHED)
+            for method, epsilon in epsilons.items()
+            for seed in self.contest.reported
+            if seed not in self.results.runs(method, epsilon, PUBLISHED)
+        ]
+
+    def _train(self, asked: list[Asked]) -> None:
+        """Trains a few at a time, and keeps what each gives."""
+        for start in range(0, len(asked), 4 * self.jobs):
+            if time.monotonic() > self.ends:
+                raise Stopped
+            began, some = time.monotonic(), asked[start : start + 4 * self.jobs]
+            with remembered(self.folder):
+                cells = [each.cell(self.source) for each in some]
+            place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
+            for each, cell, record in zip(some, cells, train_all(cells, self.folder, place, None), strict=True):
+                self._keep(each, cell, record)
+            self.results.seconds += (time.monotonic() - began) * self.jobs
+            if (made := _made_by()) not in self.results.made:
+                self.results.made.append(made)
+            self.results.save(self.path)
+            last = some[-1]
+            print(
+                f"{self.contest.name} {last.method} epsilon={last.epsilon} {last.kind or 'tuning'} seed={last.seed}: "
+                f"{start + len(some)} of {len(asked)}, {duration(time.monotonic() - began)}",
+                flush=True,
+            )
+
+    def _keep(self, asked: Asked, cell: Cell, record: RunRecord) -> None:
+        groups, rows = self.results.groups, record.settings["results"]
+        if asked.kind is not None:  # predicted and observed rates too
+            test = split(cell.source, cell.seed).test
+            found = kept_predictions(self.folder / cell.file_name(), test, Cut())
+            rows = with_metrics(rows, found, test, METRICS["accuracy"], 0.95)
+        by_group = {row["group"]: row for row in rows}
+
+        def figures(name: str, digits: int = 5) -> tuple[float, ...]:
+            values = [by_group[group].get(name) for group in (*groups, ALL)]
+            return () if None in values else tuple(round(float(value), digits) for value in values)  # type: ignore[arg-type]
+
+        if asked.kind is None:
+            self.results.tried.append(
+                Tried(asked.method, asked.epsilon, asked.number, asked.seed, figures("accuracy"))
+            )
+            return
+        privacy = {row["group"]: round(row["sensitive_mean"], 4) for row in record.settings["individual"]}
+        self.results.reported.append(
+            Reported(
+                asked.method,
+                asked.epsilon,
+                asked.kind,
+                asked.seed,
+                None if asked.epsilon is None else figures("epsilon")[-1],
+                figures("accuracy"),
+                figures("mean_predicted"),
+                figures("observed"),
+                tuple(privacy[group] for group in groups) if privacy else (),
+            )
+        )
+
+
+def _made_by() -> str:
+    """The commit, the versions and the command."""
+    here = Path(__file__).parent
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=10", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    command = " ".join(["python benchmarks/price.py", *_ARGUMENTS])
+    return f"{command} (commit {commit or 'unknown'}, torch {versions()['torch']})"
+
+
+_ARGUMENTS: list[str] = []
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help="datasets, separated by commas; default: all", default=",".join(CONTESTS))
+    parser.add_argument("--methods", help="private methods, separated by commas", default=",".join(PRIVATE))
+    parser.add_argument("--hours", type=float, default=math.inf, help="stop after these; default: when done")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--runs", type=Path, default=Path("equidp-runs/price"), help="folder of finished runs")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of page and results")
+    parser.add_argument("--report", action="store_true", help="train nothing: write the page from what is kept")
+    _ARGUMENTS[:] = sys.argv[1:] if arguments is None else arguments
+    chosen = parser.parse_args(_ARGUMENTS)
+    for what, known in (("only", CONTESTS), ("methods", PRIVATE)):
+        for name in getattr(chosen, what).split(","):
+            if name not in known:
+                parser.error(f"--{what} {name!r}; expected some of {', '.join(known)}")
+    if not chosen.report:
+        train(chosen)
+    write_page(chosen.docs)
+
+
+def train(chosen: argparse.Namespace) -> None:
+    """Goes on with each dataset until the time is spent."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    for category in (PrivacyWarning, DataWarning, ApproximationWarning):
+        warnings.simplefilter("ignore", category)
+    chosen.runs.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + 3600 * chosen.hours
+    methods = chosen.methods.split(",")
+    folder = chosen.runs.absolute()
+    try:
+        runners = []
+        for name in chosen.only.split(","):
+            path = chosen.docs / "price" / f"{name}.json"
+            runners.append(Runner(CONTESTS[name], methods, path, folder, chosen.jobs, ends))
+            print(runners[-1].in_words(), flush=True)
+        for place in range(max(len(runner.contest.epsilons) for runner in runners)):
+            for runner in runners:
+                if place < len(runner.contest.epsilons):
+                    runner.run(place)
+    except Stopped:
+        print(f"Stopped after {chosen.hours:g} hours; start the same again to go on.")
+    except EquidpError as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

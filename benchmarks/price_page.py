@@ -1,0 +1,376 @@
+"""docs/price.md and its plots, made from kept results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from price_results import (
+    CHOSEN,
+    FINALISTS,
+    PUBLISHED,
+    TUNING_SEEDS,
+    Reported,
+    Results,
+    expected_best,
+    worst_cost,
+)
+from price_space import CONTESTS, OWN, PRIVATE, Contest
+
+from equidp.evaluation.intervals import mean_interval
+from equidp.policies.methods import BASELINE
+
+STANDARD = "dpsgd"
+TARGET = 0.005
+"""Half a point: the price that counts as nearly gone."""
+_CALIBRATED = 0.1
+
+_INTRODUCTION = f"""# The price of privacy, when every method is set as well as every other
+
+Which method costs the worst-off group least, once each had the same chance to be set well? Published comparisons
+often set one method with care and leave the others at their defaults, and tuning budgets decide such comparisons
+([Demelius et al., 2025](https://arxiv.org/abs/2510.01744)). Here every method gets the same number of random
+settings from one declared space, and everything that was tried is shown.
+
+This page and its plots are written from the files in [price/](price/) by `python benchmarks/price.py --report`;
+a test holds that they agree. `EQUIDP_DATA=... python benchmarks/price.py --only adult` trains what a file lacks.
+
+How it is done, for each dataset and epsilon:
+
+- **The score**, the same for all: the accuracy that the worst-off group lost against training without privacy, on
+  the same split and initial weights. Ties go to the higher overall accuracy.
+- **The search**: random settings from the space below, each calibrated to the same epsilon. Settings that methods
+  share are the same for all of them under one number. Each is trained on four fifths of the training set of seed
+  {TUNING_SEEDS[0]} and scored on the other fifth; the best {FINALISTS} again on seeds \
+{" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is read.
+- **The reference** without privacy is the same model, tuned in the same way by overall accuracy.
+- **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their test
+  sets. Intervals are Student's, 95%, over seeds; differences are paired by seed. There are many comparisons:
+  one interval in twenty misses by chance.
+
+Choosing settings reads the data and is not charged here: these are figures for research on public data. To choose
+on data of your own, use `equidp advise`, or charge the choice."""
+
+
+def write_page(docs: Path) -> None:
+    """Writes price.md and a plot for each dataset that has results."""
+    kept = list(_kept(docs))
+    for contest, results in kept:
+        draw(contest, results, docs / "price" / f"{contest.name}.png")
+    (docs / "price.md").write_text(page(docs), encoding="utf-8")
+
+
+def page(docs: Path) -> str:
+    """The text of price.md, of what is kept in docs/price."""
+    kept = list(_kept(docs))
+    answers = [sentence for contest, results in kept for sentence in _answers(contest, results)]
+    parts = [_INTRODUCTION, "## Answers", *answers]
+    for contest, results in kept:
+        parts += _part(contest, results)
+    return "\n\n".join(parts) + "\n"
+
+
+def _kept(docs: Path) -> Iterator[tuple[Contest, Results]]:
+    """Each contest whose baseline is reported."""
+    for contest in CONTESTS.values():
+        results = Results.load(docs / "price" / f"{contest.name}.json", contest.name)
+        if results.runs(BASELINE, None):
+            yield contest, results
+
+
+def _methods(contest: Contest, results: Results, epsilon: float) -> list[str]:
+    """Those that are reported on all seeds."""
+    return [name for name in PRIVATE if len(results.runs(name, epsilon)) == len(contest.reported)]
+
+
+def _costs(results: Results, runs: dict[int, Reported]) -> np.ndarray:
+    """[seeds, groups and all]: what each run lost against the tuned baseline of its seed."""
+    reference = results.runs(BASELINE, None)
+    pairs = [(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
+    return np.array([np.subtract(before, after) for before, after in pairs])
+
+
+def _worst(results: Results, runs: dict[int, Reported]) -> np.ndarray:
+    """[seeds]: the score of each run."""
+    reference = results.runs(BASELINE, None)
+    return np.array(
+        [worst_cost(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
+    )
+
+
+def _points(values: Sequence[float] | np.ndarray, sign: bool = False) -> str:
+    """A mean in percentage points, with its interval."""
+    mean, low, high = (100 * value for value in mean_interval(values))
+    form = "+.2f" if sign else ".2f"
+    return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def _against_standard(results: Results, method: str, epsilon: float) -> np.ndarray:
+    """[seeds]: how much more the worst-off group lost than under DPSGD; below 0 where it lost less."""
+    return _worst(results, results.runs(method, epsilon)) - _worst(results, results.runs(STANDARD, epsilon))
+
+
+def _answers(contest: Contest, results: Results) -> Iterator[str]:
+    for epsilon in contest.epsilons:
+        methods = _methods(contest, results, epsilon)
+        if STANDARD not in methods:
+            continue
+        ends = {name: mean_interval(_against_standard(results, name, epsilon)) for name in methods}
+        better = [name for name in methods if ends[name][2] < 0]
+        worse = [name for name in methods if ends[name][1] > 0]
+        scores = {name: float(_worst(results, results.runs(name, epsilon)).mean()) for name in methods}
+        best = min(scores, key=lambda name: scores[name])
+        lost = _points(_worst(results, results.runs(STANDARD, epsilon)))
+        start = f"- **{contest.title}, epsilon {epsilon:g}**: does a method beat well-set DPSGD, whose worst-off group "
+        start += f"loses {lost} points?"
+        if better:
+            by = [f"{name}, by {-100 * ends[name][0]:.2f} points" for name in better]
+            said = f"Yes: {'; '.join(by)}."
+        elif best == STANDARD:
+            said = "No: none has a lower mean."
+        else:
+            less = 100 * (scores[STANDARD] - scores[best])
+            said = f"No: the lowest mean is that of {best}, {less:.2f} points lower, within the noise of the seeds."
+        tail = f" Worse than DPSGD beyond that noise: {', '.join(worse)}." if worse else ""
+        yield f"{start} {said}{tail}"
+
+
+def _part(contest: Contest, results: Results) -> Iterator[str]:
+    yield f"## {contest.title}"
+    yield _facts(contest, results)
+    done = [epsilon for epsilon in contest.epsilons if _methods(contest, results, epsilon)]
+    for epsilon in done:
+        yield f"### Epsilon {epsilon:g}"
+        yield _table(contest, results, epsilon)
+        yield from _targets(contest, results, epsilon)
+    if done:
+        yield "### Everything that was tried"
+        yield (
+            f"![{contest.title}: overall accuracy and the loss of the worst-off group, of every setting of every "
+            f"method](price/{contest.name}.png)"
+        )
+        yield (
+            f"Each point is a setting at epsilon {done[0]:g} on the validation part of seed {TUNING_SEEDS[0]}: "
+            "overall accuracy, and what the worst-off group lost. Grey: the other methods. Ringed: the one chosen. "
+            "Open points at an edge lie beyond it. The table gives the loss, in points, that the best of so many "
+            "random settings has on average: what a smaller budget would have reported."
+        )
+        yield _effort(contest, results, done[0])
+        yield from _privacy(contest, results, done)
+    yield from _published(contest, results)
+    yield "### Settings"
+    yield _spaces(contest)
+    yield _chosen(contest, results, done)
+
+
+def _facts(contest: Contest, results: Results) -> str:
+    runs = results.runs(BASELINE, None)
+    accuracies = np.mean([run.accuracies for run in runs.values()], axis=0)
+    named = zip((*results.groups, "all"), accuracies, strict=True)
+    reached = ", ".join(f"{name} {value:.4f}" for name, value in named)
+    hours = results.seconds / 3600
+    return (
+        f"`{contest.source}`, delta {contest.delta:g}, {contest.draws} random settings a method and epsilon, "
+        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). Without privacy, tuned: {reached}. "
+        f"{len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
+    )
+
+
+def _table(contest: Contest, results: Results, epsilon: float) -> str:
+    few = len(results.groups) <= 5
+    groups = [f"{name} loses" for name in results.groups] if few else ["hardest hit"]
+    head = ["method", "overall accuracy", *groups, "worst-off group loses", "against DPSGD"]
+    lines = []
+    methods = _methods(contest, results, epsilon)
+    for method in sorted(methods, key=lambda name: _worst(results, results.runs(name, epsilon)).mean()):
+        runs = results.runs(method, epsilon)
+        costs, worst = _costs(results, runs), _worst(results, runs)
+        means = costs[:, :-1].mean(axis=0)
+        shown = [_points(costs[:, place]) for place in range(len(means))]
+        if not few:
+            shown = [results.groups[int(means.argmax())]]
+        overall = 100 * np.mean([run.accuracies[-1] for run in runs.values()])
+        against = "" if method == STANDARD else _points(_against_standard(results, method, epsilon), sign=True)
+        lines.append([f"`{method}`", f"{overall:.2f}", *shown, _points(worst), against])
+    return _markdown(head, lines)
+
+
+def _targets(contest: Contest, results: Results, epsilon: float) -> Iterator[str]:
+    """Which methods nearly lost nothing in every group, and whose predicted rates hold."""
+    methods = _methods(contest, results, epsilon)
+    small = [
+        method
+        for method in methods
+        if _costs(results, results.runs(method, epsilon))[:, :-1].mean(axis=0).max() <= TARGET
+    ]
+    listed = ", ".join(f"`{name}`" for name in small) or "no method"
+    text = f"Every group within half a point of its accuracy without privacy, on average over seeds: {listed}."
+    if results.runs(methods[0], epsilon)[contest.reported[0]].predicted:
+        off = {method: _off(results.runs(method, epsilon)) for method in methods}
+        held = [f"`{name}`" for name in methods if max(off[name]) <= _CALIBRATED]
+        best = min(methods, key=lambda name: max(off[name]))
+        text += (
+            f" Mean predicted rate within a tenth of what happened in every group: {', '.join(held) or 'no method'}"
+            f" (closest: `{best}`, {100 * max(off[best]):.0f}% off; `{STANDARD}`: "
+            f"{100 * max(off[STANDARD]):.0f}% off)."
+            if STANDARD in off
+            else ""
+        )
+    yield text
+
+
+def _off(runs: dict[int, Reported]) -> list[float]:
+    """For each group, how far predicted rates lie from observed ones, as a share of these; means over seeds."""
+    each = [
+        [abs(p - o) / o for p, o in zip(run.predicted[:-1], run.observed[:-1], strict=True)]
+        for run in runs.values()
+    ]
+    return [float(value) for value in np.mean(each, axis=0)]
+
+
+def _effort(contest: Contest, results: Results, epsilon: float) -> str:
+    draws = [count for count in (1, 2, 4, 8, 16, 32) if count <= contest.draws]
+    head = ["method", *(f"best of {count}" for count in draws), "median"]
+    lines = []
+    for method in _methods(contest, results, epsilon):
+        numbers = results.numbers(method, epsilon)
+        scores = [100 * results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in numbers]
+        shown = [f"{expected_best(scores, min(count, len(scores))):.2f}" for count in draws]
+        lines.append([f"`{method}`", *shown, f"{np.median(scores):.2f}"])
+    return _markdown(head, lines)
+
+
+def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> Iterator[str]:
+    """Mean epsilons of each group's examples."""
+    lines = []
+    for epsilon in epsilons:
+        for method in _methods(contest, results, epsilon):
+            run = results.runs(method, epsilon)[contest.reported[0]]
+            if run.privacy:
+                over = max(run.privacy) / min(run.privacy)
+                shown = [f"{value:.2f}" for value in run.privacy] if len(run.privacy) <= 5 else [
+                    f"{min(run.privacy):.2f} ({results.groups[int(np.argmin(run.privacy))]})",
+                    f"{max(run.privacy):.2f} ({results.groups[int(np.argmax(run.privacy))]})",
+                ]  # fmt: skip
+                lines.append([f"{epsilon:g}", f"`{method}`", *shown, f"{over:.2f}"])
+    if not lines:
+        return
+    few = len(results.groups) <= 5
+    groups = results.groups if few else ("least exposed group", "most exposed group")
+    yield "### Privacy by group"
+    yield (
+        "Everyone is guaranteed the run's epsilon. Most lose less: the mean epsilon of each group's own training "
+        f"examples ([individual.md](individual.md)) in the run of seed {contest.reported[0]}, estimated from norms "
+        "taken once an epoch. Raw figures, not for release."
+    )
+    yield _markdown(["epsilon", "method", *groups, "highest over lowest"], lines)
+
+
+def _published(contest: Contest, results: Results) -> Iterator[str]:
+    """What published settings cost at the same epsilon."""
+    first, lines = contest.epsilons[0], []
+    for method in (BASELINE, *PRIVATE):
+        runs = results.runs(method, first, PUBLISHED)
+        if runs:
+            costs = _costs(results, runs)
+            overall = 100 * np.mean([run.accuracies[-1] for run in runs.values()])
+            each = [_points(costs[:, place]) for place in range(len(results.groups))]
+            lines.append([f"`{method}`", f"{overall:.2f}", *each])
+    if lines:
+        yield "### Published settings"
+        yield (
+            f"The settings of `equidp compare {contest.source}`, at the same epsilon ({first:g}) and on the same "
+            "seeds. Losses are against the tuned reference, so that plain SGD as published has one too."
+        )
+        yield _markdown(["method", "overall accuracy", *(f"{name} loses" for name in results.groups)], lines)
+
+
+def _spaces(contest: Contest) -> str:
+    lines = [
+        *(["every private method", f"`{name}`", str(space)] for name, space in contest.common.items()),
+        *(["without privacy", f"`{name}`", str(space)] for name, space in contest.baseline.items()),
+        *(
+            [f"`{method}`", f"`{name}`", str(space)]
+            for method, own in OWN.items()
+            for name, space in own.items()
+            if method in PRIVATE
+        ),
+        *(["all", f"`{name}`", str(value)] for name, value in contest.fixed.items()),
+    ]
+    note = (
+        "The learning rate is the `step` over the clipping bound, so that the step says how much noise an update "
+        "holds. `bound ratio` gives a second bound as so many times the first. Other settings are the defaults."
+    )
+    return f"{note}\n\n{_markdown(['method', 'setting', 'drawn from'], lines)}"
+
+
+def _chosen(contest: Contest, results: Results, epsilons: Sequence[float]) -> str:
+    lines = []
+    for epsilon in [None, *epsilons]:
+        for method in [BASELINE] if epsilon is None else _methods(contest, results, epsilon):
+            number = results.choice(method, epsilon, results.numbers(method, epsilon))
+            own = results.settings[method][str(number)]
+            said = ", ".join(f"{name} {value}" for name, value in own.items() if name not in contest.fixed)
+            lines.append(["" if epsilon is None else f"{epsilon:g}", f"`{method}`", said])
+    made = "\n".join(f"- `{line}`" for line in results.made)
+    return f"Chosen:\n\n{_markdown(['epsilon', 'method', 'settings'], lines)}\n\nTrained by\n\n{made}"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def draw(contest: Contest, results: Results, path: Path) -> None:
+    """A panel for each method: all its settings in colour before those of the others, the chosen one ringed."""
+    epsilon = contest.epsilons[0]
+    methods = _methods(contest, results, epsilon)
+    if not methods:
+        return
+    clouds = {}
+    for method in methods:
+        numbers = results.numbers(method, epsilon)
+        chosen = results.choice(method, epsilon, numbers)
+        order = [chosen, *(number for number in numbers if number != chosen)]
+        found = [results.accuracies(method, epsilon, number, TUNING_SEEDS[0]) for number in order]
+        overall = [100 * each[-1] for each in found if each is not None]
+        lost = [100 * results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in order]
+        clouds[method] = np.array([overall, lost])
+    every = np.concatenate(list(clouds.values()), axis=1)
+    left, top = np.quantile(every[0], 0.15), np.quantile(every[1], 0.85)
+    right, bottom = every[0].max(), every[1].min()
+    wide, high = right - left, top - bottom
+    columns = 3
+    lines = -(-len(methods) // columns)
+    figure = Figure(figsize=(9, 2.7 * lines + 0.8))
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, method in zip(panels, methods, strict=False):
+        for name in (*(each for each in methods if each != method), method):
+            own = name == method
+            x, y = np.maximum(clouds[name][0], left), np.minimum(clouds[name][1], top)
+            inside = (clouds[name][0] >= left) & (clouds[name][1] <= top)
+            colour, size = ("#0072B2", 46) if own else ("#cccccc", 18)
+            order = 2 if own else 1
+            axes.scatter(x[inside], y[inside], s=size, color=colour, zorder=order, linewidths=0)
+            axes.scatter(
+                x[~inside], y[~inside], s=size, facecolors="none", edgecolors=colour, zorder=order, clip_on=False
+            )
+            if own:
+                axes.scatter(x[:1], y[:1], s=190, facecolors="none", edgecolors="#D55E00", linewidths=2.4, zorder=3)
+        axes.set_title(method, fontsize=17, loc="left")
+        axes.tick_params(labelsize=14)
+        axes.set_xlim(left - 0.04 * wide, right + 0.06 * wide)
+        axes.set_ylim(bottom - 0.08 * high, top + 0.04 * high)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[len(methods) :]:
+        axes.set_visible(False)
+    for place in range(len(methods)):
+        if place + columns >= len(methods):
+            panels[place].xaxis.set_tick_params(labelbottom=True)
+    figure.supxlabel("overall accuracy, %", fontsize=17)
+    figure.supylabel("worst-off group loses, points", fontsize=17)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100, metadata={"Software": None})

@@ -1,0 +1,156 @@
+"""What the leaderboard tries: datasets, epsilons, and for each method the space that its settings are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from equidp.policies.methods import BASELINE, METHODS
+
+DRAWS = 20260
+"""Seed that all random settings follow from."""
+
+
+class Space(Protocol):
+    """Where the values of one setting are drawn from."""
+
+    def draw(self, randomness: np.random.Generator) -> Any: ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Log:
+    """Numbers whose logarithm is uniform, to three digits."""
+
+    low: float
+    high: float
+
+    def draw(self, randomness: np.random.Generator) -> float:
+        return float(f"{np.exp(randomness.uniform(np.log(self.low), np.log(self.high))):.3g}")
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}, log-uniform"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Numbers between two, to two digits."""
+
+    low: float
+    high: float
+
+    def draw(self, randomness: np.random.Generator) -> float:
+        return round(float(randomness.uniform(self.low, self.high)), 2)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}, uniform"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, randomness: np.random.Generator) -> Any:
+        return self.values[int(randomness.integers(len(self.values)))]
+
+    def __str__(self) -> str:
+        return ", ".join(str(value) for value in self.values)
+
+
+STEP, RATIO = "step", "bound ratio"
+"""Drawn in place of the learning rate, which is the step over the clipping bound, so that the step governs how
+much noise an update holds whatever the bound; and in place of a second bound: how many times the first it is."""
+
+OWN: dict[str, Mapping[str, Space]] = {
+    "dpsgd-f": {"smoothing": OneOf((0.0, 0.9))},
+    "dpsgd-f-code": {"smoothing": OneOf((0.0, 0.9))},
+    "global": {RATIO: Log(1, 20)},
+    "global-adapt": {RATIO: Log(1, 20), "tolerance": OneOf((0.7, 1.0))},
+    "quantile": {"target_quantile": Uniform(0.3, 0.95)},
+    "automatic": {"stability": Log(0.001, 1)},
+    "psac": {"stability": Log(0.01, 1)},
+}
+"""Method -> the space of the settings that it alone has; further settings of methods keep their defaults."""
+_SECOND_BOUND = {"global": "strict_bound", "global-adapt": "initial_bound"}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A dataset, and what is tried on it.
+
+    Attributes:
+        name: of its file of results.
+        source: name of its data.
+        title: of its part of the page.
+        delta: of every run.
+        epsilons: those of the papers first.
+        common: the space that all private methods share.
+        baseline: the space of training without privacy.
+        fixed: fields of the plan that nothing changes.
+        draws: random settings of each method at each epsilon.
+        reported: seeds of what is reported.
+        published: whether published settings are reported too.
+    """
+
+    name: str
+    source: str
+    title: str
+    delta: float
+    epsilons: tuple[float, ...]
+    common: Mapping[str, Space]
+    baseline: Mapping[str, Space]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    draws: int = 12
+    reported: tuple[int, ...] = (0, 1, 2, 3, 4)
+    published: bool = True
+
+    def settings(self, method: str, number: int) -> dict[str, Any]:
+        """The number-th random settings of a method, as changes of a plan.
+
+        Settings that methods share are the same for all of them under one number.
+        """
+        space = self.baseline if method == BASELINE else self.common
+        shared, own = np.random.default_rng([DRAWS, number]), np.random.default_rng([DRAWS, number, 1])
+        drawn = {name: each.draw(shared) for name, each in space.items()}
+        drawn |= {name: each.draw(own) for name, each in OWN.get(method, {}).items()}
+        if STEP in drawn:
+            drawn["learning_rate"] = float(f"{drawn.pop(STEP) / drawn['clipping_bound']:.3g}")
+        if RATIO in drawn:
+            drawn[_SECOND_BOUND[method]] = float(f"{drawn.pop(RATIO) * drawn['clipping_bound']:.4g}")
+        return {**self.fixed, **drawn}
+
+
+PRIVATE = tuple(name for name in METHODS if name != BASELINE)
+_SCHEDULE: Mapping[str, Space] = {
+    "schedule": OneOf(("constant", "linear", "cosine")),
+    "average": OneOf(("none", "tail", "ema")),
+}
+_CENSUS: Mapping[str, Space] = {
+    STEP: Log(2, 50),
+    "clipping_bound": Log(0.2, 4),
+    "batch_size": OneOf((2048, 4096, 8192)),
+    "epochs": OneOf((10, 20, 40)),
+    **_SCHEDULE,
+}
+_PLAIN: Mapping[str, Space] = {
+    "learning_rate": Log(0.2, 10),
+    "batch_size": OneOf((512, 1024, 2048)),
+    "epochs": OneOf((10, 20, 40)),
+    **_SCHEDULE,
+}
+_LOGISTIC = {"model": "logistic"}
+
+CONTESTS = {
+    contest.name: contest
+    for contest in (
+        Contest("adult", "adult", "Adult", 1e-6, (2.41, 3.0, 1.0), _CENSUS, _PLAIN, _LOGISTIC),
+        Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 3.0, 1.0), _CENSUS, _PLAIN, _LOGISTIC),
+    )
+}
+"""Name -> contest."""
