@@ -1,7 +1,7 @@
 """What privacy costs when every method is set as well as every other: docs/price.md and docs/price/.
 
     EQUIDP_DATA=... python benchmarks/price.py --only adult --hours 1    # goes on where it stopped
-    python benchmarks/price.py --report                                 # the page and its plots from what is kept
+    python benchmarks/price.py --report                                 # page and plots from what is kept
 
 Reads raw data without noise, and chooses settings without charging for it: for research on public data.
 """
@@ -45,6 +45,7 @@ from equidp.training.record import RunRecord
 DOCS = Path(__file__).parents[1] / "docs"
 RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
 CALIBRATION_SECONDS = 2.5
+CHUNK = 6  # runs of each process between two times that results are kept
 PUBLISHED_METHODS = (BASELINE, "dpsgd", "dpsgd-f")
 
 
@@ -91,10 +92,8 @@ class Runner:
 
     def run(self, place: int) -> None:
         """What is missing at one of the epsilons; at the first, the baseline too, and published settings."""
-        epsilon = self.contest.epsilons[place]
-        self._method(BASELINE, None)
-        for method in self.methods:
-            self._method(method, epsilon)
+        self._stages([BASELINE], None)
+        self._stages(self.methods, self.contest.epsilons[place])
         if not place:
             self._train(self._published())
 
@@ -129,35 +128,35 @@ class Runner:
         trainer.fit()
         return (time.perf_counter() - began) / 2
 
-    def _method(self, method: str, epsilon: float | None) -> None:
-        numbers = range(self.contest.draws)
-        self._tune(method, epsilon, numbers, TUNING_SEEDS[:1])
-        finalists = self.results.finalists(method, epsilon, numbers)
-        self._tune(method, epsilon, finalists, TUNING_SEEDS[1:])
-        chosen = self.results.choice(method, epsilon, numbers)
-        done = self.results.runs(method, epsilon)
+    def _stages(self, methods: Sequence[str], epsilon: float | None) -> None:
+        """Tries, tries the best again, and reports: seed by seed, since reading the data takes longest."""
+        numbers, results = range(self.contest.draws), self.results
+        for stage, seed in enumerate(TUNING_SEEDS):
+            tried = {
+                method: results.finalists(method, epsilon, numbers) if stage else numbers
+                for method in methods
+            }
+            self._train(
+                [
+                    Asked(method, epsilon, number, seed, self._plan(method, number))
+                    for method in methods
+                    for number in tried[method]
+                    if results.accuracies(method, epsilon, number, seed) is None
+                ]
+            )
+        chosen = {method: results.choice(method, epsilon, numbers) for method in methods}
+        first = self.contest.reported[0]
         self._train(
             [
                 Asked(
-                    method, epsilon, chosen, seed, self._plan(method, chosen), CHOSEN,
-                    account=epsilon is not None and seed == self.contest.reported[0],
+                    method, epsilon, number, seed, self._plan(method, number), CHOSEN,
+                    account=epsilon is not None and seed == first,
                 )
                 for seed in self.contest.reported
-                if seed not in done
+                for method, number in chosen.items()
+                if seed not in results.runs(method, epsilon)
             ]
         )  # fmt: skip
-
-    def _tune(
-        self, method: str, epsilon: float | None, numbers: Sequence[int], seeds: Sequence[int]
-    ) -> None:
-        self._train(
-            [
-                Asked(method, epsilon, number, seed, self._plan(method, number))
-                for seed in seeds
-                for number in numbers
-                if self.results.accuracies(method, epsilon, number, seed) is None
-            ]
-        )
 
     def _plan(self, method: str, number: int) -> Plan:
         """The plan of random settings, which must be those that results are kept of."""
@@ -165,33 +164,35 @@ class Runner:
         kept = self.results.settings.setdefault(method, {}).setdefault(str(number), settings)
         if kept != settings:
             raise SystemExit(
-                f"{self.path} keeps {method}'s settings {number} as {kept}, and the space now gives {settings}; "
-                "move the file away to begin anew."
+                f"{self.path} keeps {method}'s settings {number} as {kept}, and the space now gives "
+                f"{settings}; move the file away to begin anew."
             )
         return Plan(delta=self.contest.delta).with_changes(settings)
 
     def _published(self) -> list[Asked]:
         if not self.contest.published:
             return []
-        plan, first = replace(default_plan(self.contest.source), delta=self.contest.delta), self.contest.epsilons[0]
+        first = self.contest.epsilons[0]
+        plan = replace(default_plan(self.contest.source), delta=self.contest.delta)
         epsilons = {method: None if method == BASELINE else first for method in PUBLISHED_METHODS}
         return [
             Asked(method, epsilon, -1, seed, plan, PUBLISHED)
-            for method, epsilon in epsilons.items()
             for seed in self.contest.reported
+            for method, epsilon in epsilons.items()
             if seed not in self.results.runs(method, epsilon, PUBLISHED)
         ]
 
     def _train(self, asked: list[Asked]) -> None:
         """Trains a few at a time, and keeps what each gives."""
-        for start in range(0, len(asked), 4 * self.jobs):
+        for start in range(0, len(asked), CHUNK * self.jobs):
             if time.monotonic() > self.ends:
                 raise Stopped
-            began, some = time.monotonic(), asked[start : start + 4 * self.jobs]
+            began, some = time.monotonic(), asked[start : start + CHUNK * self.jobs]
             with remembered(self.folder):
                 cells = [each.cell(self.source) for each in some]
             place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
-            for each, cell, record in zip(some, cells, train_all(cells, self.folder, place, None), strict=True):
+            records = train_all(cells, self.folder, place, None)
+            for each, cell, record in zip(some, cells, records, strict=True):
                 self._keep(each, cell, record)
             self.results.seconds += (time.monotonic() - began) * self.jobs
             if (made := _made_by()) not in self.results.made:
@@ -199,8 +200,9 @@ class Runner:
             self.results.save(self.path)
             last = some[-1]
             print(
-                f"{self.contest.name} {last.method} epsilon={last.epsilon} {last.kind or 'tuning'} seed={last.seed}: "
-                f"{start + len(some)} of {len(asked)}, {duration(time.monotonic() - began)}",
+                f"{self.contest.name} {last.method} epsilon={last.epsilon} {last.kind or 'tuning'} "
+                f"seed={last.seed}: {start + len(some)} of {len(asked)}, "
+                f"{duration(time.monotonic() - began)}",
                 flush=True,
             )
 
@@ -254,13 +256,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", help="datasets, separated by commas; default: all", default=",".join(CONTESTS))
+    parser.add_argument(
+        "--only", help="datasets, separated by commas; default: all", default=",".join(CONTESTS)
+    )
     parser.add_argument("--methods", help="private methods, separated by commas", default=",".join(PRIVATE))
     parser.add_argument("--hours", type=float, default=math.inf, help="stop after these; default: when done")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--runs", type=Path, default=Path("equidp-runs/price"), help="folder of finished runs")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("equidp-runs/price"), help="folder of finished runs"
+    )
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of page and results")
-    parser.add_argument("--report", action="store_true", help="train nothing: write the page from what is kept")
+    parser.add_argument(
+        "--report", action="store_true", help="train nothing: write the page from what is kept"
+    )
     _ARGUMENTS[:] = sys.argv[1:] if arguments is None else arguments
     chosen = parser.parse_args(_ARGUMENTS)
     for what, known in (("only", CONTESTS), ("methods", PRIVATE)):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from price_results import (
-    CHOSEN,
     FINALISTS,
     PUBLISHED,
     TUNING_SEEDS,
@@ -29,29 +28,31 @@ _CALIBRATED = 0.1
 
 _INTRODUCTION = f"""# The price of privacy, when every method is set as well as every other
 
-Which method costs the worst-off group least, once each had the same chance to be set well? Published comparisons
-often set one method with care and leave the others at their defaults, and tuning budgets decide such comparisons
-([Demelius et al., 2025](https://arxiv.org/abs/2510.01744)). Here every method gets the same number of random
-settings from one declared space, and everything that was tried is shown.
+Which method costs the worst-off group least, once each had the same chance to be set well? Published
+comparisons often set one method with care and leave the others at their defaults, and tuning budgets decide
+such comparisons ([Demelius et al., 2025](https://arxiv.org/abs/2510.01744)). Here every method gets the same
+number of random settings from one declared space, and everything that was tried is shown.
 
-This page and its plots are written from the files in [price/](price/) by `python benchmarks/price.py --report`;
-a test holds that they agree. `EQUIDP_DATA=... python benchmarks/price.py --only adult` trains what a file lacks.
+This page and its plots are written from the files in [price/](price/) by
+`python benchmarks/price.py --report`; a test holds that they agree. What a file lacks is trained by
+`EQUIDP_DATA=... python benchmarks/price.py --only adult`.
 
 How it is done, for each dataset and epsilon:
 
-- **The score**, the same for all: the accuracy that the worst-off group lost against training without privacy, on
-  the same split and initial weights. Ties go to the higher overall accuracy.
-- **The search**: random settings from the space below, each calibrated to the same epsilon. Settings that methods
-  share are the same for all of them under one number. Each is trained on four fifths of the training set of seed
-  {TUNING_SEEDS[0]} and scored on the other fifth; the best {FINALISTS} again on seeds \
-{" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is read.
+- **The score**, the same for all: the accuracy that the worst-off group lost against training without
+  privacy, on the same split and initial weights. Ties go to the higher overall accuracy.
+- **The search**: random settings from the space below, each calibrated to the same epsilon. Settings that
+  methods share are the same for all of them under one number. Each is trained on four fifths of the training
+  set of seed {TUNING_SEEDS[0]} and scored on the other fifth; the best {FINALISTS} again on seeds
+  {" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is
+  read.
 - **The reference** without privacy is the same model, tuned in the same way by overall accuracy.
-- **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their test
-  sets. Intervals are Student's, 95%, over seeds; differences are paired by seed. There are many comparisons:
-  one interval in twenty misses by chance.
+- **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their
+  test sets. Intervals are Student's, 95%, over seeds; differences are paired by seed. There are many
+  comparisons: one interval in twenty misses by chance.
 
-Choosing settings reads the data and is not charged here: these are figures for research on public data. To choose
-on data of your own, use `equidp advise`, or charge the choice."""
+Choosing settings reads the data and is not charged here: these are figures for research on public data. To
+choose on data of your own, use `equidp advise`, or charge the choice."""
 
 
 def write_page(docs: Path) -> None:
@@ -123,8 +124,10 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
         scores = {name: float(_worst(results, results.runs(name, epsilon)).mean()) for name in methods}
         best = min(scores, key=lambda name: scores[name])
         lost = _points(_worst(results, results.runs(STANDARD, epsilon)))
-        start = f"- **{contest.title}, epsilon {epsilon:g}**: does a method beat well-set DPSGD, whose worst-off group "
-        start += f"loses {lost} points?"
+        start = (
+            f"- **{contest.title}, epsilon {epsilon:g}**: does a method beat well-set DPSGD, whose worst-off "
+            f"group loses {lost} points?"
+        )
         if better:
             by = [f"{name}, by {-100 * ends[name][0]:.2f} points" for name in better]
             said = f"Yes: {'; '.join(by)}."
@@ -132,7 +135,9 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
             said = "No: none has a lower mean."
         else:
             less = 100 * (scores[STANDARD] - scores[best])
-            said = f"No: the lowest mean is that of {best}, {less:.2f} points lower, within the noise of the seeds."
+            said = (
+                f"No: the lowest mean, of {best}, is {less:.2f} points lower, within the noise of the seeds."
+            )
         tail = f" Worse than DPSGD beyond that noise: {', '.join(worse)}." if worse else ""
         yield f"{start} {said}{tail}"
 
@@ -148,14 +153,15 @@ def _part(contest: Contest, results: Results) -> Iterator[str]:
     if done:
         yield "### Everything that was tried"
         yield (
-            f"![{contest.title}: overall accuracy and the loss of the worst-off group, of every setting of every "
-            f"method](price/{contest.name}.png)"
+            f"![{contest.title}: overall accuracy and the loss of the worst-off group, of every setting of "
+            f"every method](price/{contest.name}.png)"
         )
         yield (
-            f"Each point is a setting at epsilon {done[0]:g} on the validation part of seed {TUNING_SEEDS[0]}: "
-            "overall accuracy, and what the worst-off group lost. Grey: the other methods. Ringed: the one chosen. "
-            "Open points at an edge lie beyond it. The table gives the loss, in points, that the best of so many "
-            "random settings has on average: what a smaller budget would have reported."
+            f"Each point is a setting at epsilon {done[0]:g} on the validation part of seed "
+            f"{TUNING_SEEDS[0]}: overall accuracy, and what the worst-off group lost. Grey: the others. "
+            "Ringed: the one chosen. Open points at an edge lie beyond it. The table gives the loss, "
+            "in points, that the best of so many random settings has on average: what a smaller budget would "
+            "have reported."
         )
         yield _effort(contest, results, done[0])
         yield from _privacy(contest, results, done)
@@ -173,8 +179,8 @@ def _facts(contest: Contest, results: Results) -> str:
     hours = results.seconds / 3600
     return (
         f"`{contest.source}`, delta {contest.delta:g}, {contest.draws} random settings a method and epsilon, "
-        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). Without privacy, tuned: {reached}. "
-        f"{len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
+        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). Without privacy, tuned: "
+        f"{reached}. {len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
     )
 
 
@@ -192,7 +198,9 @@ def _table(contest: Contest, results: Results, epsilon: float) -> str:
         if not few:
             shown = [results.groups[int(means.argmax())]]
         overall = 100 * np.mean([run.accuracies[-1] for run in runs.values()])
-        against = "" if method == STANDARD else _points(_against_standard(results, method, epsilon), sign=True)
+        against = (
+            "" if method == STANDARD else _points(_against_standard(results, method, epsilon), sign=True)
+        )
         lines.append([f"`{method}`", f"{overall:.2f}", *shown, _points(worst), against])
     return _markdown(head, lines)
 
@@ -206,23 +214,22 @@ def _targets(contest: Contest, results: Results, epsilon: float) -> Iterator[str
         if _costs(results, results.runs(method, epsilon))[:, :-1].mean(axis=0).max() <= TARGET
     ]
     listed = ", ".join(f"`{name}`" for name in small) or "no method"
-    text = f"Every group within half a point of its accuracy without privacy, on average over seeds: {listed}."
+    text = (
+        f"Every group within half a point of its accuracy without privacy, on average over seeds: {listed}."
+    )
     if results.runs(methods[0], epsilon)[contest.reported[0]].predicted:
         off = {method: _off(results.runs(method, epsilon)) for method in methods}
         held = [f"`{name}`" for name in methods if max(off[name]) <= _CALIBRATED]
         best = min(methods, key=lambda name: max(off[name]))
         text += (
-            f" Mean predicted rate within a tenth of what happened in every group: {', '.join(held) or 'no method'}"
-            f" (closest: `{best}`, {100 * max(off[best]):.0f}% off; `{STANDARD}`: "
-            f"{100 * max(off[STANDARD]):.0f}% off)."
-            if STANDARD in off
-            else ""
+            " Mean predicted rate within a tenth of what happened in every group: "
+            f"{', '.join(held) or 'no method'} (closest: `{best}`, {100 * max(off[best]):.0f}% off)."
         )
     yield text
 
 
 def _off(runs: dict[int, Reported]) -> list[float]:
-    """For each group, how far predicted rates lie from observed ones, as a share of these; means over seeds."""
+    """How far predicted rates lie from observed ones by group, as a share of these: means over seeds."""
     each = [
         [abs(p - o) / o for p, o in zip(run.predicted[:-1], run.observed[:-1], strict=True)]
         for run in runs.values()
@@ -244,26 +251,25 @@ def _effort(contest: Contest, results: Results, epsilon: float) -> str:
 
 def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> Iterator[str]:
     """Mean epsilons of each group's examples."""
-    lines = []
+    lines, few = [], len(results.groups) <= 5
     for epsilon in epsilons:
         for method in _methods(contest, results, epsilon):
             run = results.runs(method, epsilon)[contest.reported[0]]
             if run.privacy:
                 over = max(run.privacy) / min(run.privacy)
-                shown = [f"{value:.2f}" for value in run.privacy] if len(run.privacy) <= 5 else [
-                    f"{min(run.privacy):.2f} ({results.groups[int(np.argmin(run.privacy))]})",
-                    f"{max(run.privacy):.2f} ({results.groups[int(np.argmax(run.privacy))]})",
-                ]  # fmt: skip
+                shown = [f"{value:.2f}" for value in run.privacy]
+                if not few:
+                    least, most = (int(each(run.privacy)) for each in (np.argmin, np.argmax))
+                    shown = [f"{shown[place]} ({results.groups[place]})" for place in (least, most)]
                 lines.append([f"{epsilon:g}", f"`{method}`", *shown, f"{over:.2f}"])
     if not lines:
         return
-    few = len(results.groups) <= 5
     groups = results.groups if few else ("least exposed group", "most exposed group")
     yield "### Privacy by group"
     yield (
-        "Everyone is guaranteed the run's epsilon. Most lose less: the mean epsilon of each group's own training "
-        f"examples ([individual.md](individual.md)) in the run of seed {contest.reported[0]}, estimated from norms "
-        "taken once an epoch. Raw figures, not for release."
+        "Everyone is guaranteed the run's epsilon. Most lose less: the mean epsilon of each group's own "
+        f"training examples ([individual.md](individual.md)) in the run of seed {contest.reported[0]}, "
+        "estimated from norms taken once an epoch. Raw figures, not for release."
     )
     yield _markdown(["epsilon", "method", *groups, "highest over lowest"], lines)
 
@@ -281,8 +287,8 @@ def _published(contest: Contest, results: Results) -> Iterator[str]:
     if lines:
         yield "### Published settings"
         yield (
-            f"The settings of `equidp compare {contest.source}`, at the same epsilon ({first:g}) and on the same "
-            "seeds. Losses are against the tuned reference, so that plain SGD as published has one too."
+            f"The settings of `equidp compare {contest.source}`, at the same epsilon ({first:g}) and on the "
+            "same seeds. Losses are against the tuned reference, so that plain SGD as published has one too."
         )
         yield _markdown(["method", "overall accuracy", *(f"{name} loses" for name in results.groups)], lines)
 
@@ -300,8 +306,9 @@ def _spaces(contest: Contest) -> str:
         *(["all", f"`{name}`", str(value)] for name, value in contest.fixed.items()),
     ]
     note = (
-        "The learning rate is the `step` over the clipping bound, so that the step says how much noise an update "
-        "holds. `bound ratio` gives a second bound as so many times the first. Other settings are the defaults."
+        "The learning rate is the `step` over the clipping bound, so that the step says how much noise an "
+        "update holds. `bound ratio` gives a second bound as so many times the first. Other settings are the "
+        "defaults."
     )
     return f"{note}\n\n{_markdown(['method', 'setting', 'drawn from'], lines)}"
 
@@ -324,7 +331,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw(contest: Contest, results: Results, path: Path) -> None:
-    """A panel for each method: all its settings in colour before those of the others, the chosen one ringed."""
+    """A panel a method: all its settings in colour before those of the others, the chosen one ringed."""
     epsilon = contest.epsilons[0]
     methods = _methods(contest, results, epsilon)
     if not methods:
@@ -355,10 +362,18 @@ def draw(contest: Contest, results: Results, path: Path) -> None:
             order = 2 if own else 1
             axes.scatter(x[inside], y[inside], s=size, color=colour, zorder=order, linewidths=0)
             axes.scatter(
-                x[~inside], y[~inside], s=size, facecolors="none", edgecolors=colour, zorder=order, clip_on=False
+                x[~inside],
+                y[~inside],
+                s=size,
+                facecolors="none",
+                edgecolors=colour,
+                zorder=order,
+                clip_on=False,
             )
             if own:
-                axes.scatter(x[:1], y[:1], s=190, facecolors="none", edgecolors="#D55E00", linewidths=2.4, zorder=3)
+                axes.scatter(
+                    x[:1], y[:1], s=190, facecolors="none", edgecolors="#D55E00", linewidths=2.4, zorder=3
+                )
         axes.set_title(method, fontsize=17, loc="left")
         axes.tick_params(labelsize=14)
         axes.set_xlim(left - 0.04 * wide, right + 0.06 * wide)

@@ -1,4 +1,4 @@
-"""What the leaderboard tries: datasets, epsilons, and for each method the space that its settings are drawn from."""
+"""What the leaderboard tries: datasets, epsilons, and the space of each method's settings."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class OneOf:
 
 
 STEP, RATIO = "step", "bound ratio"
-"""Drawn in place of the learning rate, which is the step over the clipping bound, so that the step governs how
-much noise an update holds whatever the bound; and in place of a second bound: how many times the first it is."""
+"""Drawn in place of the learning rate, which is the step over the clipping bound, so that the step alone says
+how much noise an update holds; and in place of a second bound: how many times the first it is."""
 
 OWN: dict[str, Mapping[str, Space]] = {
     "dpsgd-f": {"smoothing": OneOf((0.0, 0.9))},
@@ -149,8 +149,8 @@ _LOGISTIC = {"model": "logistic"}
 CONTESTS = {
     contest.name: contest
     for contest in (
-        Contest("adult", "adult", "Adult", 1e-6, (2.41, 3.0, 1.0), _CENSUS, _PLAIN, _LOGISTIC),
-        Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 3.0, 1.0), _CENSUS, _PLAIN, _LOGISTIC),
+        Contest("adult", "adult", "Adult", 1e-6, (2.41, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
+        Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
     )
 }
 """Name -> contest."""
