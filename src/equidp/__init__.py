@@ -37,6 +37,7 @@ _HOMES = {
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
     "training.loggers": "MLflowLogger TensorBoardLogger",
+    "training.optimizers": "PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "ProgressBar",
     "training.record": "RunRecord",

@@ -73,6 +73,7 @@ from equidp.training.loggers import (
     MLflowLogger as MLflowLogger,
     TensorBoardLogger as TensorBoardLogger,
 )
+from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import ProgressBar as ProgressBar
 from equidp.training.record import RunRecord as RunRecord

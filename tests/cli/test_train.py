@@ -134,6 +134,7 @@ NUMBER = (
 
 def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
     plan = (*PLAN, "--schedule", "cosine", "--average", "tail", "--average-share", "0.5")
+    plan = (*plan, "--optimizer", "adam", "--learning-rate", "0.02")
     take = PrivateLoop.take
 
     def stopping(loop, batch):
@@ -152,6 +153,7 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
         assert torch.equal(weights, last["average"]["weights"][name])
         assert not torch.equal(weights, last["model"][name])
     card = (people / "run" / "card.md").read_text()
+    assert "PrivateAdam" in card
     assert "cosine, to zero" in card
     assert "mean over the last 50% of the steps" in card
     assert run("evaluate", "run")[0] == 0
@@ -420,6 +422,11 @@ def test_every_option_can_come_from_a_file(run):
             "momentum=2.0; expected a number in [0, 1)",
         ),
         (("train", *TABLE, *PLAN, "--out", "run", "--schedule", "cosin"), "Did you mean 'cosine'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--optimizer", "adma"), "Did you mean 'adam'?"),
+        (
+            ("train", *TABLE, *PLAN, "--out", "run", "--optimizer", "adam", "--momentum", "0.9"),
+            "momentum=0.9 is of SGD, and adam has its own",
+        ),
         (("train", *TABLE, *PLAN, "--out", "run", "--average", "tale"), "Did you mean 'tail'?"),
         (("train", *TABLE, *PLAN, "--out", "run", "--average-share", "2"), "average_share=2.0; expected"),
         (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),

@@ -164,6 +164,7 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         cell("dpsgd", plan=replace(PLAN, epochs=4)),
         cell("dpsgd", plan=PLAN.with_changes({"clipping_bound": 0.6})),
         cell("dpsgd", plan=replace(PLAN, schedule="linear")),
+        cell("dpsgd", plan=replace(PLAN, optimizer="adam")),
         cell("dpsgd", plan=replace(PLAN, average="ema")),
         cell("dpsgd", plan=replace(PLAN, average_share=0.5)),
         cell("dpsgd", plan=replace(PLAN, model=lambda shape, classes: nn.Linear(shape[0], classes))),

@@ -25,6 +25,7 @@ from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.policy import copied
 from equidp.kernel.step import PrivateStep
 from equidp.training.averages import Averaging, WeightAverage
+from equidp.training.optimizers import follow, made_optimizer
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.schedules import chosen_scheduler
 
@@ -129,12 +130,7 @@ class WatchedTraining:
         self, kept: Kept, on_progress: Progress | None, checkpoint_seconds: float
     ) -> npt.NDArray[np.float64]:
         """Trains, from what was kept of an earlier start, and returns the canaries' scores, [m]."""
-        optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=self.plan.learning_rate,
-            momentum=self.plan.momentum,
-            weight_decay=self.plan.weight_decay,
-        )
+        optimizer = made_optimizer(self.plan, self.model)
         saved = kept.load(_SAVED)
         done = 0 if saved is None else int(saved["done"])
         step = PrivateStep(
@@ -150,6 +146,7 @@ class WatchedTraining:
         steps = self.plan.steps
         scheduler = chosen_scheduler(self.plan.schedule, optimizer, steps, done)
         averaging = Averaging(WeightAverage(self.plan.average, self.plan.average_share), self.model, steps)
+        follow(optimizer, step)
         if isinstance(self.watch, GradientWatch):
             self.watch.choose_norms(step, self.everyone.num_groups)
         if saved is not None:

@@ -12,12 +12,18 @@ from equidp.models import MODELS
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
 from equidp.training.averages import AVERAGES
+from equidp.training.optimizers import OPTIMIZERS
 from equidp.training.plan import Plan
 from equidp.training.schedules import SCHEDULES
 
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
-_NAMES: dict[str, Iterable[str]] = {"model": MODELS, "schedule": SCHEDULES, "average": AVERAGES}
+_NAMES: dict[str, Iterable[str]] = {
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "average": AVERAGES,
+}
 
 
 def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
@@ -78,13 +84,14 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
 _HELP = {
     "model": "Model, or my_module:make_model; default: of the dataset, or logistic.",
     "loss": "Loss of one's own, my_module:my_loss, of each example; default: cross entropy.",
-    "learning_rate": "Learning rate of SGD.",
+    "learning_rate": "Learning rate.",
     "batch_size": "Expected size of a Poisson sample.",
     "epochs": "Passes over the training data.",
     "noise_multiplier": "Noise as a multiple of the sensitivity, instead of --epsilon.",
     "delta": "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
     "momentum": "Momentum of SGD.",
-    "weight_decay": "Weight decay of SGD.",
+    "weight_decay": "Weight decay of the optimizer.",
+    "optimizer": "sgd, or adam without the noise's variance in its second moments. Free.",
     "schedule": "Learning rate over the run; linear and cosine end at zero. Free.",
     "average": "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially "
     "(ema). Free.",

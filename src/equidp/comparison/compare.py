@@ -208,6 +208,7 @@ def _training_facts(prepared: Prepared) -> TrainingFacts:
         learning_rate=common.learning_rate,
         momentum=common.momentum,
         weight_decay=common.weight_decay,
+        optimizer=common.optimizer,
         schedule=common.schedule,
         average=common.average,
         average_share=common.average_share,

@@ -59,8 +59,9 @@ class TrainingFacts:
         epochs: passes over the training data.
         steps: of each run of the first seed, unless `Setup.steps_differ`.
         sample_rate: probability with which an example is in a step's sample, likewise.
-        learning_rate: of SGD.
+        learning_rate: of the optimizer.
         momentum, weight_decay: of the optimizer.
+        optimizer: its name, as `Plan` has it.
         schedule, average, average_share: of the learning rate and of the weights, as `Plan` has them.
         loss: name of the loss of the user's own; "" for cross entropy.
         delta: of every private run.
@@ -82,6 +83,7 @@ class TrainingFacts:
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     loss: str = ""
+    optimizer: str = "sgd"
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share

@@ -11,7 +11,7 @@ from equidp.training.resolved import ModelFactory
 _LARGEST_BATCH = 256
 _OF_PLAN = (
     *("learning_rate", "epochs", "momentum", "weight_decay", "loss"),
-    *("schedule", "average", "average_share"),
+    *("optimizer", "schedule", "average", "average_share"),
 )
 
 

@@ -68,6 +68,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     learning_rate: float = 0.5
     momentum: float = 0.0
     weight_decay: float = 0.0
+    optimizer: str = "sgd"
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share

@@ -17,6 +17,7 @@ from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Ledger
 from equidp.training.averages import WeightAverage
+from equidp.training.optimizers import made_optimizer
 from equidp.training.parts import class_names
 from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.start import mark_fresh
@@ -84,12 +85,9 @@ def build(
         model = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay
-    )
     return Trainer(
         model,
-        optimizer,
+        made_optimizer(plan, model),
         train,
         policy=plan.policy,
         batch_size=plan.batch_size,

@@ -23,6 +23,7 @@ from equidp.kernel.policy import Policy
 from equidp.models import model_named
 from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
 from equidp.training.averages import WeightAverage
+from equidp.training.optimizers import check_optimizer_name
 from equidp.training.resolved import ModelFactory, ResolvedPlan, loss_named
 from equidp.training.schedules import check_schedule
 
@@ -34,7 +35,7 @@ class Plan:
     Attributes:
         model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
             factory.
-        learning_rate: of SGD; None: 1 / sqrt(steps), as Xu et al. set it.
+        learning_rate: of the optimizer; None: 1 / sqrt(steps), as Xu et al. set it.
         batch_size: b, expected.
         epochs: passes over the training data.
         noise_multiplier: sigma.
@@ -44,6 +45,7 @@ class Plan:
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
         schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
             zero. A run that a budget cuts short has its schedule over the steps that the budget holds.
+        optimizer: "sgd", or "adam", which is `PrivateAdam`; it has momentum of its own.
         average, average_share: the `WeightAverage` that the run releases: "none", "tail" or "ema", and over
             which share of the steps.
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
@@ -70,6 +72,7 @@ class Plan:
     delta: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
+    optimizer: str = "sgd"
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share
@@ -94,6 +97,7 @@ class Plan:
         check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
         check_whole(1, batch_size=self.batch_size)
+        check_optimizer_name(self.optimizer, self.momentum)
         check_schedule(self.schedule)
         WeightAverage(self.average, self.average_share)
         _by_class(self.class_weight)
@@ -186,6 +190,7 @@ class Plan:
             delta=delta,
             momentum=own.momentum,
             weight_decay=own.weight_decay,
+            optimizer=own.optimizer,
             schedule=own.schedule,
             average=own.average,
             average_share=own.average_share,

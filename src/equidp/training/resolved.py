@@ -50,6 +50,7 @@ class ResolvedPlan:
     class_weight: Mapping[str, float] | None = None
     loss: str = ""
     loss_function: LossFunction | None = None
+    optimizer: str = "sgd"
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share

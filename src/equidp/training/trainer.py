@@ -20,10 +20,8 @@ from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import checks, parts, together
-from equidp.training.averages import Averaging, WeightAverage, checked_average
+from equidp.training import averages, checks, optimizers, parts, schedules, together
 from equidp.training.run import Run, RunFacts, copied
-from equidp.training.schedules import chosen_scheduler
 from equidp.training.start import Trace, start_of
 
 
@@ -111,7 +109,7 @@ class Trainer:
         secure: bool = True,
         seed: int | None = None,
         scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
-        average: WeightAverage | None = None,
+        average: averages.WeightAverage | None = None,
         callbacks: Sequence[Callback] = (),
         workers: int = 0,
         physical_batch_size: int | None = None,
@@ -123,7 +121,7 @@ class Trainer:
         num_groups = checks.checked_groups(policy, train, num_groups)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
-        self.callbacks, average = tuple(callbacks), checked_average(average)
+        self.callbacks, average = tuple(callbacks), averages.checked_average(average)
         planned = checked_schedule(self.num_examples, batch_size, epochs=epochs, steps=steps)
         self.sample_rate, self.planned_steps = planned
         self.delta, self.accountant = delta, checked_accountant(accountant)
@@ -148,8 +146,8 @@ class Trainer:
             like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
             self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
             checks.check_optimizer(optimizer, model)
-            self.scheduler = chosen_scheduler(scheduler, optimizer, steps, done)
-            self.averaging = Averaging(average, model, steps)
+            self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
+            self.averaging = averages.Averaging(average, model, steps)
             self._start = start_of(model, optimizer, train, ledger, private=policy.private)
             self._trace = Trace(ledger.run_id, train)
             self._step = PrivateStep(
@@ -164,6 +162,7 @@ class Trainer:
                 physical_batch_size=physical_batch_size,
                 processes=self.processes,
             )
+            optimizers.follow(optimizer, self._step)
             self._loop = PrivateLoop(
                 self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
             )
