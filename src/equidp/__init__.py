@@ -14,6 +14,7 @@ _HOMES = {
     "comparison.compare": "compare",
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",
+    "data.people": "by_person",
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "engines": "make_compatible",
     "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "

@@ -13,6 +13,7 @@ from equidp.data.dataset import (
     DataSplit as DataSplit,
     GroupedDataset as GroupedDataset,
 )
+from equidp.data.people import by_person as by_person
 from equidp.diagnostics import (
     Diagnosis as Diagnosis,
     DiagnosisPlan as DiagnosisPlan,

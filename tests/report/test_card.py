@@ -212,7 +212,7 @@ def test_group_sizes_of_the_training_data_are_not_shown(tmp_path):
 
 
 def test_epsilon_in_words_is_never_below_the_truth():
-    from equidp.report.card import guarantee_in_words
+    from equidp.report.guarantee import guarantee_in_words
 
     for spent in (0.10001, 1.23449, 2.9999, 6.0):
         said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_in_words(spending(spent))[0])[1])
@@ -226,7 +226,7 @@ def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
 def test_no_more_is_promised_than_epsilon_and_delta_hold():
     """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as
     private."""
-    from equidp.report.card import guarantee_in_words
+    from equidp.report.guarantee import guarantee_in_words
 
     said = {epsilon: " ".join(guarantee_in_words(spending(epsilon))) for epsilon in (0.5, 3.0, 500.0)}
     assert ["reveals hardly anything about whether" in text for text in said.values()] == [True, False, False]

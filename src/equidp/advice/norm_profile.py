@@ -14,11 +14,11 @@ from torch.nn.functional import one_hot
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import check_engine, check_model, dataset_norms, made_up_examples, make_engine
+from equidp.engines import checked_engine, dataset_norms
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import moved_to, taken
+from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
@@ -126,12 +126,9 @@ def private_profile(
 def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> tuple[Tensor, Tensor]:
     """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
     loss = data.training_loss(loss)
-    engine = make_engine("ghost", model, loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
-    first, target = moved_to(taken((data.inputs, data.targets), slice(1)), device_of(model))
-    few = made_up_examples(model, loss, first, target, data.num_classes or None)
-    check_model(model, loss, *few)
-    check_engine(engine, model, loss, *few)
+    row = moved_to(data.one_row(), device_of(model))
+    engine = checked_engine("ghost", model, loss, row, data.class_names)
     norms = dataset_norms(
         engine, data.inputs, data.trained_targets, chunk_size=_CHUNK, device=device_of(model)
     )

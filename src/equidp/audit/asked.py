@@ -11,7 +11,7 @@ from torch import nn
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
-from equidp.engines import MeasuringEngine, check_engine, check_model, made_up_examples, make_engine
+from equidp.engines import MeasuringEngine, checked_engine
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
 from equidp.kernel.engine import LossFunction
@@ -75,12 +75,8 @@ def subject(
     model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
     model.to(device).train()
     loss = plan.loss_function or LOSS
-    first, target = moved_to((train.one_tensor[:1], train.targets[:1]), device)
-    few = made_up_examples(model, loss, first, target, train.num_classes)
-    check_model(model, loss, *few, train.class_names)
-    measuring = make_engine(engine, model, loss)
-    check_engine(measuring, model, loss, *few)
-    return model, measuring
+    row = moved_to((train.one_tensor[:1], train.targets[:1]), device)
+    return model, checked_engine(engine, model, loss, row, train.class_names)
 
 
 def check_audit(level: float, seed: int) -> None:

@@ -87,7 +87,7 @@ def advise_command(
     split = table.open(data).split(wanted.seed)
     train, model = split.train, wanted.model or table.starting_plan(data).model_name
     factory = in_units(model_named(model), train.target_bounds)
-    fresh = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, wanted.seed).to(place)
+    fresh = build_model(factory, train.input_shape, train.num_outputs, wanted.seed).to(place)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
     loss = None if wanted.loss is None else loss_named(wanted.loss)
     profile: NormProfile | None = None
@@ -136,7 +136,7 @@ def _ledger(budget: options.BudgetOptions, source: str) -> Iterator[Ledger]:
 def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
     """Public data, which must look like the private data."""
     public = source.split(seed).train
-    given, wanted = ((list(x.one_tensor.shape[1:]), x.class_names, x.group_names) for x in (public, train))
+    given, wanted = ((list(x.input_shape), x.class_names, x.group_names) for x in (public, train))
     if given != wanted:
         gives = f"{str(path)!r} gives inputs, classes and groups {given}"
         raise DataError(f"{gives}; the private data has {wanted}. They must be the same.")

@@ -16,8 +16,8 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
-from equidp.report.card import guarantee_in_words, risk_in_words
 from equidp.report.format import amount
+from equidp.report.guarantee import guarantee_in_words, risk_in_words
 from equidp.report.pictures import figures_folder, save_evaluation_figures
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,9 +35,6 @@ def inspect_command(
     file: Path,
     /,
     *,
-    person: Annotated[
-        str | None, Parameter(help="Column that names the person of a row; default: looked for.")
-    ] = None,
     out: Annotated[Path | None, Parameter(help="Write a recipe for the table to this TOML file.")] = None,
     json_file: options.JsonFile = None,
     config: options.Config = None,
@@ -51,7 +49,8 @@ def inspect_command(
             check_writable(path, file)
     if table.features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
-    report = inspect_table(file, table.whole(), person=person)
+    known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
+    report = inspect_table(file, known.whole(), person=table.person)
     if json_file is not None:
         write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n").encode())
     if out is not None:
@@ -127,8 +126,13 @@ def _sentences(report: TableReport) -> list[str]:
         if persons.several:
             found.append(
                 f"{persons.column} names {persons.count:,} people with {persons.rows_each:.1f} rows each on "
-                f"average; {100 * persons.several:.0f}% have several. Epsilon protects a row, not a person: "
-                "keep one row of each, or read epsilon as that of a row."
+                f"average; {100 * persons.several:.0f}% have several. Epsilon is promised to "
+                + (
+                    "each of them (--person)."
+                    if report.recipe.person == persons.column
+                    else "a row; to promise it to a person, say who is who (--person "
+                    f"{shlex.quote(persons.column)} --rows-per-person 4)."
+                )
             )
         else:
             found.append(f"{persons.column} names another person in each row, as epsilon assumes.")

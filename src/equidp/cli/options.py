@@ -116,6 +116,10 @@ class TableOptions:
     """Public range of a number to predict, such as 0:150000."""
     weight: str | None = None
     """Column of public weights >= 0 of the rows' losses in training; not an input."""
+    person: str | None = None
+    """Column that says whose row it is: epsilon then holds for people; needs --rows-per-person."""
+    rows_per_person: int | None = None
+    """The most rows of a person that are trained on; a public number."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
     """Whether to refuse missing values (default) or make them a category."""
     bounds: str = ""

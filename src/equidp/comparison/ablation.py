@@ -19,6 +19,7 @@ from equidp.comparison.spread import Call, Workers, spread
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
+from equidp.engines.units import reading
 from equidp.errors import SettingError
 from equidp.kernel.bounding import bounded_rows, example_rows
 from equidp.kernel.policy import Policy
@@ -125,7 +126,7 @@ def _train(cell: Cell, error: str, threads: int | None) -> pd.DataFrame:
 def _trained(cell: Cell, error: str) -> pd.DataFrame:
     data = split(cell.source, cell.seed)
     trainer = cell.trainer(data)
-    subject = Subject(trainer.model, trainer.loss, trainer.engine)
+    subject = Subject(reading(trainer.model, trainer.loss), trainer.loss, trainer.engine)
     tables, state = [], trainer.policy_state
     trainer.model.train()
     samples = PoissonSampler(len(data.train), trainer.sample_rate, trainer.steps, trainer.randomness)

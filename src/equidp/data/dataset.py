@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equidp.data.numbers import SquaredError, check_numbers
 from equidp.data.weights import RowWeighted, check_weights, with_weights
+from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
@@ -25,16 +26,22 @@ _PART = 2**22  # numbers that are checked at a time
 class GroupedDataset:
     """Examples held in memory.
 
+    An example is what privacy is promised to. It has one row, or several, such as the records of a person
+    (`equidp.by_person`): then inputs, targets and weights have a second dimension, rows.
+
     Attributes:
-        inputs: [n, ...], what the model reads: floating point (or integer token ids), never NaN. One tensor,
-            or several: a tuple is given to the model as `model(*inputs)`, a mapping as `model(**inputs)`.
-        targets: [n], int64 class indices in [0, len(class_names)); or with target_bounds, numbers.
+        inputs: [n, ...] or [n, rows, ...], what the model reads of a row: floating point (or integer token
+            ids), never NaN. One tensor, or several: a tuple is given to the model as `model(*inputs)`, a
+            mapping as `model(**inputs)`.
+        targets: [n] or [n, rows], int64 class indices in [0, len(class_names)); or with target_bounds,
+            numbers.
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
         source: a name for the people that the examples are of, such as "adult", whatever was made of their
             rows; a `PrivacyBudget` holds to it. "": not known.
-        weights: public numbers >= 0 that multiply each example's loss in training, [n]; None: all are 1.
+        weights: public numbers >= 0 that multiply the loss of each row in training, shaped as the targets;
+            None: all are 1. An example's loss is the sum of its rows', and a row of weight 0 is not there.
             Tests and evaluations take no notice of them.
         target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
             training clips targets to the range. None: targets are classes.
@@ -59,10 +66,17 @@ class GroupedDataset:
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
-        for label, column in (("targets", self.targets), ("groups", self.groups)):
-            if column.shape != (n,):
+        expected = (n,) if self.rows is None else (n, self.rows)
+        for label, column, shape in (("targets", self.targets, expected), ("groups", self.groups, (n,))):
+            if column.shape != shape:
                 raise DataError(
-                    f"{label} has shape {tuple(column.shape)} beside {n} inputs; expected ({n},)."
+                    f"{label} has shape {tuple(column.shape)} beside {n} inputs; expected {shape}."
+                )
+        for each in tensors(self.inputs) if self.rows is not None else ():
+            if each.shape[1:2] != (self.rows,) or not self.rows:
+                raise DataError(
+                    f"targets have {self.rows} rows an example, and inputs the shape {list(each.shape)}; "
+                    "expected [n, rows, ...], with at least one row."
                 )
         if self.groups.dtype != torch.int64:
             raise DataError(f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.")
@@ -83,9 +97,9 @@ class GroupedDataset:
                     f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0."
                 )
         if self.weights is not None:
-            if self.weights.shape != (n,):
-                raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected ({n},).")
-            check_weights(self.weights.cpu().double().numpy(), "the dataset")
+            if self.weights.shape != expected:
+                raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected {expected}.")
+            check_weights(self.weights.cpu().double().numpy().reshape(-1), "the dataset")
         for each in tensors(self.inputs):
             if each.is_floating_point() and (bad := _not_finite(each)):
                 raise DataError(
@@ -111,6 +125,22 @@ class GroupedDataset:
         )
 
     @property
+    def rows(self) -> int | None:
+        """How many rows each example has; None: an example is a row."""
+        return int(self.targets.shape[1]) if self.targets.dim() == 2 else None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of what a model reads of one row; a DataError as of `one_tensor`."""
+        return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
+
+    def one_row(self) -> tuple[Any, Tensor]:
+        """Returns inputs [1, ...] and target [1] of a row, for their shapes and types."""
+        first = taken((self.inputs, self.targets), slice(1))
+        one: tuple[Any, Tensor] = first if self.rows is None else taken(by_row(first), slice(1))
+        return one
+
+    @property
     def num_groups(self) -> int:
         return len(self.group_names)
 
@@ -125,17 +155,23 @@ class GroupedDataset:
 
     @property
     def trained_targets(self) -> Tensor:
-        """Targets as training reads them: [n], or with weights [n, 2] for a `RowWeighted` loss."""
-        return self.targets if self.weights is None else with_weights(self.targets, self.weights)
+        """Targets as training reads them: [n], with weights [n, 2], or of several rows [n, rows, 2]."""
+        if self.weights is None and self.rows is None:
+            return self.targets
+        weights = torch.ones_like(self.targets, dtype=torch.float32) if self.weights is None else self.weights
+        return with_weights(self.targets, weights)
 
     def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
-        """Returns a loss of `trained_targets`: this one, or the usual one, times each example's weight.
+        """Returns a loss of `trained_targets`: this one, or the usual one, times each row's weight.
 
         The usual one is cross-entropy, and of numbers `SquaredError`.
         """
         usual = nn.CrossEntropyLoss(reduction="none") if self.target_bounds is None else None
         loss = loss or usual or SquaredError(self.target_bounds)  # type: ignore[arg-type]
-        return loss if self.weights is None else RowWeighted(loss, self.targets.dtype)
+        weighted = RowWeighted(loss, self.targets.dtype)
+        if self.rows is not None:
+            return UnitLoss(weighted)
+        return loss if self.weights is None else weighted
 
     def group_sizes(self) -> Tensor:
         """Returns the number of examples of each group, [K]."""

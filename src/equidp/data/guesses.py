@@ -47,7 +47,7 @@ def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
     found = []
     for name in table.columns:
         column = table[name].dropna()
-        if name in recipe.categorical:
+        if name in recipe.categorical or name == recipe.person:
             continue
         if table[name].dtype != float:
             found += [_few_texts(name, column), _marks(name, column)]

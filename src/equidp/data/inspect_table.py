@@ -102,7 +102,7 @@ def inspect_table(
     Args:
         path: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
         recipe: what is known already, such as target and group.
-        person: the column that names the person of a row; None: looked for.
+        person: the column that names the person of a row; None: that of the recipe, or looked for.
 
     Raises:
         DataError: the file cannot be read, or lacks columns that were named.
@@ -144,9 +144,9 @@ def _persons(
         and report.name not in (recipe.target, *recipe.group)
         and "." not in report.span
     ]
-    if person is None and not guessed:
+    name = next(iter(each for each in (person, recipe.person, *guessed) if each is not None), None)
+    if name is None:
         return None
-    name = person or guessed[0]
     counts = raw[name].value_counts().to_numpy()
     if not len(counts):
         return None
@@ -179,7 +179,7 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
         )
     if persons is not None and report.name == persons.column:
         found = [finding for finding in found if finding.option != "drop"]
-        if report.name not in recipe.columns("drop"):
+        if report.name != recipe.person and report.name not in recipe.columns("drop"):
             found.append(Finding("names people", "drop"))
     if any(finding.option == "drop" for finding in found):  # nothing else is worth saying
         found = [finding for finding in found if finding.option in ("", "drop")]

@@ -30,7 +30,7 @@ def field(option: str, value: Any) -> Any:
         return tuple(_range(name, span) for name, span in _mapping(option, value).items())
     if option == "target_bounds":
         return _range("the target", value)[1:]
-    if option == "test_share":
+    if option in ("test_share", "rows_per_person"):
         return value
     if not isinstance(value, str):
         raise SettingError(f"{option} = {value!r}; expected a text.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from equidp._validate import check_number, unknown_name
+from equidp._validate import check_number, check_whole, unknown_name
 from equidp.data.plain import ALL_COLUMNS, MARKS, field
 from equidp.errors import DataError, SettingError
 
@@ -26,7 +26,7 @@ TEST_SHARE = 0.2
 DATE_FORMATS = ("iso", "dayfirst", "monthfirst")
 """Formats of dates beside those of strptime, such as %d.%m.%Y."""
 _DEFAULT_DECIMAL = "."
-_SINGLE = ("target", "weight")
+_SINGLE = ("target", "weight", "person")
 """Options that name one column."""
 _APART: dict[str, set[str]] = {
     "drop": {"target", "group", "categorical", "numeric", "date", "bounds"},
@@ -36,7 +36,8 @@ _APART: dict[str, set[str]] = {
     "numeric": {"drop", "categorical", "date"},
     "date": {"drop", "target", "group", "categorical", "numeric"},
     "bounds": {"drop", "target", "group", "categorical"},
-    "weight": {"drop", "target", "group", "categorical", "date", "bounds"},
+    "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person"},
+    "person": {"drop", "target", "group", "categorical", "numeric", "date", "bounds", "weight"},
 }
 """What a column named under an option cannot be named under too."""
 
@@ -66,10 +67,13 @@ class Recipe:
         target_bounds: (low, high): the target is a number to predict, in this public range, which training
             clips it to and scales by. None: the target is a class.
         weight: column of public numbers >= 0 that multiply the losses of rows in training; not an input.
+        person: column that says whose row it is; not an input. All rows of a person are one example, which
+            epsilon is promised to, and are either trained or tested on. Needs rows_per_person.
+        rows_per_person: the most rows of a person that are trained on, as `equidp.by_person` draws them.
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
-        test_share: chance of each row to be in the test set, drawn from the seed and the row's content. Each
-            group has at least one row there.
+        test_share: chance of each row to be in the test set, drawn from the seed and the row's content, or of
+            each person, drawn from the seed and who it is. Each group has at least one there.
         positive: of two classes, the one that metrics and thresholds are about; None: by its name, or the
             second.
         sep: character between the columns of a CSV file.
@@ -95,6 +99,8 @@ class Recipe:
     bounds: tuple[tuple[str, float, float], ...] = ()
     target_bounds: tuple[float, float] | None = None
     weight: str | None = None
+    person: str | None = None
+    rows_per_person: int | None = None
     missing: str = "refuse"
     test_share: float = TEST_SHARE
     positive: str | None = None
@@ -106,6 +112,7 @@ class Recipe:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
         check_number("(0, 1)", test_share=self.test_share)
         self._check_roles()
+        self._check_people()
         own = () if self.target_bounds is None else ((str(self.target), *self.target_bounds),)
         for name, low, high in (*own, *self.bounds):
             if not (low < high and math.isfinite(low) and math.isfinite(high)):
@@ -142,6 +149,21 @@ class Recipe:
                 if where or names.count(name) > 1:
                     under = f"{option} and {where[0]}" if where else option
                     raise SettingError(f"column {name!r} is named twice: under {under}; name it once.")
+
+    def _check_people(self) -> None:
+        if self.rows_per_person is not None:
+            check_whole(1, ", the most rows of a person", rows_per_person=self.rows_per_person)
+        if self.person is None and self.rows_per_person is not None:
+            raise SettingError(
+                f"rows_per_person={self.rows_per_person} without a column that says whose rows they are; "
+                "name it (person; --person)."
+            )
+        if self.person is not None and self.rows_per_person is None:
+            raise SettingError(
+                f"person={self.person!r} without the most rows of a person to train on; give it "
+                "(rows_per_person; --rows-per-person 4). It is public: choose it without looking at the "
+                "data."
+            )
 
     def columns(self, option: str) -> list[str]:
         """Returns the columns that are named under an option, such as "drop" or "bounds"."""

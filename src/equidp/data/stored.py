@@ -28,7 +28,17 @@ from equidp.errors import DataError
 
 _FEWEST_ROWS = 10
 _BLOCK = 2**16
-_NOT_OF_CELLS = ("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive")
+_NOT_OF_CELLS = (
+    "target",
+    "group",
+    "bounds",
+    "target_bounds",
+    "weight",
+    "missing",
+    "test_share",
+    "positive",
+    "rows_per_person",
+)
 """Options of a recipe that do not change what a cell means."""
 
 

@@ -25,6 +25,7 @@ from equidp.data.draws import draws
 from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import doubts
 from equidp.data.labels import coded, crossed, rows_by_content
+from equidp.data.people import rows_by_person
 from equidp.data.private_encoding import private_encoder
 from equidp.data.read import plain_name
 from equidp.data.recipe import Recipe
@@ -84,12 +85,19 @@ class TableSource:
         targets, class_names = self._targets(table)
         groups, group_names = crossed(table, self.recipe.group)
         features = table.drop(columns=_labels(self.recipe))
-        drawn = _drawn(table, seed, key, self.name)
-        train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
+        people = None
+        if self.recipe.person is None:
+            drawn = _drawn(table, seed, key, self.name)
+            train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
+        else:
+            people, train, test = rows_by_person(table, self.recipe, groups, group_names, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
         bounds = self.recipe.target_bounds
         return Unencoded(
-            features, train, test, targets, groups, *names, weights, target_bounds=bounds, key=key
+            *(features, train, test, targets, groups, *names, weights),
+            target_bounds=bounds,
+            people=people,
+            key=key,
         )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
@@ -137,8 +145,8 @@ def _drawn(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[n
 
 def _labels(recipe: Recipe) -> list[str]:
     """Columns that are no inputs."""
-    weight = () if recipe.weight is None else (recipe.weight,)
-    return list(dict.fromkeys([str(recipe.target), *recipe.group, *weight]))
+    others = (each for each in (recipe.weight, recipe.person) if each is not None)
+    return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
 
 
 def problems_of(read: Columns, recipe: Recipe) -> list[str]:
@@ -175,6 +183,11 @@ def _label_problems(table: pd.DataFrame, recipe: Recipe) -> list[str]:
         found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
         found += weight_problem(table[recipe.weight])
+    if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
+        found.append(
+            f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
+            "to people. Fill that in, or remove those rows."
+        )
     if recipe.target_bounds is not None:
         found += number_problem(table[target], recipe.group)
     elif classes == 1:

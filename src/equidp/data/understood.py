@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import final
 
@@ -104,6 +105,7 @@ class ColumnReader:
         self.numeric = self._stated or name not in recipe.categorical
         self.textual = not self._stated
         self._open = self.numeric and self.textual
+        self._most = sys.maxsize if name == recipe.person else MOST_TEXTS
         self._rows = self._known = self._lost = 0
         self._first_lost = -1
         self._zeros, self._dates, self._iso = False, self._open, True
@@ -137,8 +139,8 @@ class ColumnReader:
         numbers = self._numbers(text[known], known, where, start)
         if self._stated or not self.textual or (last and numbers is not None):
             return numbers, None
-        if len(self.texts) + len(known) > MOST_TEXTS and not last:
-            self.textual = len(self.texts | dict.fromkeys(text[known].tolist(), 0)) <= MOST_TEXTS
+        if len(self.texts) + len(known) > self._most and not last:
+            self.textual = len(self.texts | dict.fromkeys(text[known].tolist(), 0)) <= self._most
             if not self.textual:
                 self.texts.clear()
                 return numbers, None

@@ -13,6 +13,7 @@ import torch
 from equidp.data.cache import key_of
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.encoding import PRIVATE as COUNTED, TableEncoder
+from equidp.data.people import PeoplesRows
 from equidp.data.release import Release
 from equidp.data.stored import stored_parts
 from equidp.errors import SettingError
@@ -39,13 +40,14 @@ class Unencoded:
 
     Attributes:
         features: [n, columns], floats and texts.
-        train, test: rows of either set, int64.
+        train, test: rows of either set, int64, in order.
         targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
         group_names, class_names: of the codes.
         source: a name for the people.
         weights: public, [n]; None: all are 1.
         notes: on how the rows were chosen.
         target_bounds: of `GroupedDataset`.
+        people: the training rows of each person, whose rows are one example; None: each row is one.
         key: what the table is kept under on disk, so that its inputs are kept there too; "": all in memory.
     """
 
@@ -60,12 +62,13 @@ class Unencoded:
     weights: torch.Tensor | None = None
     notes: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
+    people: PeoplesRows | None = None
     key: str = ""
 
     @property
     def training(self) -> pd.DataFrame:
-        """The features of the training rows."""
-        return self.features.iloc[self.train]
+        """The features of one row for each training example: of a person, the first."""
+        return self.features.iloc[self.train if self.people is None else self.people.first]
 
     def encoded(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
         """Returns the split; `notes` are on the encoder."""
@@ -82,7 +85,13 @@ class Unencoded:
             self.target_bounds,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
-        return DataSplit(trained, tested, (*notes, *self.notes))
+        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
+
+    def _by_person(self, trained: GroupedDataset) -> GroupedDataset:
+        """People as examples, in memory, from the training rows."""
+        if self.people is None:
+            return trained
+        return self.people.within(self.train).gathered(trained)
 
     def _on_disk(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
         """The same split with memory-mapped tensors, which read what is indexed."""
@@ -108,7 +117,7 @@ class Unencoded:
             )
             for part in parts.values()
         )
-        return DataSplit(trained, tested, (*notes, *self.notes))
+        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
 
 
 @runtime_checkable

@@ -77,8 +77,8 @@ class RowWeighted:
 
 
 def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
-    """Returns targets and weights side by side, [n, 2], float32, which holds classes up to 2^24 exactly."""
-    return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=1)
+    """Returns targets and weights side by side, [..., 2], float32, which holds classes up to 2^24 exactly."""
+    return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=-1)
 
 
 def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:

@@ -18,6 +18,7 @@ from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.step import Step
 from equidp.engines.preserved import undisturbed
+from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual.account import in_memory
 from equidp.individual.accountant import IndividualClipping
@@ -168,7 +169,7 @@ def _data(trainer: Trainer) -> GroupedDataset:
 
 
 def _subject(trainer: Trainer) -> Subject:
-    return Subject(trainer.model, trainer.loss, trainer.engine)
+    return Subject(reading(trainer.model, trainer.loss), trainer.loss, trainer.engine)
 
 
 def _step(trainer: Trainer) -> Step:

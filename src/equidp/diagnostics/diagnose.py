@@ -23,6 +23,7 @@ from equidp.diagnostics.smoothness import kinks
 from equidp.diagnostics.step import Step
 from equidp.engines import make_engine
 from equidp.engines.preserved import undisturbed
+from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.policy import Policy, Setting
@@ -99,7 +100,8 @@ def diagnose(
         ['a', 'b']
     """
     loss = data.training_loss(loss)
-    subject = Subject(model, loss, make_engine(engine, model, loss))
+    reads = reading(model, loss)
+    subject = Subject(reads, loss, make_engine(engine, reads, loss))
     chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):
         raise SettingError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from equidp._validate import unknown_name
 from equidp.engines.check import check_model
@@ -15,7 +15,9 @@ from equidp.engines.ghost import GhostEngine
 from equidp.engines.made_up import made_up_examples
 from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
+from equidp.engines.units import UnitLoss, as_units, reading
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs
 
 __all__ = [
     "ENGINES",
@@ -23,6 +25,7 @@ __all__ = [
     "MeasuringEngine",
     "check_engine",
     "check_model",
+    "checked_engine",
     "dataset_norms",
     "made_up_examples",
     "make_compatible",
@@ -54,3 +57,38 @@ def make_engine(name: str, model: nn.Module, loss: LossFunction) -> MeasuringEng
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
     return ENGINES[name](model, loss)
+
+
+def checked_engine(
+    name: str,
+    model: nn.Module,
+    loss: LossFunction,
+    row: tuple[Inputs, Tensor],
+    class_names: Sequence[str] = (),
+) -> MeasuringEngine:
+    """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
+
+    Args:
+        model: reads rows, [batch, ...]; is left as it was.
+        loss: of examples of one row, or a `UnitLoss`.
+        row: inputs and targets of one row at least, whose shapes and types are read and no value: what is
+            accepted tells nothing about data.
+        class_names: one per class, where targets are classes.
+
+    Raises:
+        SettingError: an unknown name.
+        ModelError: says what is wrong with the model, the loss or the engine.
+
+    >>> loss = nn.CrossEntropyLoss(reduction="none")
+    >>> import torch
+    >>> checked_engine("ghost", nn.Linear(2, 2), loss, (torch.zeros(1, 2), torch.tensor([1])), ("no", "yes"))
+    <equidp.engines.ghost.GhostEngine object at ...>
+    """
+    several = isinstance(loss, UnitLoss)
+    of_row = loss.loss if isinstance(loss, UnitLoss) else loss
+    inputs, targets = made_up_examples(model, of_row, *row, len(class_names) or None)
+    check_model(model, of_row, inputs, targets, class_names)
+    examples = as_units(inputs, targets, rows=2) if several else (inputs, targets)
+    engine = make_engine(name, reading(model, loss), loss)
+    check_engine(engine, reading(model, loss), loss, *examples)
+    return engine

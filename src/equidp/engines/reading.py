@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equidp.engines.called import called
 from equidp.engines.trying import tried
+from equidp.engines.units import UnitModel
 from equidp.kernel.inputs import Inputs, mapped, tensors
 
 
@@ -45,7 +46,8 @@ def _names(model: nn.Module, inputs: Inputs) -> list[str]:
         return [str(name) for name, each in inputs.items() for _ in tensors(each)]
     if not isinstance(inputs, tuple):
         return [""]
-    named = [*inspect.signature(model.forward).parameters, *("" for _ in inputs)]
+    reads = model.model if isinstance(model, UnitModel) else model
+    named = [*inspect.signature(reads.forward).parameters, *("" for _ in inputs)]
     return [name for name, each in zip(named, inputs, strict=False) for _ in tensors(each)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from equidp.engines.called import called
@@ -20,7 +21,6 @@ from equidp.kernel.inputs import Inputs, mapped, tensors
 def by_row(units: Any) -> Any:
     """Returns tensors [units, rows, ...] as [units * rows, ...], the rows of a unit one after the other.
 
-    >>> import torch
     >>> by_row(torch.zeros(2, 3, 5)).shape
     torch.Size([6, 5])
     """
@@ -36,7 +36,6 @@ class UnitModel(nn.Module):
     Args:
         model: reads rows, [batch, ...].
 
-    >>> import torch
     >>> UnitModel(nn.Linear(5, 2))(torch.zeros(4, 3, 5)).shape
     torch.Size([4, 3, 2])
     """
@@ -61,7 +60,6 @@ class UnitLoss:
         loss: (outputs, targets [batch, 2]) -> losses [batch], each times the weight in the target: see
             `equidp.data.weights.RowWeighted`.
 
-    >>> import torch
     >>> from equidp.data.weights import RowWeighted
     >>> loss = UnitLoss(RowWeighted(nn.CrossEntropyLoss(reduction="none")))
     >>> loss(torch.zeros(1, 3, 2), torch.tensor([[[0, 1.0], [1, 1.0], [1, 0.0]]]))
@@ -77,10 +75,36 @@ class UnitLoss:
         return by_example(self.loss(by_row(outputs), by_row(targets)), targets.shape[1]).sum(dim=1)
 
 
+def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tensor]:
+    """Returns single rows as units of so many of them, each of weight 1.
+
+    Args:
+        inputs: [batch, ...], of which those are left out that fill no unit.
+        targets: [batch], or with weights [batch, 2].
+
+    >>> inputs, targets = as_units(torch.zeros(4, 5), torch.tensor([0, 1, 1, 0]), rows=2)
+    >>> inputs.shape, targets[0]
+    (torch.Size([2, 2, 5]), tensor([[0., 1.],
+            [1., 1.]]))
+    """
+    count = len(targets) // rows * rows
+    whole = targets if targets.dim() > 1 else torch.stack([targets.float(), torch.ones_like(targets)], dim=1)
+    return mapped(lambda each: by_example(each[:count], rows), inputs), by_example(whole[:count], rows)
+
+
+def reading(model: nn.Module, loss: LossFunction) -> nn.Module:
+    """Returns what reads the examples that a loss is of: the model, or of units a `UnitModel` of it."""
+    return UnitModel(model) if isinstance(loss, UnitLoss) else model
+
+
+def measures_units(engine: object) -> bool:
+    """Returns whether an engine reads units of several rows."""
+    return isinstance(getattr(engine, "model", None), UnitModel)
+
+
 def rows_in(units: Inputs) -> int:
     """Returns how many rows each unit has.
 
-    >>> import torch
     >>> rows_in((torch.zeros(4, 3, 5), torch.zeros(4, 3)))
     3
     """

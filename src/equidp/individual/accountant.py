@@ -8,9 +8,10 @@ from torch import Tensor
 from equidp.engines import made_up_examples
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
+from equidp.engines.units import as_units, measures_units
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount, in_memory
-from equidp.kernel.inputs import moved_to, taken
+from equidp.kernel.inputs import moved_to
 from equidp.training.trainer import Trainer
 
 
@@ -104,8 +105,9 @@ def _repeats(trainer: Trainer) -> bool:
     """Returns whether two passes give the same norms, which they do unless the model draws random numbers."""
     data = in_memory(trainer, "individual accounting needs")
     device = device_of(trainer.model)
-    first, target = moved_to(taken((data.inputs, data.targets), slice(1)), device)
-    few = made_up_examples(trainer.model, trainer.loss, first, target, data.num_classes or None)
+    row, target = moved_to(data.one_row(), device)
+    few = made_up_examples(trainer.model, trainer.loss, row, target, data.num_classes or None)
+    few = as_units(*few, rows=2) if measures_units(trainer.engine) else few
     with RandomState(device).kept():
         first, second = (trainer.engine(*few).norms for _ in range(2))
     return torch.equal(first, second)

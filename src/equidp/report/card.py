@@ -19,18 +19,17 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.report.figures import for_card, judged
 from equidp.report.format import counted, number, points, upper
+from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
 from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
 
 _FEWEST = 5  # test examples that the figures of a card are computed from
-_ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
-_STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 
 LIMITS = (
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
     "results, add to it.",
-    "The number of examples, the names of groups and classes, and all settings count as public.",
+    "The number of examples or people, the names of groups and classes, and all settings count as public.",
     f"No figures are shown of fewer than {_FEWEST} test examples, since they would describe a few people. "
     "Differences between figures that are shown can still reveal something about them.",
     "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
@@ -121,7 +120,7 @@ def write_card(
             name: [upper(value) for value in figures.values()]
             for name, figures in (group_risks or {}).items()
         },
-        "limits": (_of_several_rows(run), *LIMITS),
+        "limits": (of_several_rows(run), *LIMITS),
         "settings": {**_settings(facts), **(details or {})},
         "versions": versions(),
         "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
@@ -141,55 +140,6 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
         )
 
 
-def guarantee_in_words(run: Run) -> list[str]:
-    """The guarantee in sentences for readers who do not know epsilon."""
-    spent, delta = run.epsilon(), run.delta
-    if math.isinf(spent):
-        return ["No guarantee: this model was trained without noise and may reveal its training data."]
-    shown = math.ceil(1000 * spent) / 1000  # never below the true value
-    whatever, about = "anything done with the model reveals", "about whether any one example was in the data."
-    if spent >= _WEAK:
-        meaning = "what the model reveals can depend strongly on a single training example."
-    elif spent > _STRONG:
-        meaning = f"{whatever} only a limited amount {about}"
-    else:
-        meaning = f"{whatever} hardly anything {about}"
-    factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
-    sentences = [
-        f"Training was ({shown:g}, {delta:g})-differentially private for each training example: {meaning}",
-        "In odds: someone who has the model, and knows everything else, can change the odds on whether an "
-        f"example was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability of "
-        f"about {delta:g}.",
-        "This holds for every example of every group.",
-    ]
-    sentences += _start_in_guarantee(run)
-    examples = run.facts.num_examples
-    if examples is not None and delta >= 1 / examples:
-        sentences.append(
-            f"Warning: delta is not below 1/n, n = {examples:,} training examples: a method that publishes "
-            "one whole example would count as private too."
-        )
-    return sentences
-
-
-def _start_in_guarantee(run: Run) -> list[str]:
-    """What the guarantee leaves out where weights or optimizer were trained before."""
-    start = run.facts.start
-    if start.optimizer_state:
-        return [
-            "Warning: the optimizer came with state of earlier steps, such as momentum. If raw gradients of "
-            "this data are in it, the guarantee does not hold."
-        ]
-    if not start.earlier:
-        return []
-    total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
-    before = "Warning: the weights were trained before by another run, which this epsilon does not count. "
-    whom = "On this same data" if start.same_data else "For people who are in the data of both"
-    if math.isinf(total):
-        return [f"{before}{whom}, that was without privacy, and no guarantee holds."]
-    return [f"{before}{whom}, all steps together give epsilon {math.ceil(1000 * total) / 1000:g}."]
-
-
 def _start(start: Start) -> str:
     """Where the initial weights came from, for the table of parameters."""
     if start.earlier:
@@ -199,36 +149,13 @@ def _start(start: Start) -> str:
     return "given; they must not come from this data unless that was paid for and is added"
 
 
-def risk_in_words(run: Run) -> list[str]:
-    """The guarantee as the most that any attack on the model achieves; empty where there is none."""
-    if math.isinf(run.epsilon()):
-        return []
-    alone = ", of this training alone" if run.facts.start.earlier else ""
-    return [
-        f"As a risk{alone}, for any attack on what was released that is to tell whose examples were in the "
-        f"data: {run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success "
-        "of one."
-    ]
-
-
-def _of_several_rows(run: Run) -> str:
-    """The epsilon of people who own several examples, as a rule more than as many times that of one."""
-    single = "The guarantee is for one example. Someone who owns several is protected less"
-    if math.isinf(run.epsilon()):
-        return f"{single}."
-    listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
-    return (
-        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person says "
-        "it for other numbers."
-    )
-
-
 def _settings(facts: RunFacts) -> dict[str, Any]:
     """The facts of a run as names and values, without those that are not known."""
     settings = {
         "method": facts.method,
         **facts.method_settings,
-        "training examples": facts.num_examples,
+        "training examples" if facts.rows is None else "people in the training data": facts.num_examples,
+        "most rows of a person": facts.rows,
         "expected batch size": facts.expected_batch_size,
         "planned steps": facts.steps,
         "steps of the whole plan": facts.planned_steps,
@@ -272,9 +199,9 @@ def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", f"{run.delta:g}"),
-        ("neighbouring datasets", "differ by one example, added or removed"),
+        ("neighbouring datasets", f"differ by one {one(run.facts)}, added or removed"),
         ("initial weights", _start(run.facts.start)),
-        ("sampling", "Poisson: each example joins each step's sample independently"),
+        ("sampling", f"Poisson: each {one(run.facts)} joins each step's sample independently"),
     ]
     if math.isfinite(spent):
         others = [name for name in ("pld", "rdp") if name != run.accountant]

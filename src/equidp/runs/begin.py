@@ -93,7 +93,7 @@ def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dic
     """The run, with the weights and the threshold that follow, and noisy counts by class."""
     train = prepared.split.train
     counts = private_counts(
-        train.targets.numpy(),
+        (train.targets if train.rows is None else train.targets[:, 0]).numpy(),  # one of each person
         train.num_classes,
         noise_multiplier=noise_multiplier,
         randomness=SystemRandomness(),

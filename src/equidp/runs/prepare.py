@@ -55,7 +55,7 @@ class Prepared:
         train = self.split.train
         return {
             "num_train": len(train),
-            "input_shape": list(train.one_tensor.shape[1:]),
+            "input_shape": list(train.input_shape),
             "group_names": list(train.group_names),
             "class_names": list(train.class_names),
             "notes": list(self.split.notes),
@@ -129,9 +129,10 @@ def seconds_per_step(prepared: Prepared) -> float:
     """Seconds of one step on random numbers in the shape of the data, so that timing reads no data."""
     config, train = prepared.config, prepared.split.train
     size = 2 * prepared.plan.batch_size
+    each = (size,) if train.rows is None else (size, train.rows)
     made_up = GroupedDataset(
-        torch.randn((size, *train.one_tensor.shape[1:])),
-        torch.randn(size) if train.target_bounds else torch.randint(train.num_classes, (size,)),
+        torch.randn((*each, *train.input_shape)),
+        torch.randn(each) if train.target_bounds else torch.randint(train.num_classes, each),
         torch.randint(train.num_groups, (size,)),
         train.group_names,
         train.class_names,

@@ -242,8 +242,9 @@ def _write_cards(
             "input columns": tuple(column.name for column in columns),
             "public bounds": ", ".join(bounds) or "none",
             "missing values": "a category of their own" if recipe.missing == "category" else "refused",
-            "test examples": f"rows held out of the same file, by seed {config.seed}, a share of about "
-            f"{recipe.test_share:g}",
+            **({} if recipe.person is None else {"column of people": recipe.person}),
+            "test examples": f"{'rows' if recipe.person is None else 'people'} held out of the same file, by "
+            f"seed {config.seed}, a share of about {recipe.test_share:g}",
         }
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"

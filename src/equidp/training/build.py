@@ -82,7 +82,7 @@ def build(
             "another dataset does not say what its inputs look like: give a model"
         )
         factory = in_units(plan.factory, train.target_bounds)
-        model = build_model(factory, train.one_tensor.shape[1:], train.num_outputs, seed)
+        model = build_model(factory, train.input_shape, train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
     return Trainer(

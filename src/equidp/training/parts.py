@@ -17,9 +17,10 @@ from equidp.accounting.schedule import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted
-from equidp.engines import check_engine, check_model, made_up_examples, make_engine
+from equidp.engines import MeasuringEngine, checked_engine
+from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import SettingError
-from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
@@ -115,21 +116,16 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
     return SeededRandomness(seed, *([spent] if spent else []))
 
 
-def checked_engine(
+def tried_engine(
     name: str, model: nn.Module, loss: LossFunction, like: Batch, class_names: tuple[str, ...]
-) -> Engine:
-    """The engine of that name, after model, loss and engine were tried on made-up examples.
-
-    Reads shapes and types of `like`, no values: what is accepted tells nothing about data.
-    """
+) -> MeasuringEngine:
+    """The engine of that name, tried on examples made up like these, on the model's device."""
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
-    targets = loss.targets(like.targets) if isinstance(loss, RowWeighted) else like.targets
-    first, target = moved_to((like.inputs, targets), device)
-    inputs, targets = made_up_examples(model, loss, first, target, len(class_names) or None)
-    check_model(model, loss, inputs, targets, class_names)
-    engine = make_engine(name, model, loss)
-    check_engine(engine, model, loss, inputs, targets)
-    return engine
+    (inputs, targets), of_row = (like.inputs, like.targets), loss
+    if isinstance(loss, UnitLoss):
+        (inputs, targets), of_row = by_row((inputs, targets)), loss.loss
+    targets = of_row.targets(targets) if isinstance(of_row, RowWeighted) else targets
+    return checked_engine(name, model, loss, moved_to((inputs, targets), device), class_names)
 
 
 def chosen_loss(loss: LossFunction | None, train: object) -> LossFunction:

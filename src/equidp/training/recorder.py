@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.preserved import device_of
+from equidp.engines.units import as_units, measures_units
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
@@ -80,7 +81,8 @@ class EpochRecorder(Callback):
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = device_of(trainer.model)
-        measured = trainer.engine(*moved_to(taken((self.test.inputs, self.test.targets), sample), device))
+        rows = moved_to(taken((self.test.inputs, self.test.targets), sample), device)
+        measured = trainer.engine(*(as_units(*rows) if measures_units(trainer.engine) else rows))
         norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)
         measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))

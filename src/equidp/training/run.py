@@ -37,6 +37,7 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         seeded: whether samples and noise come from a seed.
         groups, classes: their names.
+        rows: the most rows of one person, who is an example; None: an example is a row.
         start: where the initial weights came from.
     """
 
@@ -52,6 +53,7 @@ class RunFacts:
     seeded: bool = False
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    rows: int | None = None
     start: Start = field(default_factory=Start)
 
     @classmethod
@@ -69,6 +71,7 @@ class RunFacts:
             engine=type(trainer.engine).__name__,
             seeded=isinstance(trainer.randomness, SeededRandomness),
             groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
+            rows=trainer.train.rows if isinstance(trainer.train, GroupedDataset) else None,
             classes=classes,
             start=start,
         )

@@ -144,7 +144,7 @@ class Trainer:
             self.loss = parts.chosen_loss(loss, train)
             load = parts.loader(train, num_groups, workers, model)
             like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
-            self.engine = parts.checked_engine(engine, model, self.loss, like, parts.class_names(train))
+            self.engine = parts.tried_engine(engine, model, self.loss, like, parts.class_names(train))
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)

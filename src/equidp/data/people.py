@@ -1,0 +1,184 @@
+"""Rows by person: all rows of one person are one example, so that privacy is promised to people."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from equidp._validate import check_whole
+from equidp.data.dataset import GroupedDataset
+from equidp.data.draws import draws
+from equidp.data.labels import as_text, rows_by_content
+from equidp.data.recipe import Recipe
+from equidp.errors import DataError, DataWarning
+from equidp.kernel.inputs import mapped
+
+Codes = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PeoplesRows:
+    """Which rows of a table each person is trained on by.
+
+    Attributes:
+        places: [people, m], rows; a person of fewer repeats the first of their own.
+        present: [people, m], whether a place holds a row of its own.
+        left_out: [people], how many of their rows are not trained on. Private.
+    """
+
+    places: Codes
+    present: npt.NDArray[np.bool_]
+    left_out: Codes
+
+    @classmethod
+    def chosen(cls, people: Any, most_rows: int, seed: int) -> PeoplesRows:
+        """Chooses at most `most_rows` of each person's rows.
+
+        Which ones follows from the seed, and from how many rows that person has and in which order, and from
+        nothing about others: one person more or less changes the rows of nobody else.
+
+        Args:
+            people: what tells people apart, [n]: an array, a column or a tensor, without missing values.
+            most_rows: m, public, >= 1.
+            seed: of the choice.
+
+        Raises:
+            SettingError: m < 1.
+            DataError: a missing value, or anything but [n].
+
+        >>> PeoplesRows.chosen(["ann", "bob", "ann"], most_rows=2, seed=0).places
+        array([[0, 2],
+               [1, 1]])
+        """
+        check_whole(1, ", the most rows of a person", most_rows=most_rows)
+        column = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
+        listed = pd.Series(column).reset_index(drop=True)
+        if absent := int(listed.isna().sum()):
+            raise DataError(
+                f"{absent} of {len(listed)} rows do not say whose they are; fill that in, or remove them."
+            )
+        codes, labels = pd.factorize(listed)
+        counts = np.bincount(codes, minlength=len(labels))
+        positions = np.tile(np.arange(most_rows), (len(labels), 1))
+        for count in np.unique(counts[counts > most_rows]):
+            drawn = np.random.default_rng([seed, count]).permutation(count)[:most_rows]
+            positions[counts == count] = np.sort(drawn)
+        present = np.arange(most_rows) < counts[:, None]
+        positions = np.where(present, positions, 0)
+        starts = np.cumsum(counts) - counts
+        places = np.argsort(codes, kind="stable")[starts[:, None] + positions]
+        return cls(places, present, np.maximum(counts - most_rows, 0))
+
+    @property
+    def first(self) -> Codes:
+        """The first row of each person that is trained on, [people]."""
+        first: Codes = self.places[:, 0]
+        return first
+
+    def of(self, people: Codes) -> PeoplesRows:
+        """Those of these people alone, by number."""
+        return PeoplesRows(self.places[people], self.present[people], self.left_out[people])
+
+    def within(self, rows: Codes) -> PeoplesRows:
+        """The same people in a table of these rows alone, which are in order and hold all of theirs."""
+        return replace(self, places=np.searchsorted(rows, self.places))
+
+    def gathered(self, rows: GroupedDataset) -> GroupedDataset:
+        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
+        shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
+        present = torch.from_numpy(self.present).to(torch.float32)
+        inputs, targets = mapped(
+            lambda each: each[at.to(each.device)].reshape(*shape, *each.shape[1:]),
+            (rows.inputs, rows.targets),
+        )
+        weights = present.to(targets.device)
+        if rows.weights is not None:
+            weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
+        groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
+        return replace(rows, inputs=inputs, targets=targets, groups=groups, weights=weights)
+
+    def told(self) -> str:
+        """A sentence on what is left out, for the owner of the data alone; "" where nothing is."""
+        crowded, left_out = int((self.left_out > 0).sum()), int(self.left_out.sum())
+        if not crowded:
+            return ""
+        m = self.places.shape[1]
+        return (
+            f"sensitive, not for release: {crowded:,} of {len(self.places):,} people have more than "
+            f"{m:,} {'row' if m == 1 else 'rows'}, so {left_out:,} rows are not trained on, drawn for "
+            "each person apart. More rows per person keep them, at no cost in epsilon."
+        )
+
+
+def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) -> GroupedDataset:
+    """Returns the same data with people as examples: epsilon is then promised to each person.
+
+    A person's rows share one clipped gradient, that of the sum of their losses. Of a person with more than
+    `most_rows` rows, as many are drawn, from that person's own rows and the seed alone; a DataWarning says,
+    to the owner of the data, how many people and rows that concerns. A person is in the group of the first
+    of these rows. The batch size, the sample rate and the default delta count people.
+
+    Args:
+        rows: each example is a row.
+        people: whose row each is, [n].
+        most_rows: m, public. Memory is that of m rows for each person.
+        seed: of the draw.
+
+    Raises:
+        SettingError: m < 1.
+        DataError: people are missing or not [n], or the examples have several rows already.
+
+    >>> targets, groups = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
+    >>> rows = GroupedDataset(torch.eye(3), targets, groups, ("a", "b"), class_names=("no", "yes"))
+    >>> data = by_person(rows, ["ann", "bob", "ann"], most_rows=2)
+    >>> len(data), data.targets, data.weights
+    (2, tensor([[0, 1],
+            [1, 1]]), tensor([[1., 1.],
+            [1., 0.]]))
+    """
+    if rows.rows is not None:
+        raise DataError(f"these examples have {rows.rows} rows each already; give a dataset of single rows.")
+    if len(people) != len(rows):
+        raise DataError(f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.")
+    chosen = PeoplesRows.chosen(people, most_rows, seed)
+    if told := chosen.told():
+        warnings.warn(told, DataWarning, stacklevel=2)
+    return chosen.gathered(rows)
+
+
+def rows_by_person(
+    table: pd.DataFrame, recipe: Recipe, groups: Codes, group_names: Sequence[str], seed: int
+) -> tuple[PeoplesRows, Codes, Codes]:
+    """Returns the training rows of each person who is trained on, these rows, and all rows of the others.
+
+    A person is tested on by a draw from the seed and who it is, as rows are (`rows_by_content`), and is in
+    the group of the first row that may be trained on. Tells the owner of rows that are left out.
+
+    Raises:
+        DataError: a group in which no person is.
+    """
+    codes, labels = pd.factorize(table[str(recipe.person)])
+    people = PeoplesRows.chosen(codes, int(recipe.rows_per_person or 1), seed)
+    of_person = groups[people.first]
+    for name, count in zip(group_names, np.bincount(of_person, minlength=len(group_names)), strict=True):
+        if count < 2:
+            raise DataError(
+                f"fewer than two people are in group {name!r}, which needs one to train and one to test on. "
+                "A person is in the group of the first row that is trained on. Merge it with another group, "
+                "or group by a column that is the same in all rows of a person."
+            )
+    drawn = draws(pd.DataFrame({"person": as_text(pd.Series(labels))}), seed)
+    train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)
+    trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
+    is_tested[test] = True
+    if told := trained.told():
+        warnings.warn(told, DataWarning, stacklevel=5)
+    return trained, np.unique(trained.places[trained.present]), np.flatnonzero(is_tested[codes])

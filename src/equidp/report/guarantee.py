@@ -1,0 +1,100 @@
+"""What a run guarantees, in sentences for readers who do not know epsilon."""
+
+from __future__ import annotations
+
+import math
+
+from equidp.kernel.epsilon import epsilon
+from equidp.report.format import upper
+from equidp.training.run import Run, RunFacts
+
+_ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
+_STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
+
+
+def one(facts: RunFacts) -> str:
+    """Returns what privacy is promised to: an example, or a person of several rows."""
+    return "example" if facts.rows is None else "person"
+
+
+def guarantee_in_words(run: Run) -> list[str]:
+    """The guarantee in sentences for readers who do not know epsilon."""
+    spent, delta, who = run.epsilon(), run.delta, one(run.facts)
+    if run.facts.rows is None:
+        each, of_one, any_one = "training example", "a single training example", "an example"
+    else:
+        each, of_one, any_one = "person in the training data", "the rows of a single person", "a person"
+    if math.isinf(spent):
+        return ["No guarantee: this model was trained without noise and may reveal its training data."]
+    shown = math.ceil(1000 * spent) / 1000  # never below the true value
+    whatever, about = "anything done with the model reveals", f"about whether any one {who} was in the data."
+    if spent >= _WEAK:
+        meaning = f"what the model reveals can depend strongly on {of_one}."
+    elif spent > _STRONG:
+        meaning = f"{whatever} only a limited amount {about}"
+    else:
+        meaning = f"{whatever} hardly anything {about}"
+    factor = f"about {math.exp(spent):,.3g}" if spent < _WEAK else "more than 1,000, which promises little"
+    sentences = [
+        f"Training was ({shown:g}, {delta:g})-differentially private for each {each}: {meaning}",
+        "In odds: someone who has the model, and knows everything else, can change the odds on whether "
+        f"{any_one} was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability "
+        f"of about {delta:g}.",
+        f"This holds for every {who} of every group.",
+    ]
+    sentences += _start_in_guarantee(run)
+    examples = run.facts.num_examples
+    if examples is not None and delta >= 1 / examples:
+        sentences.append(
+            f"Warning: delta is not below 1/n, n = {examples:,}: a method that publishes all of one {who} "
+            "would count as private too."
+        )
+    return sentences
+
+
+def _start_in_guarantee(run: Run) -> list[str]:
+    """What the guarantee leaves out where weights or optimizer were trained before."""
+    start = run.facts.start
+    if start.optimizer_state:
+        return [
+            "Warning: the optimizer came with state of earlier steps, such as momentum. If raw gradients of "
+            "this data are in it, the guarantee does not hold."
+        ]
+    if not start.earlier:
+        return []
+    total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
+    before = "Warning: the weights were trained before by another run, which this epsilon does not count. "
+    whom = "On this same data" if start.same_data else "For people who are in the data of both"
+    if math.isinf(total):
+        return [f"{before}{whom}, that was without privacy, and no guarantee holds."]
+    return [f"{before}{whom}, all steps together give epsilon {math.ceil(1000 * total) / 1000:g}."]
+
+
+def risk_in_words(run: Run) -> list[str]:
+    """The guarantee as the most that any attack on the model achieves; empty where there is none."""
+    if math.isinf(run.epsilon()):
+        return []
+    alone = ", of this training alone" if run.facts.start.earlier else ""
+    return [
+        f"As a risk{alone}, for any attack on what was released that is to tell whose examples were in the "
+        f"data: {run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success "
+        "of one."
+    ]
+
+
+def of_several_rows(run: Run) -> str:
+    """Whom the guarantee is for: of people who own several examples, epsilon is larger."""
+    rows = run.facts.rows
+    if rows is not None:
+        return (
+            f"The guarantee is for each person, of whose rows at most {rows:,} were trained on. It takes the "
+            "data's word for who is who: someone who is in it under two names counts as two people."
+        )
+    single = "The guarantee is for one example. Someone who owns several is protected less"
+    if math.isinf(run.epsilon()):
+        return f"{single}."
+    listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
+    return (
+        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person says "
+        "it for other numbers."
+    )

@@ -1,0 +1,167 @@
+"""`equidp train --person`: from a table with several rows of a person to a card that speaks of people."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equidp.data import Recipe, open_source
+from equidp.errors import DataError, SettingError
+from equidp.runs.saved import open_run
+
+RECIPE = Recipe(target="ill", group=("sex",), person="id", rows_per_person=3)
+FAST = ("--noise-multiplier", "2", "--epochs", "2", "--batch-size", "16", "--accountant", "rdp")
+
+
+def table(people: int = 120) -> pd.DataFrame:
+    """One to six rows of a person, in no order; ids are numbers and texts, and look messy."""
+    draw = np.random.default_rng(4)
+    rows = [
+        {"id": f"00{who} x" if who % 2 else who, "sex": "FM"[who % 2], "age": 20 + who % 50}
+        for who in range(people)
+        for _ in range(int(draw.integers(1, 7)))
+    ]
+    made = pd.DataFrame(rows).sample(frac=1, random_state=1).reset_index(drop=True)
+    made["lab"] = draw.normal(size=len(made))
+    made["ill"] = np.where(made["lab"] > 0, "yes", "no")
+    return made
+
+
+@pytest.fixture
+def run_command(command, tmp_path):
+    """Runs the command in this process: its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        return Done(*command(*map(str, arguments), cwd=tmp_path))
+
+    return run
+
+
+class Done(NamedTuple):
+    exit_code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "people.csv"
+    table().to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.filterwarnings("default::equidp.DataWarning")
+def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
+    options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
+    done = run_command("train", file, *options, *FAST, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.err
+    assert "sensitive, not for release:" in done.err
+    assert "for each person in the training data" in done.out
+    card = (tmp_path / "run" / "card.md").read_text()
+    assert "differ by one person" in card
+    assert "| most rows of a person | 3 |" in card
+    assert "not for release" not in card  # how many rows were left out is nobody else's business
+    kept = open_run(tmp_path / "run")
+    assert kept.run.facts.rows == 3
+    assert kept.facts["num_train"] == kept.run.facts.num_examples < 120
+    assert kept.facts["input_shape"] == [2]
+    said = run_command("predict", tmp_path / "run", file)
+    assert said.exit_code == 0, said.err
+    assert len(said.out.splitlines()) == 1 + len(table())
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_a_dry_run_says_for_how_many_people_it_holds(run_command, file):
+    options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
+    done = run_command("train", file, *options, *FAST, "--dry-run")
+    assert "people, of whose rows at most 3 are used" in done.out
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
+    split = open_source(str(file), recipe=RECIPE).split(0)
+    read = table()
+    sides = {}
+    for seed in (0, 1):
+        rows = open_source(str(file), recipe=RECIPE).unencoded(seed)
+        trained, tested = set(read["id"].iloc[rows.train]), set(read["id"].iloc[rows.test])
+        assert trained.isdisjoint(tested)
+        assert trained | tested == set(read["id"])
+        assert (read["id"].isin(tested)).sum() == len(rows.test)  # all rows of a person who is tested on
+        sides[seed] = tested
+    assert sides[0] != sides[1]
+    assert len(split.train) + len(sides[0]) == 120
+    gone = read[read["id"] != read["id"].iloc[0]]
+    gone.to_csv(file, index=False)
+    rows = open_source(str(file), recipe=RECIPE).unencoded(0)
+    assert set(gone["id"].iloc[rows.test]) == sides[0] - {read["id"].iloc[0]}
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_large_tables_on_disk_give_the_same_people(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
+    memory = open_source(str(file), recipe=RECIPE).split(0)
+    monkeypatch.setattr("equidp.data.stored.is_large", lambda path: True)
+    disk = open_source(str(file), recipe=RECIPE).split(0)
+    assert disk.train.targets.tolist() == memory.train.targets.tolist()
+    assert disk.train.weights.tolist() == memory.train.weights.tolist()
+    assert disk.train.inputs.allclose(memory.train.inputs, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_what_is_released_of_rows_reads_one_row_of_each_person(file):
+    rows = open_source(str(file), recipe=RECIPE).unencoded(0)
+    assert len(rows.training) == len(rows.people.places) < len(rows.train)
+
+
+def test_a_person_without_a_name_is_refused(file):
+    made = table()
+    made.loc[[3, 8], "id"] = None
+    made.to_csv(file, index=False)
+    with pytest.raises(DataError, match="person 'id' is missing in 2 of"):
+        open_source(str(file), recipe=RECIPE).split(0)
+
+
+def test_a_group_of_one_person_is_refused(file):
+    made = table()
+    made.loc[made["id"] == 4, "sex"] = "X"
+    made.to_csv(file, index=False)
+    with pytest.raises(DataError, match="fewer than two people are in group 'X'"):
+        open_source(str(file), recipe=RECIPE).split(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rows-per-person", "3"), "without a column that says whose rows"),
+        (("--person", "id"), "without the most rows of a person"),
+        (("--person", "idd", "--rows-per-person", "3"), "Did you mean 'id'?"),
+        (("--person", "id", "--rows-per-person", "0"), "rows_per_person=0"),
+        (("--person", "id", "--rows-per-person", "2.5"), "expected a whole number"),
+        (("--person", "sex", "--rows-per-person", "3"), "named twice"),
+    ],
+)
+def test_slips_are_said_before_anything_is_spent(run_command, file, tmp_path, options, said):
+    asked = ("--target", "ill", "--group", "sex", *options, *FAST, "--out", tmp_path / "run")
+    done = run_command("train", file, *asked)
+    assert done.exit_code == 2
+    assert said in " ".join(done.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_keeps_whose_rows_they_are():
+    assert Recipe.from_plain(RECIPE.to_plain()) == RECIPE
+    with pytest.raises(SettingError, match="named twice"):
+        Recipe(target="ill", group=("sex",), person="id", rows_per_person=3, drop=("id",))
+
+
+def test_inspect_says_how_to_protect_people(run_command, file, tmp_path):
+    asked = ("inspect", file, "--target", "ill", "--group", "sex")
+    said = " ".join(run_command(*asked, "--person", "id").out.split())
+    assert "to promise it to a person, say who is who (--person id --rows-per-person 4)" in said
+    known = (*asked, "--person", "id", "--rows-per-person", "3", "--out", tmp_path / "people.toml")
+    assert "promised to each of them" in " ".join(run_command(*known).out.split())
+    assert 'person = "id"' in (tmp_path / "people.toml").read_text()

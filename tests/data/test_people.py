@@ -1,0 +1,120 @@
+"""Rows by person: whose rows are kept follows from that person and the seed alone."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+import equidp
+from equidp.data.people import PeoplesRows, by_person
+from equidp.errors import DataError, DataWarning, SettingError
+from support.toy import toy
+
+
+def kept_of(people: list[str], rows: list[str], most_rows: int, seed: int) -> dict[str, list[str]]:
+    """The kept rows of each person, by name."""
+    chosen = PeoplesRows.chosen(people, most_rows, seed)
+    return {
+        people[places[0]]: [rows[at] for at, there in zip(places, present, strict=True) if there]
+        for places, present in zip(chosen.places, chosen.present, strict=True)
+    }
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    most_rows=st.integers(1, 5),
+    seed=st.integers(0, 99),
+    order=st.randoms(use_true_random=False),
+)
+def test_rows_are_drawn_from_a_persons_own_rows_alone(sizes, most_rows, seed, order):
+    """One person more, anywhere in the table, changes the rows of nobody else."""
+    table = [(f"p{person}", f"p{person}r{row}") for person, size in enumerate(sizes) for row in range(size)]
+    turns = [person for person, _ in table]
+    order.shuffle(turns)  # people's rows in turns, each person's own in order
+    left = {person: iter([row for owner, row in table if owner == person]) for person, _ in table}
+    rows = [next(left[person]) for person in turns]
+    whole = kept_of(turns, rows, most_rows, seed)
+    without = [(person, row) for person, row in zip(turns, rows, strict=True) if person != "p0"]
+    if without:
+        others = kept_of([person for person, _ in without], [row for _, row in without], most_rows, seed)
+        assert others == {person: kept for person, kept in whole.items() if person != "p0"}
+    for person, size in enumerate(sizes):
+        kept = whole[f"p{person}"]
+        assert len(set(kept)) == len(kept) == min(size, most_rows)
+        assert all(row.startswith(f"p{person}r") for row in kept)
+
+
+def test_every_row_is_drawn_as_often():
+    """Seeds 0 to 999: two of three rows, each kept 667 times; four deviations of 15 are beyond 60."""
+    counts = np.zeros(3)
+    for seed in range(1000):
+        counts[PeoplesRows.chosen([7, 7, 7], 2, seed).places[0]] += 1
+    assert np.abs(counts - 2000 / 3).max() < 60
+
+
+def test_people_become_examples_and_padding_counts_nothing():
+    rows = toy(9)
+    data = by_person(rows, [5, 5, 5, 8, 8, 2, 2, 2, 2], most_rows=4)
+    assert data.inputs.shape == (3, 4, 5)
+    assert data.weights.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert torch.equal(data.inputs[1, :2], rows.inputs[3:5])
+    assert torch.equal(data.inputs[1, 2], rows.inputs[3])  # its own
+    assert data.groups.tolist() == rows.groups[[0, 3, 5]].tolist()  # of the first row
+    assert data.input_shape == (5,)
+    assert len(data) == 3
+    assert torch.equal(data.subset(torch.tensor([2])).targets[0], rows.targets[5:])
+
+
+def test_weights_of_rows_are_kept():
+    rows = toy(4)
+    weighted = equidp.GroupedDataset(
+        rows.inputs, rows.targets, rows.groups, ("a", "b"), ("no", "yes"), weights=torch.arange(1.0, 5.0)
+    )
+    assert by_person(weighted, ["x", "y", "x", "y"], most_rows=3).weights.tolist() == [[1, 3, 0], [2, 4, 0]]
+
+
+def test_the_owner_is_told_what_is_left_out():
+    with pytest.warns(
+        DataWarning, match="sensitive, not for release: 1 of 2 people have more than 2 rows, so 3"
+    ):
+        by_person(toy(6), [1, 1, 1, 1, 1, 2], most_rows=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_person(toy(6), [1, 1, 1, 1, 1, 2], most_rows=5)
+
+
+def test_several_inputs_and_labels_of_any_kind():
+    inputs = {"ids": torch.arange(8).reshape(4, 2), "mask": torch.ones(4, 2)}
+    rows = equidp.GroupedDataset(
+        inputs, torch.tensor([0, 1, 0, 1]), torch.zeros(4).long(), ("a",), ("no", "yes")
+    )
+    for people in (torch.tensor([1, 1, 2, 2]), pd.Series(["x", "x", "y", "y"]), np.array([0.5, 0.5, 1, 1])):
+        assert by_person(rows, people, most_rows=2).inputs["ids"].shape == (2, 2, 2)
+
+
+def test_bad_people_are_refused_in_words():
+    with pytest.raises(SettingError, match="most_rows=0"):
+        by_person(toy(4), [1, 1, 2, 2], most_rows=0)
+    with pytest.raises(DataError, match="1 of 4 rows do not say whose they are"):
+        by_person(toy(4), ["a", None, "b", "b"], most_rows=2)
+    with pytest.raises(DataError, match="people are 3 beside 4 rows"):
+        by_person(toy(4), [1, 2, 3], most_rows=2)
+    with pytest.raises(DataError, match="have 2 rows each already"):
+        by_person(by_person(toy(4), [1, 1, 2, 2], most_rows=2), [1, 2], most_rows=2)
+
+
+def test_rows_that_do_not_fit_the_targets_are_refused():
+    targets, groups = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(DataError, match="targets have 2 rows an example, and inputs the shape"):
+        equidp.GroupedDataset(torch.zeros(3, 4, 5), targets, groups, ("a",), ("no", "yes"))
+    with pytest.raises(DataError, match="at least one row"):
+        equidp.GroupedDataset(torch.zeros(3, 0, 5), targets[:, :0], groups, ("a",), ("no", "yes"))
+    with pytest.raises(DataError, match="weights have shape"):
+        equidp.GroupedDataset(
+            torch.zeros(3, 2, 5), targets, groups, ("a",), ("no", "yes"), weights=torch.ones(3)
+        )

@@ -1,0 +1,128 @@
+"""Training on people with several rows: one sample, one clipped gradient and one account each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.data.people import by_person
+from support.toy import make_trainer, toy
+
+
+def people(n: int = 300, most_rows: int = 4) -> equidp.GroupedDataset:
+    """A hundred people of one to four rows."""
+    places = torch.randint(0, 100, (n,), generator=torch.Generator().manual_seed(3))
+    with pytest.warns(equidp.DataWarning, match="not trained on"):
+        return by_person(toy(n), places, most_rows=most_rows)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.parametrize("policy", [equidp.DPSGD(1.0), equidp.DPSGDF(1.0)])
+def test_a_step_sums_one_clipped_gradient_of_each_person(engine, policy):
+    """Without noise worth mentioning, the released gradient is that of autograd, person by person."""
+    data = people()
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
+    trainer = make_trainer(
+        data, policy, model, engine=engine, noise_multiplier=1e-6, secure=False, seed=1, epochs=None, steps=1
+    )
+    batch = next(trainer.batches())
+    weights, expected = [], torch.zeros(sum(each.numel() for each in model.parameters()))
+    for inputs, targets, present in zip(
+        data.inputs[batch.indices], data.targets[batch.indices], data.weights[batch.indices], strict=True
+    ):
+        losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+        gradients = torch.autograd.grad((losses * present).sum(), list(model.parameters()))
+        flat = torch.cat([each.flatten() for each in gradients])
+        weights.append(min(1.0, 1.0 / float(flat.norm())))
+        expected += weights[-1] * flat
+    before = torch.cat([each.detach().flatten() for each in model.parameters()])
+    trainer.step(batch)
+    moved = before - torch.cat([each.detach().flatten() for each in model.parameters()])
+    if isinstance(policy, equidp.DPSGD):
+        assert torch.allclose(moved, 0.5 * expected / 30, atol=1e-5)
+    assert min(weights) < 1.0  # somebody was clipped
+
+
+def test_people_are_what_is_counted_and_sampled():
+    data = people()
+    trainer = make_trainer(data, batch_size=20, epochs=3)
+    assert trainer.num_examples == len(data) < 100
+    assert trainer.sample_rate == 20 / len(data)
+    run = trainer.fit()
+    assert run.facts.rows == 4
+    assert run.facts.num_examples == len(data)
+    assert run.metrics(toy(50, seed=1))["count"].tolist() == [25, 25, 50]
+
+
+def test_epsilon_is_that_of_examples_with_no_factor_for_rows():
+    data = people()
+    run = make_trainer(data, batch_size=20, epochs=2).fit()
+    same = make_trainer(toy(len(data)), batch_size=20, epochs=2).fit()
+    assert run.epsilon() == same.epsilon()
+
+
+def test_padding_changes_nothing():
+    """The same people in more places give the same model, to rounding."""
+    weights = []
+    for most_rows in (9, 12):
+        places = torch.randint(0, 100, (300,), generator=torch.Generator().manual_seed(3))
+        data = by_person(toy(), places, most_rows=most_rows)
+        trainer = make_trainer(data, secure=False, seed=5, batch_size=20)
+        trainer.fit()
+        weights.append(trainer.model.weight.detach().clone())
+    assert torch.allclose(*weights, atol=1e-5)
+
+
+def test_each_person_has_an_account_of_their_own():
+    accountant = equidp.IndividualAccountant(interval=1)
+    data = people()
+    trainer = make_trainer(data, batch_size=20, callbacks=[accountant])
+    run = trainer.fit()
+    found = accountant.report(trainer).sensitive_epsilons
+    assert len(found) == len(data)
+    assert found.max() <= run.epsilon() + 1e-9
+    assert found.min() < found.max()
+
+
+def test_what_is_clipped_by_person_is_bounded_too():
+    clipping = equidp.IndividualClipping(per_epoch=2)
+    trainer = make_trainer(people(), batch_size=20, callbacks=[clipping])
+    run = trainer.fit()
+    assert clipping.report(trainer).sensitive_epsilons.max() <= run.epsilon() + 1e-9
+
+
+def test_physical_batches_count_people():
+    models = []
+    for size in (None, 7):
+        trainer = make_trainer(people(), secure=False, seed=2, batch_size=20, physical_batch_size=size)
+        trainer.fit()
+        models.append(trainer.model.weight.detach().clone())
+    assert torch.allclose(*models, atol=1e-6)
+
+
+def test_a_model_that_mixes_rows_of_different_people_is_refused():
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 2)
+
+        def forward(self, values):
+            return self.layer(values - values.mean(dim=0))
+
+    with pytest.raises(equidp.ModelError, match="changes with the other examples"):
+        make_trainer(people(), model=Mixing())
+
+
+def test_diagnostics_are_of_people():
+    found = equidp.diagnose(
+        nn.Linear(5, 2),
+        equidp.DPSGD(1.0),
+        people(),
+        batch_size=10,
+        learning_rate=0.1,
+        noise_multiplier=1.0,
+        effort=equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2),
+    )
+    assert len(found.sensitive_groups) == 2
