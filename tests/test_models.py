@@ -15,6 +15,9 @@ SHAPES = {
     "small-cnn": (1, 8, 8),
     "tanh-cnn": (1, 28, 28),
     "resnet20": (3, 32, 32),
+    "noise-cnn": (3, 33, 18),
+    "scatter-cnn": (243, 8, 7),
+    "ws-cnn": (1, 28, 28),
 }
 
 
@@ -27,7 +30,28 @@ def test_lenet_has_431k_parameters():
     assert sum(p.numel() for p in MODELS["lenet"]((1, 28, 28), 10).parameters()) == 431_080
 
 
-@pytest.mark.parametrize("name", ["lenet", "small-cnn", "tanh-cnn", "resnet20"])
+def test_noise_cnn_has_26k_parameters():
+    assert sum(p.numel() for p in MODELS["noise-cnn"]((1, 28, 28), 10).parameters()) == 26_010
+
+
+def test_scatter_cnn_has_the_layers_of_tramer_and_boneh():
+    shapes = [tuple(p.shape) for p in MODELS["scatter-cnn"]((243, 8, 8), 10).parameters() if p.dim() > 1]
+    assert shapes == [(64, 243, 3, 3), (64, 64, 3, 3), (10, 1024)]
+
+
+def test_outputs_of_ws_cnn_do_not_depend_on_scale_or_mean_of_its_weights():
+    model, images = MODELS["ws-cnn"]((3, 16, 16), 5).double(), torch.rand(2, 3, 16, 16).double()
+    before = model(images)
+    with torch.no_grad():
+        for layer in (model[0], model[3], model[6]):
+            layer.weight.mul_(3.0).add_(2.0)
+    assert torch.allclose(model(images), before, atol=1e-4)
+
+
+IMAGES = ["lenet", "small-cnn", "tanh-cnn", "resnet20", "noise-cnn", "scatter-cnn", "ws-cnn"]
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_data_that_is_no_image_is_refused(name):
     with pytest.raises(ModelError, match=r"Choose another model, such as mlp"):
         MODELS[name]((40,), 2)

@@ -24,6 +24,9 @@ MODEL_SHAPES = {
     "small-cnn": (1, 8, 8),
     "tanh-cnn": (1, 9, 9),
     "resnet20": (3, 8, 8),
+    "noise-cnn": (1, 18, 19),
+    "scatter-cnn": (9, 4, 5),
+    "ws-cnn": (2, 8, 8),
 }
 
 
@@ -34,7 +37,7 @@ def _seeded():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_papers_models(engine, name):
+def test_named_models(engine, name):
     shape = MODEL_SHAPES[name]
     assert_exact(MODELS[name](shape, 4).double(), drawn(5, *shape), engine=engine, classes=4)
 

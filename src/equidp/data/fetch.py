@@ -29,7 +29,7 @@ class RemoteFile:
     Attributes:
         folder, name: place below a data folder.
         url: where it is downloaded from.
-        sha256: of its content, after decompression.
+        sha256: of its content, after decompression, where `content` is asked for.
         known_hash: of the file as it is downloaded, "algorithm:digest".
     """
 
@@ -45,7 +45,7 @@ class RemoteFile:
         Raises:
             DataError: it cannot be downloaded, or has another checksum.
         """
-        path = self._local() or self._downloaded()
+        path = self.path()
         try:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (OSError, EOFError, zlib.error) as error:
@@ -58,6 +58,14 @@ class RemoteFile:
                 "remove it, and it will be downloaded again."
             )
         return content
+
+    def path(self) -> Path:
+        """Returns where the file is: in the folder EQUIDP_DATA, or in the cache, downloaded if need be.
+
+        Raises:
+            DataError: it cannot be downloaded.
+        """
+        return self._local() or self._downloaded()
 
     def _local(self) -> Path | None:
         folder = os.environ.get(DATA_VARIABLE)

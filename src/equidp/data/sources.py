@@ -10,6 +10,7 @@ from typing import Any
 from equidp._parts import is_import_path
 from equidp._validate import unknown_name
 from equidp.data.adult import ADULT, ADULT_ESIPOVA
+from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
 from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
@@ -19,6 +20,7 @@ from equidp.data.own import OwnSource
 from equidp.data.read import is_file_name
 from equidp.data.recipe import Recipe
 from equidp.data.table import TableSource
+from equidp.data.utkface import UTKFace
 from equidp.errors import DataError, SettingError
 
 SOURCES: dict[str, DataSource] = {
@@ -32,6 +34,9 @@ SOURCES: dict[str, DataSource] = {
         ADULT_ESIPOVA,
         DUTCH,
         DUTCH_ESIPOVA,
+        CIFAR10(),
+        UTKFace(),
+        UTKFace("utkface-age", age=True),
     )
 }
 """Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), others as by Xu et al. (KDD 2021)."""

@@ -1,0 +1,62 @@
+"""Images in files: decoded once, and kept on disk as standardised pixels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
+from equidp.errors import DataError
+
+CHANNELS = 3
+_CENTRE, _SCALE = 127.5, 63.75
+
+
+def state_of(paths: Sequence[Path]) -> list[list[Any]]:
+    """Returns place, time and size of files, which change with what they hold."""
+    found = [(path, path.stat()) for path in paths]
+    return [[str(path.absolute()), stat.st_mtime_ns, stat.st_size] for path, stat in found]
+
+
+def decoded(content: bytes, name: str, side: int) -> Array:
+    """Returns an encoded image (JPEG, PNG) as [3, side, side] bytes; of another size, it is resized.
+
+    Raises:
+        DataError: it cannot be decoded.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            colours = image.convert("RGB")
+        if colours.size != (side, side):
+            colours = colours.resize((side, side), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"image {name!r} cannot be decoded ({error}); bring the whole file back.") from error
+    return np.asarray(colours).transpose(2, 0, 1)
+
+
+def kept_pixels(what: str, key: str, count: int, side: int, images: Iterator[Array]) -> Tensor:
+    """Returns images as a memory-mapped tensor [count, 3, side, side], decoded now or earlier.
+
+    Pixels are float32: 0 for a medium grey, and from -2 to 2.
+
+    Args:
+        what: in words, for a list of what is kept.
+        key: of the files and of how they are read.
+        images: [..., 3, side, side] bytes each; read only where nothing is kept yet.
+    """
+    shape = (count, CHANNELS, side, side)
+
+    def write(folder: Path) -> dict[str, Any]:
+        with (folder / "pixels").open("wb") as file:
+            for image in images:
+                write_array(file, (image.astype(np.float32) - _CENTRE) / _SCALE)
+        return {}
+
+    folder, _ = kept(key_of("pixels", key, list(shape)), what, 4 * int(np.prod(shape)), write)
+    return mapped_tensor(folder / "pixels", "float32", shape)
