@@ -91,10 +91,11 @@ class Runner:
         self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
 
     def run(self, place: int) -> None:
-        """What is missing at one of the epsilons; at the first, the baseline too, and published settings."""
-        self._stages([BASELINE], None)
-        self._stages(self.methods, self.contest.epsilons[place])
-        if not place:
+        """What is missing at one of the epsilons, and of the baseline; in the end, published settings."""
+        if place < len(self.contest.epsilons):
+            self._stages([BASELINE], None)
+            self._stages(self.methods, self.contest.epsilons[place])
+        else:
             self._train(self._published())
 
     def in_words(self) -> str:
@@ -296,10 +297,9 @@ def train(chosen: argparse.Namespace) -> None:
             path = chosen.docs / "price" / f"{name}.json"
             runners.append(Runner(CONTESTS[name], methods, path, folder, chosen.jobs, ends))
             print(runners[-1].in_words(), flush=True)
-        for place in range(max(len(runner.contest.epsilons) for runner in runners)):
+        for place in range(max(len(runner.contest.epsilons) for runner in runners) + 1):
             for runner in runners:
-                if place < len(runner.contest.epsilons):
-                    runner.run(place)
+                runner.run(place)
     except Stopped:
         print(f"Stopped after {chosen.hours:g} hours; start the same again to go on.")
     except EquidpError as error:

@@ -67,7 +67,7 @@ def page(docs: Path) -> str:
     """The text of price.md, of what is kept in docs/price."""
     kept = list(_kept(docs))
     answers = [sentence for contest, results in kept for sentence in _answers(contest, results)]
-    parts = [_INTRODUCTION, "## Answers", *answers]
+    parts = [_INTRODUCTION, "## Answers", "\n".join(answers) or "Nothing is reported yet."]
     for contest, results in kept:
         parts += _part(contest, results)
     return "\n\n".join(parts) + "\n"
@@ -139,7 +139,27 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
                 f"No: the lowest mean, of {best}, is {less:.2f} points lower, within the noise of the seeds."
             )
         tail = f" Worse than DPSGD beyond that noise: {', '.join(worse)}." if worse else ""
-        yield f"{start} {said}{tail}"
+        yield f"{start} {said}{tail}{_exposed(contest, results, epsilon)}"
+
+
+def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
+    """What methods do to privacy by group, in a sentence."""
+    runs = {name: results.runs(name, epsilon) for name in _methods(contest, results, epsilon)}
+    ratios = {
+        name: max(run.privacy) / min(run.privacy)
+        for name, by_seed in runs.items()
+        if (run := by_seed[contest.reported[0]]).privacy
+    }
+    if STANDARD not in ratios:
+        return ""
+    least, most = (each(ratios, key=lambda name: ratios[name]) for each in (min, max))
+    own = runs[STANDARD][contest.reported[0]].privacy
+    exposed = results.groups[int(np.argmax(own))]
+    return (
+        f" Privacy by group: under DPSGD, {exposed} has {ratios[STANDARD]:.2f} times the mean epsilon of the "
+        f"least exposed group; among all methods, that is {ratios[least]:.2f} ({least}) to "
+        f"{ratios[most]:.2f} ({most})."
+    )
 
 
 def _part(contest: Contest, results: Results) -> Iterator[str]:
@@ -213,19 +233,25 @@ def _targets(contest: Contest, results: Results, epsilon: float) -> Iterator[str
         for method in methods
         if _costs(results, results.runs(method, epsilon))[:, :-1].mean(axis=0).max() <= TARGET
     ]
-    listed = ", ".join(f"`{name}`" for name in small) or "no method"
+    listed = _named(small, methods)
     text = (
         f"Every group within half a point of its accuracy without privacy, on average over seeds: {listed}."
     )
     if results.runs(methods[0], epsilon)[contest.reported[0]].predicted:
         off = {method: _off(results.runs(method, epsilon)) for method in methods}
-        held = [f"`{name}`" for name in methods if max(off[name]) <= _CALIBRATED]
+        held = [name for name in methods if max(off[name]) <= _CALIBRATED]
         best = min(methods, key=lambda name: max(off[name]))
         text += (
             " Mean predicted rate within a tenth of what happened in every group: "
-            f"{', '.join(held) or 'no method'} (closest: `{best}`, {100 * max(off[best]):.0f}% off)."
+            f"{_named(held, methods)} (closest: `{best}`, {100 * max(off[best]):.0f}% off)."
         )
     yield text
+
+
+def _named(some: Sequence[str], every: Sequence[str]) -> str:
+    if len(some) == len(every):
+        return "every method"
+    return ", ".join(f"`{name}`" for name in some) or "no method"
 
 
 def _off(runs: dict[int, Reported]) -> list[float]:

@@ -1,0 +1,169 @@
+"""The leaderboard: every method has the same chance, no test set chooses, and the page is its data."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import price
+import price_page
+import pytest
+import torch
+from price_results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
+from price_space import CONTESTS, PRIVATE, Contest, Log, OneOf
+from price_split import Validated
+
+from equidp.comparison import grid
+from equidp.data import open_source
+from equidp.policies.methods import METHODS, make_policy
+
+ROOT = Path(__file__).parents[1]
+KEPT = sorted((ROOT / "docs" / "price").glob("*.json"))
+
+
+def test_the_page_says_what_the_kept_results_give():
+    assert (ROOT / "docs" / "price.md").read_text(encoding="utf-8") == price_page.page(ROOT / "docs")
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+class TestKeptResults:
+    def test_settings_are_those_of_the_declared_space(self, path):
+        contest, results = CONTESTS[path.stem], Results.load(path, path.stem)
+        for method, own in results.settings.items():
+            assert own == {number: contest.settings(method, int(number)) for number in own}
+
+    def test_methods_that_are_compared_had_the_same_budget(self, path):
+        contest, results = CONTESTS[path.stem], Results.load(path, path.stem)
+        for epsilon in contest.epsilons:
+            for method in price_page._methods(contest, results, epsilon):
+                assert results.numbers(method, epsilon) == list(range(contest.draws))
+
+    def test_runs_spent_what_they_were_asked_to(self, path):
+        for run in Results.load(path, path.stem).reported:
+            assert run.spent is None or run.spent <= run.epsilon
+
+    def test_what_is_reported_was_not_tuned_on(self, path):
+        assert not {run.seed for run in Results.load(path, path.stem).reported} & set(TUNING_SEEDS)
+
+    def test_a_file_is_written_as_it_is_read(self, path, tmp_path):
+        Results.load(path, path.stem).save(tmp_path / path.name)
+        assert (tmp_path / path.name).read_text() == path.read_text()
+
+
+@pytest.mark.parametrize("contest", CONTESTS.values(), ids=lambda contest: contest.name)
+def test_settings_that_methods_share_are_the_same_for_all(contest):
+    for number in range(contest.draws):
+        drawn = [contest.settings(method, number) for method in PRIVATE]
+        for name in ("clipping_bound", "batch_size", "epochs", "schedule", "learning_rate"):
+            assert len({settings[name] for settings in drawn}) == 1
+
+
+@pytest.mark.parametrize("contest", CONTESTS.values(), ids=lambda contest: contest.name)
+def test_each_setting_makes_its_method(contest):
+    for method, number in itertools.product(METHODS, range(contest.draws)):
+        settings = contest.settings(method, number)
+        policy = make_policy(method, settings)
+        assert all(getattr(policy, name, value) == value for name, value in settings.items())
+
+
+def test_settings_are_chosen_on_training_examples_alone():
+    source = open_source("digits")
+    whole, part = source.split(100), Validated(source).split(100)
+    rows = {tuple(row) for row in whole.train.one_tensor.flatten(1).tolist()}
+    parts = [{tuple(row) for row in each.one_tensor.flatten(1).tolist()} for each in (part.train, part.test)]
+    assert len(part.train) + len(part.test) == len(whole.train)
+    assert parts[0] | parts[1] == rows
+    assert not parts[0] & parts[1]
+
+
+@pytest.mark.parametrize("draws", range(1, 6))
+def test_the_expected_best_is_the_mean_over_all_draws(draws):
+    scores = [0.3, 0.1, 0.7, 0.2, 0.15]
+    every = list(itertools.combinations(scores, draws))
+    assert expected_best(scores, draws) == pytest.approx(sum(map(min, every)) / len(every))
+
+
+def results_of(accuracies: dict[int, tuple[float, ...]]) -> Results:
+    """DPSGD's settings by number, alike on all seeds, beside a baseline of 0.9 in both groups."""
+    tried = [Tried("sgd", None, 0, seed, (0.9, 0.9, 0.9)) for seed in TUNING_SEEDS]
+    tried += [Tried("dpsgd", 1.0, key, seed, row) for key, row in accuracies.items() for seed in TUNING_SEEDS]
+    return Results("made-up", ("a", "b"), tried=tried)
+
+
+def test_what_the_worst_group_lost_decides_and_then_overall_accuracy():
+    results = results_of({0: (0.9, 0.7, 0.89), 1: (0.8, 0.8, 0.8), 2: (0.8, 0.85, 0.83), 3: (0.5, 0.9, 0.7)})
+    assert results.finalists("dpsgd", 1.0, range(4)) == [2, 1, 0]
+    assert results.choice("dpsgd", 1.0, range(4)) == 2
+
+
+def test_a_finalist_is_judged_by_every_tuning_seed():
+    results = results_of({0: (0.85, 0.85, 0.85), 1: (0.84, 0.84, 0.84)})
+    lucky = [row for row in results.tried if (row.number, row.method) == (0, "dpsgd")]
+    for row in lucky[1:]:
+        results.tried[results.tried.index(row)] = replace(row, accuracies=(0.7, 0.7, 0.7))
+    assert results.finalists("dpsgd", 1.0, range(2))[0] == 0
+    assert results.choice("dpsgd", 1.0, range(2)) == 1
+
+
+@pytest.mark.parametrize(("lost", "answer"), [(0.01, "Yes: psac, by 1.00 points"), (0.03, "No: none has")])
+def test_a_method_beats_another_only_where_the_interval_says_so(lost, answer):
+    contest = Contest("made-up", "adult", "Made up", 1e-6, (1.0,), {}, {}, reported=(0, 1, 2))
+    results = Results("made-up", ("a", "b"))
+    for seed, method, cost in itertools.product((0, 1, 2), ("sgd", "dpsgd", "psac"), (0.0,)):
+        cost = {"sgd": 0.0, "dpsgd": 0.02, "psac": lost}[method] + 1e-5 * seed * (method == "psac")
+        epsilon = None if method == "sgd" else 1.0
+        row = (0.9 - cost, 0.9, 0.9 - cost / 2)
+        results.reported.append(Reported(method, epsilon, CHOSEN, seed, epsilon, row))
+    (said,) = price_page._answers(contest, results)
+    assert answer in said
+
+
+TINY = Contest(
+    "digits", "digits", "Digits", 1e-4, (8.0,),
+    {"clipping_bound": Log(0.5, 2), "learning_rate": Log(0.1, 1), "batch_size": OneOf((256,)),
+     "epochs": OneOf((1,)), "schedule": OneOf(("linear",))},
+    {"learning_rate": Log(0.1, 1), "batch_size": OneOf((256,)), "epochs": OneOf((1,))},
+    {"model": "logistic"}, draws=2, reported=(0, 1), published=False,
+)  # fmt: skip
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    return [
+        "--only",
+        "digits",
+        "--methods",
+        "dpsgd",
+        "--runs",
+        f"{tmp_path}/runs",
+        "--docs",
+        f"{tmp_path}",
+        *more,
+    ]
+
+
+@pytest.mark.soak
+def test_a_stopped_search_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(CONTESTS, "digits", TINY)
+    monkeypatch.setattr(price, "CHUNK", 2)
+    threads = torch.get_num_threads()
+    try:
+        price.main(arguments(tmp_path, "--hours", "0"))
+        assert "start the same again" in capsys.readouterr().out
+        price.main(arguments(tmp_path))
+        results = Results.load(tmp_path / "price" / "digits.json", "digits")
+        assert len(results.tried) == 2 * 2 * len(TUNING_SEEDS)
+        assert {(run.method, run.seed) for run in results.reported} == {
+            (method, seed) for method in ("sgd", "dpsgd") for seed in (0, 1)
+        }
+        assert "## Digits" in (tmp_path / "price.md").read_text()
+        results.tried.pop(0)
+        results.save(tmp_path / "price" / "digits.json")
+        trained = []
+        monkeypatch.setattr(grid, "train_cell", lambda *of: trained.append(of))
+        price.main(arguments(tmp_path))  # what was taken away is still among the finished runs
+        assert not trained
+        again = Results.load(tmp_path / "price" / "digits.json", "digits")
+        assert len(again.tried) == 2 * 2 * len(TUNING_SEEDS)
+    finally:
+        torch.set_num_threads(threads)
