@@ -33,7 +33,6 @@ from equidp.comparison.grid import Cell, split, split_facts
 from equidp.comparison.kept import train_all
 from equidp.comparison.outputs import kept_predictions, with_metrics
 from equidp.comparison.spread import Workers, spread
-from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.errors import ApproximationWarning, DataWarning, EquidpError, PrivacyWarning
 from equidp.evaluation.metrics import METRICS
@@ -86,7 +85,7 @@ class Runner:
     ends: float
 
     def __post_init__(self) -> None:
-        self.source = open_source(self.contest.source)
+        self.source = self.contest.data()
         self.results = Results.load(self.path, self.contest.name)
         self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
 

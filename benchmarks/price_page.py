@@ -197,10 +197,12 @@ def _facts(contest: Contest, results: Results) -> str:
     named = zip((*results.groups, "all"), accuracies, strict=True)
     reached = ", ".join(f"{name} {value:.4f}" for name, value in named)
     hours = results.seconds / 3600
+    features = f" with {contest.features} features" if contest.features else ""
     return (
-        f"`{contest.source}`, delta {contest.delta:g}, {contest.draws} random settings a method and epsilon, "
-        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). Without privacy, tuned: "
-        f"{reached}. {len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
+        f"`{contest.source}`{features}, delta {contest.delta:g}, {contest.draws} random settings a method and "
+        "epsilon, "
+        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). "
+        f"Without privacy, tuned: {reached}. {len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
     )
 
 

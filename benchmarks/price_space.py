@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from equidp import DataSource
+from equidp.data import open_source
 from equidp.policies.methods import BASELINE, METHODS
 
 DRAWS = 20260
@@ -96,6 +98,7 @@ class Contest:
         draws: random settings of each method at each epsilon.
         reported: seeds of what is reported.
         published: whether published settings are reported too.
+        features: that the model is trained on; None: the inputs themselves.
     """
 
     name: str
@@ -109,6 +112,11 @@ class Contest:
     draws: int = 12
     reported: tuple[int, ...] = (0, 1, 2, 3, 4)
     published: bool = True
+    features: str | None = None
+
+    def data(self) -> DataSource:
+        """Where its splits come from."""
+        return open_source(self.source, features=self.features)
 
     def settings(self, method: str, number: int) -> dict[str, Any]:
         """The number-th random settings of a method, as changes of a plan.
@@ -144,13 +152,38 @@ _PLAIN: Mapping[str, Space] = {
     "epochs": OneOf((10, 20, 40)),
     **_SCHEDULE,
 }
+_IMAGES: Mapping[str, Space] = {
+    STEP: Log(0.1, 10),
+    "clipping_bound": Log(0.05, 2),
+    "batch_size": OneOf((4096, 8192)),
+    "epochs": OneOf((20, 40)),
+    **_SCHEDULE,
+}
+_PLAIN_IMAGES: Mapping[str, Space] = {
+    "learning_rate": Log(0.001, 0.1),
+    "batch_size": OneOf((512, 1024)),
+    "epochs": OneOf((10, 20)),
+    **_SCHEDULE,
+}
 _LOGISTIC = {"model": "logistic"}
+
+
+def _images(name: str, title: str, delta: float, epsilons: tuple[float, ...]) -> Contest:
+    """Linear models of scattering features, which cost no privacy; runs of minutes, so with fewer seeds."""
+    return Contest(
+        name, name, title, delta, epsilons, _IMAGES, _PLAIN_IMAGES, _LOGISTIC,
+        draws=8, reported=(0, 1, 2), published=False, features="scattering",
+    )  # fmt: skip
+
 
 CONTESTS = {
     contest.name: contest
     for contest in (
         Contest("adult", "adult", "Adult", 1e-6, (2.41, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
         Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
+        _images("mnist", "MNIST with 500 eights", 1e-6, (5.43, 3.0, 1.0)),
+        _images("cifar10", "CIFAR-10", 1e-5, (3.0, 1.0)),
+        _images("utkface", "UTKFace, gender", 1e-5, (3.0, 1.0)),
     )
 }
 """Name -> contest."""

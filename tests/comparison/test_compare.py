@@ -75,6 +75,15 @@ def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
     assert comparison.costs()["privacy_cost"].notna().all()
 
 
+def test_a_run_without_curves_gives_the_same_results_and_is_kept_apart():
+    plain, whole = (replace(cell("dpsgd"), curves=curves) for curves in (False, True))
+    found, expected = (grid.train_cell(each, grid.facts(each), None) for each in (plain, whole))
+    assert found.record.table().empty
+    assert not expected.record.table().empty
+    assert found.record.settings["results"] == expected.record.settings["results"]
+    assert plain.file_name() != whole.file_name()
+
+
 def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
     """Worker processes are kept from one comparison to the next, and stay in the folder of the first."""
     for name in ("first", "second"):
