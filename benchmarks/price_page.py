@@ -196,14 +196,15 @@ def _facts(contest: Contest, results: Results) -> str:
     accuracies = np.mean([run.accuracies for run in runs.values()], axis=0)
     named = zip((*results.groups, "all"), accuracies, strict=True)
     reached = ", ".join(f"{name} {value:.4f}" for name, value in named)
-    hours = results.seconds / 3600
     features = f" with {contest.features} features" if contest.features else ""
-    return (
-        f"`{contest.source}`{features}, delta {contest.delta:g}, {contest.draws} random settings a method and "
-        "epsilon, "
-        f"{len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}). "
-        f"Without privacy, tuned: {reached}. {len(results.tried) + len(results.reported)} runs in {hours:.1f} hours of one core."
+    count, hours = len(results.tried) + len(results.reported), results.seconds / 3600
+    sentences = (
+        f"`{contest.source}`{features}, delta {contest.delta:g}, {contest.draws} random settings a method "
+        f"and epsilon, {len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}).",
+        f"Without privacy, tuned: {reached}.",
+        f"{count} runs in {hours:.1f} hours of one core.",
     )
+    return " ".join(sentences)
 
 
 def _table(contest: Contest, results: Results, epsilon: float) -> str:
