@@ -15,6 +15,7 @@ _HOMES = {
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",
     "data.people": "by_person",
+    "data.views": "Views",
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "engines": "make_compatible",
     "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "

@@ -14,6 +14,7 @@ from equidp.data.dataset import (
     GroupedDataset as GroupedDataset,
 )
 from equidp.data.people import by_person as by_person
+from equidp.data.views import Views as Views
 from equidp.diagnostics import (
     Diagnosis as Diagnosis,
     DiagnosisPlan as DiagnosisPlan,

@@ -11,6 +11,7 @@ from torch import nn
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
+from equidp.data.views import Views
 from equidp.engines import MeasuringEngine, checked_engine
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
@@ -46,8 +47,11 @@ def resolved(
     """
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
+    if train.rows is not None:
+        raise SettingError("an audit puts canaries of one row into the data; leave out --person.")
     if plan.class_weight is not None or train.weights is not None:
         raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
+    Views(plan.views, plan.augmentation).refuse("an audit needs")
     if train.target_bounds is not None:
         raise SettingError("an audit trains classifiers; leave out --task regression, and give classes.")
     if epsilon is not None:

@@ -78,7 +78,7 @@ class PlanOptions:
 
 
 @Parameter(name="*", group=_PLAN)
-@options_from(plan_settings(leave_out=("noise_multiplier", "delta")))
+@options_from(plan_settings(leave_out=("noise_multiplier", "delta", "views", "augmentation")))
 class NoiselessPlanOptions:
     """How to train without noise."""
 

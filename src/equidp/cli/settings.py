@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from equidp.cli.messages import say
+from equidp.data.views import AUGMENTATIONS
 from equidp.models import MODELS
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
@@ -23,6 +24,7 @@ _NAMES: dict[str, Iterable[str]] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "average": AVERAGES,
+    "augmentation": AUGMENTATIONS,
 }
 
 
@@ -95,6 +97,8 @@ _HELP = {
     "schedule": "Learning rate over the run; linear and cosine end at zero. Free.",
     "average": "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially "
     "(ema). Free.",
+    "views": "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
+    "augmentation": "How images are varied in training: flip, shift, flip-shift. Free.",
     "average_share": "Share of the steps that a tail has, or the horizon of ema.",
     "class_weight": "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
     "equidp train counts them with noise for balanced.",

@@ -18,6 +18,7 @@ from equidp.comparison.kept import Progress
 from equidp.comparison.spread import Call, Workers, spread
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, GroupedDataset
+from equidp.data.views import Views
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.engines.units import reading
 from equidp.errors import SettingError
@@ -114,6 +115,7 @@ def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, devic
     if not method_named(method).policy.private:
         raise SettingError(f"method {method!r} does not clip; choose one that does, such as 'dpsgd'.")
     plan = (default_plan(source) if plan is None else plan).with_changes({"noise_multiplier": 0.0})
+    Views(plan.views, plan.augmentation).refuse("an ablation needs")
     resolved = plan.resolve(method, split_facts(source, seed).num_train)
     return Cell(source, resolved, "", math.nan, seed, engine, device)
 

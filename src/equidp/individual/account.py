@@ -271,11 +271,12 @@ class ExampleAccount(KeptCallback):
 
 
 def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
-    """Returns the training data; raises SettingError, beginning with `purpose`, where it is not in memory."""
+    """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
     if not isinstance(trainer.train, GroupedDataset):
         raise SettingError(
             f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
         )
+    trainer.views.refuse(purpose)
     return trainer.train
 
 

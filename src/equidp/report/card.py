@@ -156,6 +156,9 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
         **facts.method_settings,
         "training examples" if facts.rows is None else "people in the training data": facts.num_examples,
         "most rows of a person": facts.rows,
+        "views of each image": None
+        if facts.augmentation == "none"
+        else f"{facts.views}, by {facts.augmentation}",
         "expected batch size": facts.expected_batch_size,
         "planned steps": facts.steps,
         "steps of the whole plan": facts.planned_steps,

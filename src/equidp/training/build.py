@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.data.numbers import in_units
+from equidp.data.views import Views
 from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -102,6 +103,7 @@ def build(
         seed=None if secure else seed,
         scheduler=plan.schedule,
         average=WeightAverage(plan.average, plan.average_share),
+        views=Views(plan.views, plan.augmentation),
         callbacks=callbacks,
         ledger=ledger,
         budget=budget,

@@ -16,6 +16,7 @@ from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.schedule import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
+from equidp.data.views import Views
 from equidp.data.weights import RowWeighted
 from equidp.engines import MeasuringEngine, checked_engine
 from equidp.engines.units import UnitLoss, by_row
@@ -117,9 +118,10 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
 
 
 def tried_engine(
-    name: str, model: nn.Module, loss: LossFunction, like: Batch, class_names: tuple[str, ...]
+    name: str, model: nn.Module, loss: LossFunction, load: Load, class_names: tuple[str, ...]
 ) -> MeasuringEngine:
-    """The engine of that name, tried on examples made up like these, on the model's device."""
+    """The engine of that name, tried on made-up examples, on the model's device."""
+    like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), of_row = (like.inputs, like.targets), loss
     if isinstance(loss, UnitLoss):
@@ -128,19 +130,29 @@ def tried_engine(
     return checked_engine(name, model, loss, moved_to((inputs, targets), device), class_names)
 
 
-def chosen_loss(loss: LossFunction | None, train: object) -> LossFunction:
-    """The loss, as the dataset has it."""
+def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:
+    """The loss, as the dataset has it, of all views of an example."""
     if isinstance(train, GroupedDataset):
-        return train.training_loss(loss)
+        return views.loss(train.training_loss(loss), train.targets.dtype)
     return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
 
 
+Load = Callable[[Iterable[torch.Tensor]], Iterator[Batch]]
+"""Turns sampled indices into batches."""
+
+
 def loader(
-    train: GroupedDataset | Dataset[Any], num_groups: int | None, workers: int, model: nn.Module
-) -> Callable[[Iterable[torch.Tensor]], Iterator[Batch]]:
-    """What turns sampled indices into batches: out of memory, or by `workers` processes, for this model."""
+    train: GroupedDataset | Dataset[Any],
+    num_groups: int | None,
+    workers: int,
+    model: nn.Module,
+    views: Views,
+    randomness: Randomness,
+) -> Load:
+    """What loads batches: out of memory, in views, or by `workers` processes, for this model."""
+    views.check(train)
     if isinstance(train, GroupedDataset):
-        return partial(batches, train)
+        return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
     pinned = any(parameter.is_cuda for parameter in model.parameters())
     return partial(loaded_batches, train, num_groups=num_groups, workers=workers, pinned=pinned)
 

@@ -14,6 +14,7 @@ from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import PUBLISHED
+from equidp.data.views import Views
 from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -48,6 +49,7 @@ class Plan:
         optimizer: "sgd", or "adam", which is `PrivateAdam`; it has momentum of its own.
         average, average_share: the `WeightAverage` that the run releases: "none", "tail" or "ema", and over
             which share of the steps.
+        views, augmentation: the `Views` of images that are trained on.
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
             divided by the largest. None: all are 1.
@@ -76,6 +78,8 @@ class Plan:
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share
+    views: int = 1
+    augmentation: str = "none"
     class_weight: Mapping[str, float] | str | None = None
     loss: str | LossFunction | None = None
     method_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +104,7 @@ class Plan:
         check_optimizer_name(self.optimizer, self.momentum)
         check_schedule(self.schedule)
         WeightAverage(self.average, self.average_share)
+        Views(self.views, self.augmentation)
         _by_class(self.class_weight)
         known = all_settings()
         for name in self.method_settings:
@@ -194,6 +199,8 @@ class Plan:
             schedule=own.schedule,
             average=own.average,
             average_share=own.average_share,
+            views=own.views,
+            augmentation=own.augmentation,
             class_weight=_by_class(own.class_weight),
             loss="" if own.loss is None else _name(own.loss),
             loss_function=loss_named(own.loss) if isinstance(own.loss, str) else own.loss,

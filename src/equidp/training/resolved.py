@@ -54,6 +54,8 @@ class ResolvedPlan:
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share
+    views: int = 1
+    augmentation: str = "none"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

@@ -38,6 +38,7 @@ class RunFacts:
         seeded: whether samples and noise come from a seed.
         groups, classes: their names.
         rows: the most rows of one person, who is an example; None: an example is a row.
+        views, augmentation: how training saw each image.
         start: where the initial weights came from.
     """
 
@@ -54,6 +55,8 @@ class RunFacts:
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     rows: int | None = None
+    views: int = 1
+    augmentation: str = "none"
     start: Start = field(default_factory=Start)
 
     @classmethod
@@ -72,6 +75,8 @@ class RunFacts:
             seeded=isinstance(trainer.randomness, SeededRandomness),
             groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
             rows=trainer.train.rows if isinstance(trainer.train, GroupedDataset) else None,
+            views=trainer.views.count,
+            augmentation=trainer.views.augmentation,
             classes=classes,
             start=start,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import Dataset
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.dataset import GroupedDataset
+from equidp.data.views import Views
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
@@ -68,7 +70,7 @@ class Trainer:
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
-        workers: processes that load a dataset that is not in memory.
+        views, workers: augmentation of images; processes that load a dataset that is not in memory.
         physical_batch_size: the most examples in the engine at a time; bounds memory.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
@@ -111,6 +113,7 @@ class Trainer:
         scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
         average: averages.WeightAverage | None = None,
         callbacks: Sequence[Callback] = (),
+        views: Views | None = None,
         workers: int = 0,
         physical_batch_size: int | None = None,
         ledger: Ledger | None = None,
@@ -122,6 +125,7 @@ class Trainer:
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
         self.callbacks, average = tuple(callbacks), averages.checked_average(average)
+        self.views = views = Views() if views is None else views
         planned = checked_schedule(self.num_examples, batch_size, epochs=epochs, steps=steps)
         self.sample_rate, self.planned_steps = planned
         self.delta, self.accountant = delta, checked_accountant(accountant)
@@ -133,18 +137,15 @@ class Trainer:
         self.processes = processes_here()
         with self.processes.or_leave():
             steps_of = self.event, self.planned_steps
-            same = (*steps_of, policy, engine, (secure, seed), delta, num_groups, workers, average)
+            same = (*steps_of, policy, engine, (secure, seed), delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
-            asked = (parts.source_of(train), *steps_of, beyond_budget)
-            self.ledger, self.steps = together.led(
-                self.processes, lambda: parts.opened(ledger, budget, *asked)
-            )
+            opened = partial(parts.opened, ledger, budget, parts.source_of(train), *steps_of, beyond_budget)
+            self.ledger, self.steps = together.led(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
             self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
-            self.loss = parts.chosen_loss(loss, train)
-            load = parts.loader(train, num_groups, workers, model)
-            like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
-            self.engine = parts.tried_engine(engine, model, self.loss, like, parts.class_names(train))
+            load = parts.loader(train, num_groups, workers, model, views, self.randomness)
+            self.loss = parts.chosen_loss(loss, train, views)
+            self.engine = parts.tried_engine(engine, model, self.loss, load, parts.class_names(train))
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)

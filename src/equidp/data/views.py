@@ -1,0 +1,159 @@
+"""Augmented views of each sampled example, which count as one example (augmentation multiplicity).
+
+The mean loss of K random views has one gradient, one norm and one clipped contribution, so that K views cost
+what one costs, and their gradient is less noisy (De et al., 2204.13650, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from equidp._validate import check_whole, unknown_name
+from equidp.data.dataset import GroupedDataset
+from equidp.data.weights import RowWeighted, with_weights
+from equidp.engines.units import UnitLoss
+from equidp.errors import DataError, SettingError
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.loop import Batch
+from equidp.kernel.noise import Randomness
+
+_REACH = 8
+"""Images are moved by at most one part in so many of their sides: by 4 pixels of 32."""
+
+
+def _flipped(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirrors each image left to right with probability 1/2."""
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
+
+
+def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Moves each image by its own number of pixels in either direction; its border is continued outwards."""
+    count, sides = len(images), images.shape[2:]
+    reach = [max(1, side // _REACH) for side in sides]
+    wide = pad(images, (reach[1], reach[1], reach[0], reach[0]), mode="replicate")
+    places = [
+        torch.randint(2 * most + 1, (count, 1), generator=generator) + torch.arange(side)
+        for most, side in zip(reach, sides, strict=True)
+    ]
+    down, right = (each.to(images.device) for each in places)
+    at = torch.arange(count, device=images.device)
+    return wide.permute(0, 2, 3, 1)[at[:, None, None], down[:, :, None], right[:, None, :]].permute(
+        0, 3, 1, 2
+    )
+
+
+AUGMENTATIONS: dict[str, tuple[Callable[[Tensor, torch.Generator], Tensor], ...]] = {
+    "none": (),
+    "flip": (_flipped,),
+    "shift": (_shifted,),
+    "flip-shift": (_flipped, _shifted),
+}
+"""Name -> what is done to images [n, channels, height, width], in order; nothing is read off data."""
+
+
+@final
+@dataclass(frozen=True)
+class Views:
+    """How training sees sampled images: as several augmented views of each, whose losses are averaged.
+
+    An example and all its views make one contribution, bounded as any other, so epsilon stays the same.
+    Predictions are of plain images.
+
+    Attributes:
+        count: K views of each image.
+        augmentation: a name in `AUGMENTATIONS`: "none", "flip", "shift" or "flip-shift".
+
+    Raises:
+        SettingError: an unknown name, K < 1, or several views that would all be the same.
+
+    Example:
+        >>> import torch, equidp
+        >>> labels = torch.arange(32) % 2
+        >>> data = equidp.GroupedDataset(torch.rand(32, 1, 8, 8), labels, labels, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+        >>> trainer = equidp.Trainer(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=8,
+        ...     steps=2, noise_multiplier=2.0, delta=1e-3, views=equidp.Views(4, "shift"),
+        ... )
+        >>> trainer.fit().facts.views
+        4
+    """
+
+    count: int = 1
+    augmentation: str = "none"
+
+    def __post_init__(self) -> None:
+        check_whole(1, views=self.count)
+        if self.augmentation not in AUGMENTATIONS:
+            raise unknown_name("augmentation", self.augmentation, AUGMENTATIONS)
+        if self.count > 1 and not self.random:
+            raise SettingError(
+                f"views={self.count} without an augmentation: they would all be the same. Choose one, such "
+                "as flip-shift, or leave views out."
+            )
+
+    @property
+    def random(self) -> bool:
+        """Whether training sees anything else than the examples as they are."""
+        return bool(AUGMENTATIONS[self.augmentation])
+
+    def check(self, train: object) -> None:
+        """Raises a SettingError unless views can be made of this data."""
+        if not self.random:
+            return
+        if not isinstance(train, GroupedDataset):
+            raise SettingError(
+                "views and augmentation are for a GroupedDataset; a torch Dataset can augment by itself."
+            )
+        shape = train.input_shape if isinstance(train.inputs, Tensor) else ()
+        if len(shape) != 3 or not train.one_tensor.is_floating_point():
+            raise DataError(
+                f"augmentation {self.augmentation!r} is for images [channels, height, width]; an input here "
+                f"has shape {list(shape)}. Leave --views and --augmentation out, or give images."
+            )
+
+    def refuse(self, purpose: str) -> None:
+        """Raises a SettingError, beginning with `purpose`, where training sees random views."""
+        if self.random:
+            raise SettingError(
+                f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
+                "they are others in each step; train without (--augmentation none)."
+            )
+
+    def loss(self, loss: LossFunction, dtype: torch.dtype) -> LossFunction:
+        """The loss of sampled examples by that of one row, whose targets have this type."""
+        if self.count == 1 or isinstance(loss, UnitLoss):
+            return loss
+        return UnitLoss(loss if isinstance(loss, RowWeighted) else RowWeighted(loss, dtype))
+
+    def of(self, batch: Batch, randomness: Randomness) -> Batch:
+        """Returns the batch as training sees it; with several views, its examples have several rows.
+
+        The random numbers follow from the run's randomness alone, and each image has its own.
+        """
+        if not self.random:
+            return batch
+        generator = torch.Generator().manual_seed(int(randomness.words(1)[0]) & (2**63 - 1))
+        inputs, targets = batch.inputs, batch.targets
+        assert isinstance(inputs, Tensor)
+        several, image = inputs.dim() == 5, inputs.shape[-3:]
+        views = inputs.reshape(-1, *image).repeat_interleave(self.count, dim=0)
+        for augment in AUGMENTATIONS[self.augmentation]:
+            views = augment(views, generator)
+        if self.count == 1:
+            return batch._replace(inputs=views.reshape(inputs.shape))
+        rows = self.count * (inputs.shape[1] if several else 1)
+        if targets.dim() == 1:
+            targets = with_weights(targets, torch.ones_like(targets, dtype=torch.float32))
+        weighted = targets.reshape(-1, 2).repeat_interleave(self.count, dim=0)
+        weighted = weighted * torch.tensor([1.0, 1 / self.count], device=weighted.device)
+        return batch._replace(
+            inputs=views.reshape(len(inputs), rows, *image), targets=weighted.reshape(len(inputs), rows, 2)
+        )

@@ -1,0 +1,130 @@
+"""Views of an example: random, data-independent, averaged, and one contribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.data.people import by_person
+from equidp.data.views import AUGMENTATIONS
+from equidp.errors import DataError, SettingError
+from equidp.kernel.loop import Batch
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from support.toy import make_trainer, toy
+
+
+def images(n: int = 60, side: int = 8) -> equidp.GroupedDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(n, 2, side, side, generator=generator)
+    targets = (inputs.mean(dim=(1, 2, 3)) > 0.5).long()
+    return equidp.GroupedDataset(inputs, targets, torch.arange(n) % 2, ("a", "b"), ("no", "yes"))
+
+
+def batch_of(data: equidp.GroupedDataset) -> Batch:
+    return Batch(data.inputs, data.trained_targets, data.groups, torch.arange(len(data)))
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 2))
+
+
+def test_a_view_is_a_flip_and_a_shift_of_its_image():
+    image = torch.arange(64.0).reshape(1, 1, 8, 8)
+    data = equidp.GroupedDataset(image, torch.tensor([0]), torch.tensor([0]), ("a",), ("no", "yes"))
+    seen = {"flip": set(), "shift": set()}
+    for name, found in seen.items():
+        views = equidp.Views(64, name).of(batch_of(data), SeededRandomness(1)).inputs
+        assert views.shape == (1, 64, 1, 8, 8)
+        found.update(tuple(each.flatten().tolist()) for each in views[0])
+    assert seen["flip"] == {tuple(image.flatten().tolist()), tuple(image.flip(3).flatten().tolist())}
+    # Nine shifts by one pixel; one of them is absent in 64 draws with probability 9 (8/9)^64 = 0.5%.
+    assert len(seen["shift"]) == 9
+    padded = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="replicate")
+    windows = {
+        tuple(padded[..., down : down + 8, right : right + 8].flatten().tolist())
+        for down in range(3)
+        for right in range(3)
+    }
+    assert seen["shift"] == windows
+
+
+def test_images_of_a_batch_are_varied_apart():
+    data = images(40)
+    same = data.subset(torch.zeros(40, dtype=torch.int64))
+    views = equidp.Views(1, "shift").of(batch_of(same), SystemRandomness()).inputs
+    assert views.shape == same.inputs.shape
+    assert len(torch.unique(views.flatten(1), dim=0)) > 3  # 9 are possible; fewer than 4: below 1e-13
+
+
+def test_views_follow_from_the_runs_randomness():
+    made = [
+        equidp.Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(7)).inputs for _ in range(2)
+    ]
+    assert torch.equal(*made)
+    other = equidp.Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(8)).inputs
+    assert not torch.equal(made[0], other)
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
+def test_an_empty_batch_stays_empty(name):
+    empty = images().subset(torch.arange(0))
+    assert equidp.Views(3, name).of(batch_of(empty), SystemRandomness()).inputs.shape == (0, 3, 2, 8, 8)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_the_gradient_of_an_example_is_the_mean_over_its_views(engine):
+    net = model()
+    trainer = make_trainer(
+        images(), model=net, engine=engine, views=equidp.Views(4, "flip-shift"), secure=False, seed=3
+    )
+    batch = next(trainer.batches())
+    measured = trainer.engine(batch.inputs, batch.targets)
+    for place, norm in enumerate(measured.norms.tolist()):
+        loss = nn.functional.cross_entropy(net(batch.inputs[place]), batch.targets[place, :, 0].long())
+        gradients = torch.autograd.grad(loss, list(net.parameters()))
+        assert norm == pytest.approx(
+            float(torch.cat([each.flatten() for each in gradients]).norm()), rel=1e-4
+        )
+
+
+def test_views_cost_no_privacy_and_predictions_are_of_plain_images():
+    runs = [
+        make_trainer(images(), model=model(), views=views).fit() for views in (None, equidp.Views(3, "flip"))
+    ]
+    assert runs[0].epsilon() == runs[1].epsilon()
+    assert (runs[1].facts.views, runs[1].facts.augmentation) == (3, "flip")
+    assert runs[1].metrics(images())["count"].tolist() == [30, 30, 60]
+
+
+def test_views_of_the_records_of_people_and_of_weighted_rows():
+    data = by_person(images(), [number // 2 for number in range(60)], most_rows=2)
+    batch = equidp.Views(3, "shift").of(batch_of(data), SystemRandomness())
+    assert batch.inputs.shape == (30, 6, 2, 8, 8)
+    assert batch.targets[..., 1].unique().tolist() == pytest.approx([1 / 3])
+    make_trainer(
+        data, model=model(), views=equidp.Views(3, "shift"), batch_size=6, steps=2, epochs=None
+    ).fit()
+    weighted = equidp.GroupedDataset(
+        *(images().inputs, images().targets, images().groups, ("a", "b"), ("no", "yes")),
+        weights=torch.full((60,), 0.5),
+    )
+    batch = equidp.Views(5, "flip").of(batch_of(weighted), SystemRandomness())
+    assert batch.targets[..., 1].unique().tolist() == pytest.approx([0.1])
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SettingError, match="they would all be the same"):
+        equidp.Views(4)
+    with pytest.raises(SettingError, match="views=0"):
+        equidp.Views(0, "flip")
+    with pytest.raises(SettingError, match="flip-shift"):
+        equidp.Plan(augmentation="flip-shfit")
+    with pytest.raises(DataError, match="is for images"):
+        make_trainer(toy(), views=equidp.Views(2, "flip"))
+    accountant = equidp.IndividualAccountant(interval=1)
+    trainer = make_trainer(images(), model=model(), views=equidp.Views(2, "flip"), callbacks=[accountant])
+    with pytest.raises(SettingError, match="augmentation 'flip'"):
+        trainer.fit()
+    assert not trainer.ledger.steps
