@@ -237,7 +237,7 @@ def check_code(
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
     """Raises DataError unless the split is the one that the run began with."""
     if split.digest() != facts["sensitive_data_sha256"]:
+        data = f"{config.data!r}{f' with features {config.features!r}' if config.features else ''}"
         raise DataError(
-            f"{config.data!r} is not the data that {os.fspath(place)!r} began with; bring it back, or train "
-            "anew."
+            f"{data} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
         )

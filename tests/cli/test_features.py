@@ -1,0 +1,80 @@
+"""--features is an option of every command that takes images, and a run keeps it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import pandas as pd
+import pytest
+
+PLAN = ("--batch-size", "40", "--epochs", "0.2", "--noise-multiplier", "2", "--accountant", "rdp")
+OWN = """
+import torch
+from torch import nn
+
+torch.manual_seed(1)
+network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+"""
+
+
+@pytest.fixture
+def run(command, tmp_path, monkeypatch):
+    """Runs the command in this process, with a cache of its own: exit code, standard output and error."""
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
+    return partial(command, cwd=tmp_path)
+
+
+def test_a_run_applies_its_features_again(run, tmp_path):
+    assert run("train", "digits", "--features", "scattering", *PLAN, "--out", "run")[0] == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["features"] == "scattering"
+    card = (tmp_path / "run" / "card.md").read_text()
+    assert "digits, scattering" in card
+    assert "features of each example alone (scattering), which cost no privacy." in card
+    code, out, _ = run("evaluate", "run")
+    assert (code, "test examples" in out) == (0, True)
+    assert run("predict", "run", "--out", "p.csv")[0] == 0
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 450
+
+
+def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_net", raising=False)
+    (tmp_path / "my_net.py").write_text(OWN)
+    assert run("train", "digits", "--features", "my_net:network", *PLAN, "--out", "run")[0] == 0
+    assert "if what makes them was not trained on this data" in (tmp_path / "run" / "card.md").read_text()
+    monkeypatch.delitem(sys.modules, "my_net")
+    (tmp_path / "my_net.py").write_text(OWN.replace("manual_seed(1)", "manual_seed(2)  # other weights"))
+    code, _, err = run("evaluate", "run")
+    assert code == 2
+    assert "'digits' with features 'my_net:network' is not the data that 'run' began with" in err
+    monkeypatch.delitem(sys.modules, "my_net")
+
+
+def test_advice_trains_on_the_same_features_and_a_plain_model(run):
+    code, out, _ = run("advise", "digits", "--features", "scattering", "--profile-epsilon", "0")
+    assert code == 0
+    assert "equidp train digits --features=scattering" in out
+    assert "--model=logistic" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("train", "digits", "--features", "scatering", *PLAN, "--dry-run"), "Did you mean 'scattering'?"),
+        (("train", "digits", "--features", "scattering", "--dry-run"), "how private should it be?"),
+        (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
+        (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
+        (("audit", "digits", "--features", "no_such_module:network"), "there is no module"),
+        (("ablate", "digits", "--features", "math:pi"), "expected a function"),
+        (("inspect", "people.csv", "--features", "scattering"), "--features are for images"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_features_that_make_no_sense_are_refused(run, tmp_path, arguments, says):
+    (tmp_path / "people.csv").write_text("age,sex,ill\n1,F,no\n2,M,yes\n")
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err
