@@ -63,6 +63,7 @@ def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
     card = (tmp_path / "run" / "card.md").read_text()
     assert "differ by one person" in card
     assert "| most rows of a person | 3 |" in card
+    assert "A training example is a person with all their rows" in card
     assert "not for release" not in card  # how many rows were left out is nobody else's business
     kept = open_run(tmp_path / "run")
     assert kept.run.facts.rows == 3

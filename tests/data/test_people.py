@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 import equidp
 from equidp.data.people import PeoplesRows, by_person
 from equidp.errors import DataError, DataWarning, SettingError
+from equidp.evaluation.evaluation import evaluate
 from support.toy import toy
 
 
@@ -118,3 +119,12 @@ def test_rows_that_do_not_fit_the_targets_are_refused():
         equidp.GroupedDataset(
             torch.zeros(3, 2, 5), targets, groups, ("a",), ("no", "yes"), weights=torch.ones(3)
         )
+
+
+def test_people_are_trained_on_and_rows_tested_on():
+    rows = toy(8)
+    people = by_person(rows, [1, 1, 2, 2, 3, 3, 4, 4], most_rows=2)
+    with pytest.raises(DataError, match="a test takes single rows, and these examples have 2 each"):
+        equidp.DataSplit(people, people)
+    with pytest.raises(DataError, match="a test takes single rows"):
+        evaluate(torch.nn.Linear(5, 2), people)

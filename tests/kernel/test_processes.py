@@ -86,6 +86,15 @@ def test_schedule_and_average_are_the_same_in_all_processes():
     assert torch.equal(first, second)
 
 
+def test_people_with_several_rows_are_trained_on_by_several_processes():
+    alone = several.of_people()
+    for found in together(2, several.of_people):
+        for method, (weights, *_) in found.items():
+            assert torch.allclose(weights, alone[method][0], atol=1e-3, rtol=0)
+    first, second = together(2, several.in_views)
+    assert torch.equal(first, second)
+
+
 def test_noise_that_another_process_draws_leaves_the_samples_of_a_seed_in_step():
     """Samples of a seed are drawn for 64 steps at once: those of the next come after the noise of all of
     these."""

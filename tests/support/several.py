@@ -46,6 +46,28 @@ def averaged() -> dict[str, Any]:
     return trained(("dpsgd",), scheduler="cosine", average=equidp.WeightAverage("tail", 0.5))
 
 
+def of_people() -> dict[str, Any]:
+    """`trained` on a hundred people of three rows."""
+    people = equidp.by_person(toy(), [number // 3 for number in range(300)], most_rows=4)
+    return trained(("dpsgd", "dpsgd-f"), train=people, batch_size=20)
+
+
+def in_views() -> Tensor:
+    """Weights that were trained on random views, whose random numbers follow from the seed."""
+    rows = toy()
+    images = equidp.GroupedDataset(
+        rows.inputs.reshape(300, 1, 1, 5).expand(300, 1, 8, 5), rows.targets, rows.groups, *_NAMES
+    )
+    model = nn.Sequential(nn.Flatten(), nn.Linear(40, 2))
+    nn.init.zeros_(model[1].weight)
+    views = equidp.Views(3, "flip-shift")
+    trainer = make_trainer(images, model=model, views=views, secure=False, seed=3, steps=6, epochs=None)
+    return trainer.fit().model[1].weight.detach()
+
+
+_NAMES = ("a", "b"), ("no", "yes")
+
+
 def _model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))

@@ -26,15 +26,13 @@ _PART = 2**22  # numbers that are checked at a time
 class GroupedDataset:
     """Examples held in memory.
 
-    An example is what privacy is promised to. It has one row, or several, such as the records of a person
-    (`equidp.by_person`): then inputs, targets and weights have a second dimension, rows.
+    Examples have one row, or several (`equidp.by_person`): a second dimension of all but the groups.
 
     Attributes:
         inputs: [n, ...] or [n, rows, ...], what the model reads of a row: floating point (or integer token
             ids), never NaN. One tensor, or several: a tuple is given to the model as `model(*inputs)`, a
             mapping as `model(**inputs)`.
-        targets: [n] or [n, rows], int64 class indices in [0, len(class_names)); or with target_bounds,
-            numbers.
+        targets: [n] or [n, rows], int64 classes in [0, len(class_names)); or with target_bounds, numbers.
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
@@ -134,6 +132,11 @@ class GroupedDataset:
         """The shape of what a model reads of one row; a DataError as of `one_tensor`."""
         return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
 
+    def check_single_rows(self, what: str) -> None:
+        """Raises a DataError, beginning with `what`, unless each example is a row."""
+        if self.rows is not None:
+            raise DataError(f"{what} takes single rows, and these examples have {self.rows} each.")
+
     def one_row(self) -> tuple[Any, Tensor]:
         """Returns inputs [1, ...] and target [1] of a row, for their shapes and types."""
         first = taken((self.inputs, self.targets), slice(1))
@@ -224,6 +227,7 @@ class DataSplit:
                 f"training groups {self.train.group_names} and test groups {self.test.group_names} differ; "
                 "give both sets the same group_names."
             )
+        self.test.check_single_rows("a test")
         for label, part in (("training", self.train), ("test", self.test)):
             for name, size in zip(part.group_names, part.group_sizes().tolist(), strict=True):
                 if size == 0:

@@ -105,6 +105,14 @@ class PeoplesRows:
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
         return replace(rows, inputs=inputs, targets=targets, groups=groups, weights=weights)
 
+    @property
+    def note(self) -> str:
+        """A sentence for cards and reports."""
+        return (
+            f"A training example is a person with all their rows, of which at most {self.places.shape[1]:,} "
+            "were trained on. Nobody who was trained on was tested on."
+        )
+
     def told(self) -> str:
         """A sentence on what is left out, for the owner of the data alone; "" where nothing is."""
         crowded, left_out = int((self.left_out > 0).sum()), int(self.left_out.sum())

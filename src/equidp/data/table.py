@@ -96,6 +96,7 @@ class TableSource:
         return Unencoded(
             *(features, train, test, targets, groups, *names, weights),
             target_bounds=bounds,
+            notes=() if people is None else (people.note,),
             people=people,
             key=key,
         )

@@ -168,6 +168,7 @@ def evaluate(
     {'demographic_parity_difference': 0.0, 'equalized_odds_difference': 1.0}
     """
     check_level(level)
+    test.check_single_rows("a test")
     metric = metric_for(metric, test.class_names)
     cut.index(test.class_names)
     test = test.to("cpu")

@@ -204,6 +204,7 @@ def sensitive_membership_inference(
         raise SettingError(f"shadow_models={shadow_models}; expected an even number >= 4.")
     if len(data) < 8:
         raise DataError(f"{len(data)} examples; expected at least 8 to divide into members and others.")
+    data.check_single_rows("membership inference")
     data = data.to("cpu")
     generator = np.random.default_rng(seed)
     members = generator.permutation(len(data)) < len(data) / 2

@@ -172,6 +172,7 @@ class Run:
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "
                 "inputs, targets and groups."
             )
+        test.check_single_rows("a test")
         classes = self.facts.classes or test.class_names
         if list(classes) != list(test.class_names):
             raise DataError(
