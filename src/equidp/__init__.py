@@ -42,6 +42,7 @@ _HOMES = {
     "training.optimizers": "PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "ProgressBar",
+    "training.recalibration": "recalibrate",
     "training.record": "RunRecord",
     "training.recorder": "EpochRecorder",
     "training.run": "Run",

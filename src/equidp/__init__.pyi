@@ -78,6 +78,7 @@ from equidp.training.loggers import (
 from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import ProgressBar as ProgressBar
+from equidp.training.recalibration import recalibrate as recalibrate
 from equidp.training.record import RunRecord as RunRecord
 from equidp.training.recorder import EpochRecorder as EpochRecorder
 from equidp.training.run import Run as Run

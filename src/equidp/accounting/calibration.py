@@ -66,6 +66,10 @@ def calibrate_noise(
             raise SettingError(
                 f"target epsilon={target_epsilon} cannot be reached with any noise at this delta; raise "
                 "one of the two."
+                if not spent
+                else f"what is released beside the steps costs epsilon "
+                f"{ACCOUNTANTS[name](run_event(spent), delta):.4g} of {target_epsilon:g}, and leaves nothing "
+                "to train with; give it a smaller share."
             )
         return noise
 

@@ -52,6 +52,10 @@ def resolved(
     if plan.class_weight is not None or train.weights is not None:
         raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
     Views(plan.views, plan.augmentation).refuse("an audit needs")
+    if plan.for_method(method).recalibration:
+        raise SettingError(
+            "an audit is of the steps of training; leave out recalibration, which is a release of its own."
+        )
     if train.target_bounds is not None:
         raise SettingError("an audit trains classifiers; leave out --task regression, and give classes.")
     if epsilon is not None:

@@ -94,6 +94,8 @@ _HELP = {
     "momentum": "Momentum of SGD.",
     "weight_decay": "Weight decay of the optimizer.",
     "optimizer": "sgd, or adam without the noise's variance in its second moments. Free.",
+    "recalibration": "Share of --epsilon that fits scale and shifts of the logits after training; "
+    "default: 0, none.",
     "schedule": "Learning rate over the run; linear and cosine end at zero. Free.",
     "average": "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially "
     "(ema). Free.",

@@ -31,9 +31,9 @@ from equidp.errors import ApproximationWarning, DataError, DataWarning, SettingE
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
 from equidp.training.device import chosen_device
+from equidp.training.recalibration import recalibrate
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
 from equidp.training.resolved import ResolvedPlan
@@ -115,7 +115,7 @@ class Cell:
             device=chosen_device(self.device),
             engine=self.engine,
             callbacks=callbacks,
-            ledger=MemoryLedger(tuple((event, 1) for event in releases_of(self.source))),
+            ledger=self.plan.ledger(releases_of(self.source)),
         )
 
 
@@ -270,7 +270,7 @@ def _trained(cell: Cell, data: DataSplit) -> Finished:
     trainer = cell.trainer(data, callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
-        run = trainer.fit()
+        run = recalibrate(trainer.fit(), trainer, cell.plan.recalibration)
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     individual = pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant)
     further = {

@@ -22,6 +22,7 @@ def asked_plan(estimator: Any, model: str | ModelFactory, num_examples: int, del
         model,
         batch_size=min(_LARGEST_BATCH, num_examples) if size is None else size,
         delta=delta,
+        recalibration=getattr(estimator, "recalibration", 0.0),  # of classifiers alone
         method_settings={"clipping_bound": estimator.clipping_bound, **settings},
         **{name: getattr(estimator, name) for name in _OF_PLAN},
     )

@@ -47,6 +47,7 @@ from equidp.kernel.policy import Policy
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
+from equidp.training.recalibration import recalibrate
 from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.trainer import Trainer
 
@@ -126,13 +127,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_groups(self.method, sensitive_features)
         groups, names = groups_of(sensitive_features, len(targets), progress.group_names)
         self.group_names_ = progress.group_names = names
-        trainer = self._trainer(X, targets, groups, weights, progress)
+        plan = self._plan(len(targets), progress)
+        trainer = self._trainer(plan, X, targets, groups, weights, progress)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
-        pay(releases, trainer)
+        pay((*releases, *plan.releases), trainer)
         try:
             self._release(releases, trainer, targets, progress)
-            self.run_ = trainer.fit()
+            self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration)
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + len(targets)
             self._progress = progress
@@ -153,10 +155,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _trainer(
-        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, progress: Progress
+        self, plan: ResolvedPlan, X: Any, targets: Tensor, groups: Tensor, weights: Any, progress: Progress
     ) -> Trainer:
         """Checked and ready; nothing is spent yet."""
-        plan, seed = self._plan(len(targets), progress), None
+        seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fresh = progress.model is None

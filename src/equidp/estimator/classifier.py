@@ -59,6 +59,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             probabilities towards heavy classes. "balanced": one over the size of the class, counted with
             noise for a share of epsilon. None: all are 1.
         counts_share: of epsilon, in (0, 1), that "balanced" counts classes with.
+        recalibration: share of epsilon, in [0, 1), for fitting scale and shifts of the logits after training,
+            which clipping moves; 0: none.
         loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
@@ -80,6 +82,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     counts_share: float = field(default=COUNTS_SHARE, kw_only=True)
+    recalibration: float = field(default=0.0, kw_only=True)
 
     _loss = nn.CrossEntropyLoss(reduction="none")
 

@@ -28,6 +28,7 @@ from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
+RECALIBRATION = "recalibration"
 """Names of what a run releases beside its steps."""
 
 
@@ -183,8 +184,20 @@ class TrainConfig:
             epsilon=self.epsilon,
             risk=self.risk_target(),
             accountant=self.accountant,
-            also_spent=tuple((event, 1) for event in releases.values()),
+            also_spent=tuple((event, 1) for name, event in releases.items() if name != RECALIBRATION),
         )
+
+    @property
+    def _recalibration(self) -> float:
+        """Share of epsilon for a recalibration that is private."""
+        plan = self.plan.for_method(self.method)
+        return plan.recalibration if method_named(self.method).policy.private else 0.0
+
+    @property
+    def recalibration_in_words(self) -> str:
+        """What a recalibration costs, for a reader."""
+        share = self._recalibration
+        return f"for a share of {share:g} of epsilon" if share and self.epsilon else "without noise"
 
     @property
     def release_costs(self) -> dict[str, float]:
@@ -193,6 +206,7 @@ class TrainConfig:
         whole = self.epsilon or 0.0
         costs = {name: None if share is None else share * whole for name, share in shares.items()}
         costs[INDIVIDUAL] = self.release_epsilon
+        costs[RECALIBRATION] = self._recalibration * whole or None
         return {name: cost for name, cost in costs.items() if cost is not None}
 
     def releases(self, delta: float) -> dict[str, StepEvent]:

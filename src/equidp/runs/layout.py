@@ -18,7 +18,7 @@ from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
-COUNTS = "class-counts.json"
+COUNTS, RECALIBRATION = "class-counts.json", "recalibration.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
 HISTORIES = "sensitive-histories-*"
@@ -37,6 +37,10 @@ FILES = {
     MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
     RELEASED: (MAY_LEAVE, "individual privacy of each group, released with noise and paid for."),
     COUNTS: (MAY_LEAVE, "how many training examples each class has, released with noise and paid for."),
+    RECALIBRATION: (
+        MAY_LEAVE,
+        "scale and shifts of the logits, fitted with noise and paid for; the weights hold them already.",
+    ),
     MANIFEST: (
         MAY_LEAVE,
         "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
@@ -116,7 +120,7 @@ def salted(content: dict[str, Any]) -> str:
 
 def manifest(place: Path) -> str:
     """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
-    names = (CONFIG, ENCODER, COUNTS, MODEL, RELEASED, RECORD, PAGE, CARD)
+    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, MODEL, RELEASED, RECORD, PAGE, CARD)
     there = [name for name in names if (place / name).exists()]
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 

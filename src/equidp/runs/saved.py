@@ -30,6 +30,7 @@ from equidp.errors import DataError, DataWarning, SettingError
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
+from equidp.training.recalibrated import Recalibration
 from equidp.training.run import Run, RunFacts
 
 ROWS = 2**16
@@ -215,6 +216,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.recipe.target_bounds
     model = in_units(plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
+    if plan.recalibration is not None:
+        model = Recalibration.identity(len(facts["class_names"])).applied(model)
     encoder = layout.read_encoder(place, config)
     try:
         model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))

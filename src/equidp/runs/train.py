@@ -32,6 +32,7 @@ from equidp.runs import layout
 from equidp.runs.begin import run_name
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
+from equidp.runs.recalibrated import recalibrated
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
 from equidp.training.record import RunRecord
@@ -103,7 +104,7 @@ def train(
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
-        run = trainer.fit()
+        run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
         evaluation = _evaluated(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
@@ -142,7 +143,7 @@ def _follow(
     trainer = make_trainer(config, plan, split, None, None, watchers, device)
     if resumed:
         checkpoints.restore(trainer, previous=previous)
-    run = trainer.fit()
+    run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
     return run, _evaluated(run, split, config)
 
 
@@ -231,6 +232,8 @@ def _write_cards(
         details["noise was calibrated to the risk"] = str(config.risk_target())
     if config.preprocessing_share is not None:
         details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
+    if plan.recalibration is not None:
+        details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
     if (recipe := config.recipe).target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}

@@ -20,7 +20,9 @@ from equidp.kernel.ledger import Ledger
 from equidp.training.averages import WeightAverage
 from equidp.training.optimizers import made_optimizer
 from equidp.training.parts import class_names
+from equidp.training.recalibration import check_recalibrates
 from equidp.training.resolved import ModelFactory, ResolvedPlan
+from equidp.training.run import copied
 from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
 
@@ -86,7 +88,7 @@ def build(
         model = build_model(factory, train.input_shape, train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
-    return Trainer(
+    trainer = Trainer(
         model,
         made_optimizer(plan, model),
         train,
@@ -109,6 +111,10 @@ def build(
         budget=budget,
         beyond_budget=beyond_budget,
     )
+    if plan.recalibration is not None:
+        check_recalibrates(trainer)
+        copied(trainer.model, "recalibration")
+    return trainer
 
 
 def _class_weighted(

@@ -10,6 +10,7 @@ from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
@@ -53,6 +54,8 @@ class Plan:
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
             divided by the largest. None: all are 1.
+        recalibration: share of epsilon for fitting scale and shifts of the logits after training, in [0, 1);
+            0: none. Runs without privacy are recalibrated without noise.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -82,6 +85,7 @@ class Plan:
     augmentation: str = "none"
     class_weight: Mapping[str, float] | str | None = None
     loss: str | LossFunction | None = None
+    recalibration: float = 0.0
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -100,6 +104,7 @@ class Plan:
         check_number("(0, inf)", epochs=self.epochs)
         check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
+        check_number("[0, 1)", ", a share of epsilon; 0: none", recalibration=self.recalibration)
         check_whole(1, batch_size=self.batch_size)
         check_optimizer_name(self.optimizer, self.momentum)
         check_schedule(self.schedule)
@@ -167,7 +172,8 @@ class Plan:
         own, policy = self.for_method(method), self.policy(method)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
-        noise = own.noise_multiplier
+        noise, fit = own.noise_multiplier, own.recalibration_noise(epsilon, delta, policy.private)
+        also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
         if not policy.private:
             if (epsilon, risk) != (None, None):
                 raise SettingError(
@@ -204,7 +210,18 @@ class Plan:
             class_weight=_by_class(own.class_weight),
             loss="" if own.loss is None else _name(own.loss),
             loss_function=loss_named(own.loss) if isinstance(own.loss, str) else own.loss,
+            recalibration=fit,
         )
+
+    def recalibration_noise(self, epsilon: float | None, delta: float, private: bool = True) -> float | None:
+        """Noise multiplier of the recalibration at a target epsilon; None: there is none."""
+        if not self.recalibration:
+            return None
+        if not private or (epsilon is None and self.noise_multiplier == 0):
+            return 0.0
+        check_share("recalibration", self.recalibration, epsilon)
+        assert epsilon is not None
+        return release_event(self.recalibration * epsilon, delta).noise_multiplier
 
     def _changed(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in _FIELDS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 from equidp._parts import is_import_path, own_part
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import Policy
 from equidp.models import model_named
 from equidp.policies.methods import make_policy
@@ -31,6 +32,7 @@ class ResolvedPlan:
         sample_rate: q = b / n.
         steps: T.
         noise_multiplier: sigma; 0 for a method without privacy.
+        recalibration: noise multiplier of `equidp.recalibrate` after training, 0 without privacy; None: none.
         loss: its name; "" for cross entropy. `loss_function` is the loss; None for cross entropy.
     """
 
@@ -56,6 +58,16 @@ class ResolvedPlan:
     average_share: float = WeightAverage.share
     views: int = 1
     augmentation: str = "none"
+    recalibration: float | None = None
+
+    @property
+    def releases(self) -> tuple[StepEvent, ...]:
+        """What the plan itself pays for beside its steps."""
+        return (StepEvent(1.0, self.recalibration),) if self.recalibration else ()
+
+    def ledger(self, releases: Sequence[StepEvent] = ()) -> MemoryLedger:
+        """A ledger in memory that has paid for these releases and the plan's own."""
+        return MemoryLedger(tuple((event, 1) for event in (*releases, *self.releases)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

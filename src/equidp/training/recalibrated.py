@@ -1,0 +1,77 @@
+"""Models with mended logits: z becomes a z + b."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from equidp.engines.called import outputs_in
+from equidp.engines.preserved import device_of
+from equidp.training.run import copied
+
+
+@final
+@dataclass(frozen=True)
+class Recalibration:
+    """What logits are mended by: z becomes scale z + shift.
+
+    Attributes:
+        scale: of all classes, > 0.
+        shift: of each class.
+
+    >>> mended = Recalibration(2.0, (0.0, 1.0)).applied(nn.Sequential(nn.Linear(3, 2)))
+    >>> type(mended[-1]).__name__
+    'Linear'
+    """
+
+    scale: float
+    shift: tuple[float, ...]
+
+    @classmethod
+    def identity(cls, classes: int) -> Recalibration:
+        """The one that changes nothing."""
+        return cls(1.0, (0.0,) * classes)
+
+    def applied(self, model: nn.Module) -> nn.Module:
+        """Returns a copy of the model with mended logits.
+
+        The last linear layer of a `Sequential` takes scale and shift into its weights; other models are
+        wrapped in `Recalibrated`. Which of the two it is follows from the model's layers alone.
+
+        Raises:
+            ModelError: the model cannot be copied.
+        """
+        model = copied(model, "recalibration")
+        last = model
+        while type(last) is nn.Sequential and len(last):
+            last = last[-1]
+        if type(last) is not nn.Linear or last.bias is None:
+            return Recalibrated(model, self)
+        with torch.no_grad():
+            last.weight.mul_(self.scale)
+            last.bias.mul_(self.scale).add_(torch.tensor(self.shift).to(last.bias))
+        return model
+
+
+@final
+class Recalibrated(nn.Module):
+    """A model whose logits are mended; its `state_dict` holds scale and shift.
+
+    >>> Recalibrated(nn.Identity(), Recalibration(2.0, (0.0, 1.0)))(torch.ones(1, 2))
+    tensor([[2., 3.]])
+    """
+
+    def __init__(self, model: nn.Module, by: Recalibration) -> None:
+        super().__init__()
+        self.model = model
+        device = device_of(model)
+        self.register_buffer("scale", torch.tensor(by.scale, device=device))
+        self.register_buffer("shift", torch.tensor(by.shift, device=device))
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Logits, [batch, classes]."""
+        logits = outputs_in(self.model(*inputs, **named))
+        return logits * self.scale + self.shift  # type: ignore[operator]
