@@ -16,8 +16,13 @@ settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=
 settings.load_profile("equidp")
 
 
-COARSE = ("advice/test_advise", "advice/test_norm_profile", "cli/test_train", "cli/test_features",
-          "comparison/test_compare")
+COARSE = (
+    "advice/test_advise",
+    "advice/test_norm_profile",
+    "cli/test_train",
+    "cli/test_features",
+    "comparison/test_compare",
+)
 """Slow tests whose promises are about something else than how tight an epsilon is."""
 
 
