@@ -75,11 +75,17 @@ OWN: dict[str, Mapping[str, Space]] = {
     "global": {RATIO: Log(1, 20)},
     "global-adapt": {RATIO: Log(1, 20), "tolerance": OneOf((0.7, 1.0))},
     "quantile": {"target_quantile": Uniform(0.3, 0.95)},
+    "quantile-bounded": {"target_quantile": Uniform(0.3, 0.95), RATIO: Log(0.1, 1)},
+    "softadaclip": {"target_quantile": Uniform(0.3, 0.95)},
     "automatic": {"stability": Log(0.001, 1)},
     "psac": {"stability": Log(0.01, 1)},
 }
 """Method -> the space of the settings that it alone has; further settings of methods keep their defaults."""
-_SECOND_BOUND = {"global": "strict_bound", "global-adapt": "initial_bound"}
+_SECOND_BOUND = {
+    "global": "strict_bound",
+    "global-adapt": "initial_bound",
+    "quantile-bounded": "lowest_bound",
+}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from price_results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expect
 from price_space import CONTESTS, PRIVATE, Contest, Log, OneOf
 from price_split import Validated
 
+from equidp import DataSource
 from equidp.comparison import grid
 from equidp.data import open_source
 from equidp.policies.methods import METHODS, make_policy
@@ -65,6 +66,12 @@ def test_each_setting_makes_its_method(contest):
         settings = contest.settings(method, number)
         policy = make_policy(method, settings)
         assert all(getattr(policy, name, value) == value for name, value in settings.items())
+
+
+@pytest.mark.parametrize("contest", CONTESTS.values(), ids=lambda contest: contest.name)
+def test_each_contest_has_a_source(contest):
+    assert isinstance(contest.data(), DataSource)
+    assert isinstance(Validated(contest.data()), DataSource)
 
 
 def test_settings_are_chosen_on_training_examples_alone():
