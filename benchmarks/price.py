@@ -15,14 +15,14 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from price_page import write_page
-from price_results import CHOSEN, PUBLISHED, TUNING_SEEDS, Reported, Results, Tried
+from price_page import RECALIBRATION, STANDARD, write_page
+from price_results import CHOSEN, PUBLISHED, RECALIBRATED, TUNING_SEEDS, Reported, Results, Tried
 from price_space import CONTESTS, PRIVATE, Contest
 from price_split import Validated
 
@@ -45,18 +45,18 @@ DOCS = Path(__file__).parents[1] / "docs"
 RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
 CALIBRATION_SECONDS = 2.5
 CHUNK = 6  # runs of each process between two times that results are kept
-PUBLISHED_METHODS = (BASELINE, "dpsgd", "dpsgd-f")
+PUBLISHED_METHODS = (BASELINE, STANDARD)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A run of a contest that is not kept yet; `kind` is None where it tunes."""
+    """A run of a contest that is not kept yet; `kind` is None where it tries the settings of a number."""
 
     method: str
     epsilon: float | None
-    number: int
     seed: int
     plan: Plan
+    number: int = -1
     kind: str | None = None
     account: bool = False
 
@@ -90,12 +90,12 @@ class Runner:
         self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
 
     def run(self, place: int) -> None:
-        """What is missing at one of the epsilons, and of the baseline; in the end, published settings."""
-        if place < len(self.contest.epsilons):
-            self._stages([BASELINE], None)
-            self._stages(self.methods, self.contest.epsilons[place])
-        else:
-            self._train(self._published())
+        """What is missing at one of the epsilons, and of the baseline; at the first, all else too."""
+        epsilon = self.contest.epsilons[place]
+        self._stages([BASELINE], None)
+        self._stages(self.methods, epsilon)
+        if not place:
+            self._train([*self._recalibrated(epsilon), *self._published(epsilon)])
 
     def in_words(self) -> str:
         """What is missing, and about how long it takes."""
@@ -123,7 +123,7 @@ class Runner:
         settings = {**self.contest.settings("dpsgd", 0), "epochs": 2}
         plan = Plan(delta=self.contest.delta).with_changes(settings)
         data = split(Validated(self.source), TUNING_SEEDS[0])
-        trainer = Asked("dpsgd", None, 0, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
+        trainer = Asked("dpsgd", None, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
         began = time.perf_counter()
         trainer.fit()
         return (time.perf_counter() - began) / 2
@@ -138,7 +138,7 @@ class Runner:
             }
             self._train(
                 [
-                    Asked(method, epsilon, number, seed, self._plan(method, number))
+                    Asked(method, epsilon, seed, self._plan(method, number), number)
                     for method in methods
                     for number in tried[method]
                     if results.accuracies(method, epsilon, number, seed) is None
@@ -149,7 +149,7 @@ class Runner:
         self._train(
             [
                 Asked(
-                    method, epsilon, number, seed, self._plan(method, number), CHOSEN,
+                    method, epsilon, seed, self._plan(method, number), number, CHOSEN,
                     account=epsilon is not None and seed == first,
                 )
                 for seed in self.contest.reported
@@ -169,17 +169,27 @@ class Runner:
             )
         return Plan(delta=self.contest.delta).with_changes(settings)
 
-    def _published(self) -> list[Asked]:
+    def _recalibrated(self, epsilon: float) -> list[Asked]:
+        """DPSGD with its chosen settings, and part of epsilon for recalibration."""
+        if len(self.results.runs(STANDARD, epsilon)) < len(self.contest.reported):
+            return []
+        chosen = self.results.choice(STANDARD, epsilon, range(self.contest.draws))
+        plan = replace(self._plan(STANDARD, chosen), recalibration=RECALIBRATION)
+        return self._lacking({STANDARD: epsilon}, plan, RECALIBRATED)
+
+    def _published(self, epsilon: float) -> list[Asked]:
         if not self.contest.published:
             return []
-        first = self.contest.epsilons[0]
         plan = replace(default_plan(self.contest.source), delta=self.contest.delta)
-        epsilons = {method: None if method == BASELINE else first for method in PUBLISHED_METHODS}
+        epsilons = {method: None if method == BASELINE else epsilon for method in PUBLISHED_METHODS}
+        return self._lacking(epsilons, plan, PUBLISHED)
+
+    def _lacking(self, epsilons: Mapping[str, float | None], plan: Plan, kind: str) -> list[Asked]:
         return [
-            Asked(method, epsilon, -1, seed, plan, PUBLISHED)
+            Asked(method, epsilon, seed, plan, kind=kind)
             for seed in self.contest.reported
             for method, epsilon in epsilons.items()
-            if seed not in self.results.runs(method, epsilon, PUBLISHED)
+            if seed not in self.results.runs(method, epsilon, kind)
         ]
 
     def _train(self, asked: list[Asked]) -> None:
@@ -296,9 +306,10 @@ def train(chosen: argparse.Namespace) -> None:
             path = chosen.docs / "price" / f"{name}.json"
             runners.append(Runner(CONTESTS[name], methods, path, folder, chosen.jobs, ends))
             print(runners[-1].in_words(), flush=True)
-        for place in range(max(len(runner.contest.epsilons) for runner in runners) + 1):
+        for place in range(max(len(runner.contest.epsilons) for runner in runners)):
             for runner in runners:
-                runner.run(place)
+                if place < len(runner.contest.epsilons):
+                    runner.run(place)
     except Stopped:
         print(f"Stopped after {chosen.hours:g} hours; start the same again to go on.")
     except EquidpError as error:

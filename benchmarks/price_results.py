@@ -16,7 +16,7 @@ from equidp.policies.methods import BASELINE
 FINALISTS = 3
 """Settings of a method that are tried on every tuning seed; the others on the first alone."""
 TUNING_SEEDS = (100, 101, 102)
-CHOSEN, PUBLISHED = "chosen", "published"
+CHOSEN, PUBLISHED, RECALIBRATED = "chosen", "published", "recalibrated"
 
 Accuracies = Sequence[float]
 """Of each group, and last of all together."""
@@ -38,7 +38,7 @@ class Reported:
     """A run on a test set.
 
     Attributes:
-        kind: `CHOSEN` by tuning, or `PUBLISHED` settings.
+        kind: settings `CHOSEN` by tuning, the same with recalibration, or `PUBLISHED` ones.
         epsilon: what was asked for; None without privacy.
         spent: epsilon of the run; None without privacy.
         accuracies: of each group and all.

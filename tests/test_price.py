@@ -113,7 +113,14 @@ def test_a_finalist_is_judged_by_every_tuning_seed():
     assert results.choice("dpsgd", 1.0, range(2)) == 1
 
 
-@pytest.mark.parametrize(("lost", "answer"), [(0.01, "Yes: psac, by 1.00 points"), (0.03, "No: none has")])
+@pytest.mark.parametrize(
+    ("lost", "answer"),
+    [
+        (0.01, "Yes: psac, by 1.00 points"),
+        (0.03, "No: none has"),
+        (0.0196, "Not by what matters: psac, by 0.04"),
+    ],
+)
 def test_a_method_beats_another_only_where_the_interval_says_so(lost, answer):
     contest = Contest("made-up", "adult", "Made up", 1e-6, (1.0,), {}, {}, reported=(0, 1, 2))
     results = Results("made-up", ("a", "b"))
