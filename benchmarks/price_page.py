@@ -128,8 +128,8 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
         lost = _points(_worst(results, results.runs(STANDARD, epsilon)))
         others = [name for name in methods if name != STANDARD]
         yield (
-            f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst-off group loses {lost} "
-            f"points. {_beaten(results, others, epsilon)}{_exposed(contest, results, epsilon)}"
+            f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst-off group loses "
+            f"{lost} points. {_beaten(results, others, epsilon)}{_exposed(contest, results, epsilon)}"
         )
 
 
