@@ -65,6 +65,14 @@ def test_advice_trains_on_the_same_features_and_a_plain_model(run):
         (("train", "digits", "--features", "scatering", *PLAN, "--dry-run"), "Did you mean 'scattering'?"),
         (("train", "digits", "--features", "scattering", "--dry-run"), "how private should it be?"),
         (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
+        (
+            ("train", "digits", "--features", "scattering", *PLAN, "--augmentation", "shift", "--dry-run"),
+            "varies pixels",
+        ),
+        (
+            ("compare", "digits", "--features", "scattering", "--augmentation", "flip", "--dry-run"),
+            "varies pixels",
+        ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
         (("audit", "digits", "--features", "no_such_module:network"), "there is no module"),
         (("ablate", "digits", "--features", "math:pi"), "expected a function"),

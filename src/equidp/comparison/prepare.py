@@ -21,7 +21,9 @@ from equidp.comparison.kept import check_folder, is_kept
 from equidp.comparison.outputs import check_metric
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
+from equidp.data.features import WithFeatures, check_not_varied
 from equidp.data.unencoded import releases_of, with_private_noise
+from equidp.data.views import Views
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, PrivacyWarning, SettingError
 from equidp.evaluation.metric import Metric
@@ -163,6 +165,8 @@ def prepare(
             for run in asked:
                 own = _preprocessed(source, run, plan, preprocessing_share)
                 resolved = run.resolve(size, releases_of(own))
+                if isinstance(source, WithFeatures):
+                    check_not_varied(source.features, Views(resolved.views, resolved.augmentation))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
                 where = run.setting, target(run.epsilon), seed, engine, device

@@ -21,6 +21,7 @@ from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.scattering import normalised_scattering
 from equidp.data.unencoded import EncodedSource
+from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
 
 Transform = Callable[[Tensor], Tensor]
@@ -130,6 +131,15 @@ def features_named(name: str) -> Transform:
     part = own_part(name, "features", lambda each: callable(each) and not isinstance(each, type), _EXPECTED)
     made: Transform = part.eval() if isinstance(part, nn.Module) else part
     return made
+
+
+def check_not_varied(features: str | None, views: Views) -> None:
+    """Raises a SettingError where training would vary features as if they were pixels."""
+    if features is not None and views.random:
+        raise SettingError(
+            f"augmentation {views.augmentation!r} varies pixels, and training reads features {features!r} "
+            "instead; leave one of the two out."
+        )
 
 
 def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -> Tensor:

@@ -14,8 +14,10 @@ from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, Recipe, open_source
 from equidp.data.encoding import TableEncoder
+from equidp.data.features import check_not_varied
 from equidp.data.release import Release
 from equidp.data.unencoded import EncodedSource, can_be_private
+from equidp.data.views import Views
 from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
 from equidp.evaluation.predictions import Cut
@@ -98,6 +100,7 @@ class TrainConfig:
                 "budget_epsilon, budget_delta and budget_data are of a budget's file; give budget too."
             )
         self.risk_target()
+        check_not_varied(self.features, Views(self.plan.views, self.plan.augmentation))
         for name in ("preprocessing_share", "counts_share"):
             check_share(name, getattr(self, name), self.epsilon)
         if self.balanced and (self.counts_share is None or self.plan.class_weight is not None):
