@@ -77,6 +77,9 @@ class PeoplesRows:
         places = np.argsort(codes, kind="stable")[starts[:, None] + positions]
         return cls(places, present, np.maximum(counts - most_rows, 0))
 
+    def __len__(self) -> int:
+        return len(self.places)
+
     @property
     def first(self) -> Codes:
         """The first row of each person that is trained on, [people]."""

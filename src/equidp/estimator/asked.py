@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from equidp.errors import SettingError
+from equidp.estimator.fits import warn
+from equidp.kernel.policy import Policy
 from equidp.training.plan import Plan
 from equidp.training.resolved import ModelFactory
 
@@ -41,3 +43,25 @@ def check_open_ended(estimator: Any) -> None:
                 f"{name}={getattr(estimator, name)!r} runs over all steps, and partial_fit cannot know how "
                 f"many calls will follow; use fit, or {name}={value!r}."
             )
+
+
+def check_private(estimator: Any, policy: Policy) -> None:
+    """Refuses an epsilon that the method cannot have, and warns where nobody is protected."""
+    private = policy.private
+    if private == (estimator.epsilon is None):
+        wanted = "a number > 0" if private else "None, for it gives no privacy"
+        raise SettingError(
+            f"epsilon={estimator.epsilon} with method={estimator.method!r}; expected {wanted}."
+        )
+    if not private:
+        message = (
+            "method='sgd' trains without privacy: the model is not private, whatever the class is called."
+        )
+        warn(message, 4)
+    elif estimator.random_state is not None:
+        warn(
+            f"random_state={estimator.random_state}: samples and noise follow from a seed. Anyone who knows "
+            "or guesses it can undo the noise. That is for research; leave random_state out for a model "
+            "that is released.",
+            4,
+        )

@@ -23,8 +23,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted, with_weights
-from equidp.errors import SettingError
-from equidp.estimator.asked import asked_plan
+from equidp.estimator.asked import asked_plan, check_private
 from equidp.estimator.fits import FITS, row_hashes, warn
 from equidp.estimator.inputs import (
     SparseRows,
@@ -34,6 +33,8 @@ from equidp.estimator.inputs import (
     dense,
     dense_parts,
     groups_of,
+    of_people,
+    people_of,
     weights_of_rows,
 )
 from equidp.estimator.linear import coefficients
@@ -43,7 +44,6 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.policy import Policy
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
@@ -75,6 +75,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     average_share: float = WeightAverage.share
     clipping_bound: float = 1.0
     method_settings: Mapping[str, Any] | None = None
+    rows_per_person: int | None = None
     loss: str | LossFunction | None = None
     accountant: str = "pld"
     budget: PrivacyBudget | None = None
@@ -90,7 +91,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         FITS.adopt(clone, self)
         return clone
 
-    def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None, people: Any = None
+    ) -> Self:
         """Trains a fresh model, which spends `epsilon`: each fit does.
 
         Args:
@@ -99,20 +102,24 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             y: [n].
             sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
                 that tell groups apart. Rows are matched by position, as in all of scikit-learn.
-            sample_weight: [n], numbers >= 0 that multiply each example's loss before its gradient is clipped.
+            sample_weight: [n], numbers >= 0 that multiply each row's loss before its gradient is clipped.
                 They must be public: known for each row, or following from nothing but that row. Then they
                 cost no privacy, since every gradient is bounded as without them. Scale them to at most 1 or
                 so: above clipping bound / norm a weight has no further effect.
+            people: [n], whose row each is. A person with all rows is then one example, of which n, the batch
+                size and epsilon are, as `equidp.by_person` says; needs `rows_per_person`. None: rows are.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
         earlier = getattr(self, "_progress", Progress()).spent
-        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=dict(earlier)))
+        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=dict(earlier)), people)
 
-    def _train(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any, progress: Progress) -> Self:
-        """Trains a fresh model on these rows, or the one of earlier calls further."""
-        check_order(X=X, y=y, sensitive_features=sensitive_features, sample_weight=sample_weight)
+    def _train(
+        self, X: Any, y: Any, features: Any, sample_weight: Any, progress: Progress, people: Any = None
+    ) -> Self:
+        """Trains a fresh model on these rows, or the one of earlier calls further; features: of groups."""
+        check_order(X=X, y=y, sensitive_features=features, sample_weight=sample_weight, people=people)
         further = progress.model is not None
         kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
         X, y = validate_data(self, X, y, reset=not further, **kinds)
@@ -124,19 +131,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         weights = weights_of_rows(sample_weight, len(targets))
         if weights is not None:
             self._check_weighted(targets, weights)
-        check_groups(self.method, sensitive_features)
-        groups, names = groups_of(sensitive_features, len(targets), progress.group_names)
+        check_groups(self.method, features)
+        groups, names = groups_of(features, len(targets), progress.group_names)
         self.group_names_ = progress.group_names = names
-        plan = self._plan(len(targets), progress)
-        trainer = self._trainer(plan, X, targets, groups, weights, progress)
+        owners = people_of(people, self.rows_per_person, X)
+        plan = self._plan(len(targets) if owners is None else len(owners), progress)
+        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
         pay((*releases, *plan.releases), trainer)
         try:
-            self._release(releases, trainer, targets, progress)
+            self._release(releases, trainer, targets if owners is None else targets[owners.first], progress)
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration)
         finally:  # Whatever stops a fit, its steps are spent.
-            progress.model, progress.rows = trainer.model, progress.rows + len(targets)
+            progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
             self._progress = progress
             self._account(X, trainer, progress.spent_since(before), progress)
         return self
@@ -148,14 +156,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
         delta = default_delta(n + progress.rows) if self.delta is None else self.delta
         plan = asked_plan(self, self._model(), n, delta)
-        self._check_private(plan.policy(self.method))
+        check_private(self, plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
         return plan.resolve(
             self.method, n, epsilon=self.epsilon, accountant=self.accountant, also_spent=releases
         )
 
     def _trainer(
-        self, plan: ResolvedPlan, X: Any, targets: Tensor, groups: Tensor, weights: Any, progress: Progress
+        self,
+        plan: ResolvedPlan,
+        X: Any,
+        y: Tensor,
+        groups: Tensor,
+        weights: Any,
+        progress: Progress,
+        owners: Any,
     ) -> Trainer:
         """Checked and ready; nothing is spent yet."""
         seed = None
@@ -163,10 +178,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fresh = progress.model is None
         loss = self._training_loss(plan.loss_function or self._loss, progress)
-        train, loss = self._weighted(X, targets, groups, weights, loss)
+        train, loss = self._weighted(X, y, groups, weights, loss)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
-            train,
+            train if owners is None else of_people(train, owners),
             seed=seed,
             secure=seed is None,
             model=build_model(plan.factory, X.shape[1:], self._num_outputs, seed)
@@ -191,24 +206,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             train = SparseRows(X, targets if weights is None else with_weights(targets, weights), groups)
         return train, loss if weights is None else RowWeighted(loss, targets.dtype)
-
-    def _check_private(self, policy: Policy) -> None:
-        private = policy.private
-        if private == (self.epsilon is None):
-            wanted = "a number > 0" if private else "None, for it gives no privacy"
-            raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
-        if not private:
-            message = (
-                "method='sgd' trains without privacy: the model is not private, whatever the class is called."
-            )
-            warn(message, 5)
-        elif self.random_state is not None:
-            warn(
-                f"random_state={self.random_state}: samples and noise follow from a seed. Anyone who knows "
-                "or guesses it can undo the noise. That is for research; leave random_state out for a model "
-                "that is released.",
-                5,
-            )
 
     def _account(self, X: Any, trainer: Trainer, entries: Entries, progress: Progress) -> None:
         """Says what this fit spent, and what it comes to with earlier ones on the same people.

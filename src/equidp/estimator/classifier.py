@@ -20,6 +20,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.release import balanced_weights, private_counts
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.data.weights import ClassWeighted, RowWeighted, weights_of_classes
+from equidp.engines.units import UnitLoss
 from equidp.errors import DataError, SettingError
 from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
@@ -52,6 +53,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         clipping_bound: C, or C_0 of the methods with several bounds.
         method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
+        rows_per_person: the most rows of a person that are trained on, public; for fit's `people`.
         accountant: a name from `equidp.accounting.ACCOUNTANTS`.
         class_weight: class -> number that multiplies the losses of its examples before their gradients are
             clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. Only
@@ -166,7 +168,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def _release(
         self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor, progress: Progress
     ) -> None:
-        loss = trainer.loss.loss if isinstance(trainer.loss, RowWeighted) else trainer.loss
+        loss = trainer.loss
+        while isinstance(loss, UnitLoss | RowWeighted):
+            loss = loss.loss
         weights = loss.weights if isinstance(loss, ClassWeighted) else torch.ones(self._num_outputs)
         if self._balanced and progress.class_weights is None:
             progress.class_weights = weights.copy_(self._counted(releases, trainer, targets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
@@ -14,10 +15,12 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from equidp.data.dataset import GroupedDataset
 from equidp.data.labels import crossed
+from equidp.data.people import PeoplesRows
 from equidp.data.table import MOST_GROUPS
 from equidp.data.weights import check_some_weight, check_weights
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
 
 _MOST_CELLS = 2**22
@@ -125,6 +128,41 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     check_weights(weights, "sample_weight")
     check_some_weight(weights, "sample_weight")
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
+
+
+def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | None:
+    """Returns the rows of each person; None where each row is an example. Warns of rows that are left out.
+
+    Raises:
+        SettingError: people without a number of rows for each, or the other way round.
+        DataError: another number of people than rows, missing ones, or a sparse matrix of rows.
+    """
+    if (people is None) != (most_rows is None):
+        raise SettingError(
+            f"rows_per_person={most_rows} {'without' if people is None else 'with'} people; give both: "
+            "rows_per_person=4 when the estimator is made, and fit(X, y, people=...)."
+        )
+    if people is None or most_rows is None:
+        return None
+    if sparse.issparse(rows):
+        raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().")
+    if len(people) != rows.shape[0]:
+        raise DataError(f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.")
+    chosen = PeoplesRows.chosen(people, most_rows, seed=0)
+    if told := chosen.told():
+        warnings.warn(told, DataWarning, stacklevel=4)
+    return chosen
+
+
+def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> GroupedDataset:
+    """Returns people as examples.
+
+    Raises:
+        SettingError: the targets are numbers.
+    """
+    if not isinstance(rows, GroupedDataset):
+        raise SettingError("people are for classifiers; to predict numbers, train with equidp.Trainer.")
+    return people.gathered(rows)
 
 
 def check_groups(method: str, sensitive_features: Any) -> None:

@@ -1,0 +1,65 @@
+"""fit(X, y, people=...): each person with all rows is one example."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import equidp
+from equidp.errors import DataError, SettingError
+from equidp.training.start import FRESH
+
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+
+
+def table(n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, classes and whose rows they are: a hundred people of three."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n, 3))
+    return rows, np.where(rows[:, 0] > 0, "yes", "no"), np.arange(n) % 100
+
+
+def quick(**settings) -> equidp.PrivateClassifier:
+    return equidp.PrivateClassifier(**{"epochs": 4, "batch_size": 25, "accountant": "rdp", **settings})
+
+
+def test_people_are_counted_sampled_and_promised_epsilon():
+    rows, classes, people = table()
+    model = quick(rows_per_person=3).fit(rows, classes, people=people)
+    facts = model.run_.facts
+    assert (facts.num_examples, facts.rows, facts.start.weights) == (100, 3, FRESH)
+    (event, steps), *_ = model.run_.entries
+    assert (event.sample_rate, steps) == (0.25, 16)
+    assert model.epsilon_spent_ <= 3
+    assert len(model.predict(rows)) == 300
+
+
+def test_balanced_weights_count_one_row_of_each_person_and_logits_are_mended():
+    rows, classes, people = table()
+    given = {"class_weight": "balanced", "recalibration": 0.1, "rows_per_person": 3}
+    model = quick(**given).fit(rows, classes, sensitive_features=people % 2, people=people)
+    assert model.epsilon_spent_ <= 3
+    assert model.class_weight_.max() == 1
+
+
+def test_rows_that_are_left_out_are_told():
+    rows, classes, people = table()
+    with pytest.warns(equidp.DataWarning, match="100 of 100 people have more than 2 rows, so 100 rows"):
+        quick(rows_per_person=2).fit(rows, classes, people=people)
+
+
+def test_what_cannot_be_is_refused():
+    rows, classes, people = table()
+    with pytest.raises(SettingError, match="rows_per_person=None with people"):
+        quick().fit(rows, classes, people=people)
+    with pytest.raises(SettingError, match="rows_per_person=3 without people"):
+        quick(rows_per_person=3).fit(rows, classes)
+    with pytest.raises(SettingError, match="most_rows=0"):
+        quick(rows_per_person=0).fit(rows, classes, people=people)
+    with pytest.raises(DataError, match="X is sparse"):
+        quick(rows_per_person=3).fit(sparse.csr_array(rows), classes, people=people)
+    with pytest.raises(DataError, match="people has 10 rows beside 300"):
+        quick(rows_per_person=3).fit(rows, classes, people=people[:10])
+    with pytest.raises(SettingError, match="people are for classifiers"):
+        equidp.PrivateRegressor(rows_per_person=3).fit(rows, rows[:, 0], people=people)
