@@ -29,7 +29,8 @@ _HOMES = {
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Quantile check_policy",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Quantile "
+    "QuantileBounded SoftAdaClip check_policy",
     "policies.methods": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",

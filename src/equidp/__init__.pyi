@@ -61,6 +61,8 @@ from equidp.policies import (
     GlobalAdapt as GlobalAdapt,
     Naive as Naive,
     Quantile as Quantile,
+    QuantileBounded as QuantileBounded,
+    SoftAdaClip as SoftAdaClip,
     check_policy as check_policy,
 )
 from equidp.policies.methods import METHODS as METHODS, Method as Method

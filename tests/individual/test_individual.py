@@ -29,6 +29,8 @@ POLICIES = {
     "global": lambda: equidp.Global(0.5, 2.0),
     "global-adapt": lambda: equidp.GlobalAdapt(0.5, initial_bound=2.0),
     "quantile": lambda: equidp.Quantile(0.5),
+    "quantile-bounded": lambda: equidp.QuantileBounded(0.5, lowest_bound=0.4),
+    "softadaclip": lambda: equidp.SoftAdaClip(0.5),
     "automatic": lambda: equidp.Automatic(0.5),
     "psac": lambda: equidp.PSAC(0.5),
 }

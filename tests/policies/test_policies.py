@@ -24,6 +24,8 @@ from equidp.policies import (
     GlobalAdapt,
     Naive,
     Quantile,
+    QuantileBounded,
+    SoftAdaClip,
     check_policy,
 )
 from support.policies import state_of
@@ -40,6 +42,9 @@ ALL = [
     GlobalAdapt(0.7),
     GlobalAdapt(0.7, tolerance=0.7),
     Quantile(0.7),
+    QuantileBounded(0.7),
+    QuantileBounded(0.7, lowest_bound=2.0),
+    SoftAdaClip(0.7),
     Automatic(0.7),
     PSAC(0.7),
 ]
@@ -370,6 +375,52 @@ def test_quantile_finds_the_target_quantile():
     assert policy.sensitivity(state) == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.parametrize("policy", [Quantile(10.0), QuantileBounded(10.0), SoftAdaClip(10.0)], ids=repr)
+def test_methods_with_a_quantile_have_one_bound(policy):
+    """Which counts only whether norms exceed the bound, however weights follow from it."""
+    state, expected = state_of(policy, b=50.0), state_of(Quantile(10.0), b=50.0)
+    for released in (20.0, 3.0, -60.0, 25.0):
+        sums = torch.tensor([released])
+        state, expected = policy.update(state, sums), Quantile(10.0).update(expected, sums)
+        assert policy.sensitivity(state) == pytest.approx(Quantile(10.0).sensitivity(expected))
+        for norm in (0.5, 100.0):
+            arguments = torch.tensor(norm), torch.tensor(0)
+            assert policy.statistics(state, *arguments) == Quantile(10.0).statistics(expected, *arguments)
+
+
+def test_a_lowest_bound_holds_from_the_start_and_leaves_higher_ones_alone():
+    """C <- max(C_min, C exp(-eta (share - gamma))), Zhao et al. 2025."""
+    policy = QuantileBounded(2.0, lowest_bound=0.5, bound_learning_rate=0.2)
+    state = state_of(policy, b=50.0)
+    assert policy.sensitivity(state) == 2.0
+    everyone_within = torch.tensor([25.0])
+    state = policy.update(state, everyone_within)
+    assert policy.sensitivity(state) == pytest.approx(2.0 * math.exp(-0.2 * 0.5))
+    for _ in range(100):
+        state = policy.update(state, everyone_within)
+    assert policy.sensitivity(state) == 0.5
+    torch.testing.assert_close(weights(policy, state, [0.4, 5.0]), torch.tensor([1.0, 0.1]))
+    state = policy.update(state, -everyone_within)
+    assert policy.sensitivity(state) == pytest.approx(0.5 * math.exp(0.2 * 0.5))
+    assert (
+        QuantileBounded(0.1, lowest_bound=0.5).sensitivity(state_of(QuantileBounded(0.1, lowest_bound=0.5)))
+        == 0.5
+    )
+
+
+def test_softadaclip_is_smooth_below_its_bound_and_keeps_the_order_of_lengths():
+    policy = SoftAdaClip(2.0)
+    state, norms = state_of(policy), [0.0, 1e-44, 1e-30, 1e-3, 1.0, 2.0, 4.0, 1e3, 1e30, 3e38]
+    found = weights(policy, state, norms)
+    expected = [1.0 if not norm else 2 * math.tanh(norm / 2) / norm for norm in norms]
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-38)
+    lengths = (found.double() * torch.tensor(norms).double())[3:7]
+    assert (lengths.diff() > 0).all()
+    assert lengths.max() < policy.sensitivity(state)
+    hard = weights(Quantile(2.0), state, norms)
+    assert (found <= hard + 1e-6).all()
+
+
 def test_automatic_and_psac_formulas():
     torch.testing.assert_close(
         weights(Automatic(3.0, stability=0.5), NoState(), [0.0, 2.0]), torch.tensor([6.0, 1.2])
@@ -393,6 +444,8 @@ def test_automatic_and_psac_formulas():
         (lambda: GlobalAdapt(5.0, initial_bound=1.0), "initial_bound=1"),
         (lambda: GlobalAdapt(1.0, tolerance=-1.0), "tolerance=-1"),
         (lambda: Quantile(1.0, target_quantile=0.0), "target_quantile=0"),
+        (lambda: QuantileBounded(1.0, lowest_bound=0.0), "lowest_bound=0"),
+        (lambda: SoftAdaClip(1.0, target_quantile=1.0), "target_quantile=1"),
         (lambda: Automatic(1.0, stability=0.0), "stability=0"),
         (lambda: PSAC(1.0, stability=0.0), "stability=0"),
     ],

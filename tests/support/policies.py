@@ -19,6 +19,8 @@ from equidp.policies import (
     GlobalAdapt,
     Naive,
     Quantile,
+    QuantileBounded,
+    SoftAdaClip,
 )
 
 GROUPS = 3
@@ -126,6 +128,8 @@ POLICIES: dict[str, Policy] = {
     "global": Global(1.0, 3.0),
     "global-adapt": GlobalAdapt(1.0, initial_bound=3.0),
     "quantile": Quantile(1.0),
+    "quantile-bounded": QuantileBounded(1.0, lowest_bound=0.9),
+    "softadaclip": SoftAdaClip(1.0),
     "automatic": Automatic(1.0),
     "psac": PSAC(1.0),
     "rogue": Rogue(),

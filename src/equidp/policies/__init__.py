@@ -13,7 +13,9 @@ from equidp.policies.methods import METHODS, Method
 from equidp.policies.naive import Naive
 from equidp.policies.psac import PSAC
 from equidp.policies.quantile import Quantile
+from equidp.policies.quantile_bounded import QuantileBounded
 from equidp.policies.sgd import SGD
+from equidp.policies.softadaclip import SoftAdaClip
 
 __all__ = [
     "DPSGD",
@@ -30,6 +32,8 @@ __all__ = [
     "NoState",
     "Policy",
     "Quantile",
+    "QuantileBounded",
     "Setting",
+    "SoftAdaClip",
     "check_policy",
 ]

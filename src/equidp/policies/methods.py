@@ -19,7 +19,9 @@ from equidp.policies.global_adapt import GlobalAdapt
 from equidp.policies.naive import Naive
 from equidp.policies.psac import PSAC
 from equidp.policies.quantile import Quantile
+from equidp.policies.quantile_bounded import QuantileBounded
 from equidp.policies.sgd import SGD
+from equidp.policies.softadaclip import SoftAdaClip
 
 BASELINE = "sgd"
 """The method without privacy that costs are measured against."""
@@ -57,6 +59,13 @@ METHODS: dict[str, Method] = {
         GlobalAdapt, "scales all gradients by one factor, learnt privately; needs no groups (Esipova 2023)"
     ),
     "quantile": Method(Quantile, "DP-SGD whose bound follows the median norm (Andrew 2021)"),
+    "quantile-bounded": Method(
+        QuantileBounded, "quantile with a lowest bound, which keeps hard examples in play (Zhao 2025)"
+    ),
+    "softadaclip": Method(
+        SoftAdaClip,
+        "clips smoothly by tanh, at a bound that follows the median norm (Soleymani 2025)",
+    ),
     "automatic": Method(Automatic, "normalises every gradient: no bound to tune (Bu 2022)"),
     "psac": Method(PSAC, "normalises, without blowing up small gradients (Xia 2022)"),
 }
