@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
-from equidp.data.people import PeoplesRows, by_person
+from equidp.data.people import PeoplesRows, by_person, rows_by_person
+from equidp.data.recipe import Recipe
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
-from support.toy import toy
+from support.toy import make_trainer, toy
 
 
 def kept_of(people: list[str], rows: list[str], most_rows: int, seed: int) -> dict[str, list[str]]:
@@ -128,3 +129,26 @@ def test_people_are_trained_on_and_rows_tested_on():
         equidp.DataSplit(people, people)
     with pytest.raises(DataError, match="a test takes single rows"):
         evaluate(torch.nn.Linear(5, 2), people)
+
+
+def test_ids_that_differ_in_their_last_digits_are_split_apart():
+    """Sixteen digits: no text of twelve stands for two of them, whose draws would depend on one another."""
+    ids = 1e15 + np.arange(40.0)
+    table = pd.DataFrame({"id": ids, "sex": ["F", "M"] * 20})
+    recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=1, test_share=0.5)
+    groups = np.arange(40) % 2
+    _, _, tested = rows_by_person(table, recipe, groups, ("F", "M"), 0)
+    _, _, without = rows_by_person(table[1:], recipe, groups[1:], ("F", "M"), 0)
+    assert set(table["id"].iloc[1:].iloc[without]) == set(ids[tested]) - {ids[0]}
+    assert 5 < len(tested) < 35
+
+
+def test_a_budget_counts_rows_or_people_and_not_both():
+    rows = equidp.GroupedDataset(
+        *(toy(60).inputs, toy(60).targets, toy(60).groups), ("a", "b"), ("no", "yes"), "visits"
+    )
+    people = by_person(rows, np.arange(60) // 2, most_rows=2)
+    budget = equidp.PrivacyBudget(epsilon=5.0, delta=1e-3)
+    make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget)
+    with pytest.raises(equidp.BudgetError, match="visits by person"):
+        make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)

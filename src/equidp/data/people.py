@@ -15,7 +15,7 @@ import torch
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.data.draws import draws
-from equidp.data.labels import as_text, rows_by_content
+from equidp.data.labels import rows_by_content
 from equidp.data.recipe import Recipe
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.inputs import mapped
@@ -95,7 +95,10 @@ class PeoplesRows:
         return replace(self, places=np.searchsorted(rows, self.places))
 
     def gathered(self, rows: GroupedDataset) -> GroupedDataset:
-        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
+        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows.
+
+        Their source has another name, so that no `PrivacyBudget` counts both rows and people.
+        """
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
         present = torch.from_numpy(self.present).to(torch.float32)
         inputs, targets = mapped(
@@ -106,7 +109,9 @@ class PeoplesRows:
         if rows.weights is not None:
             weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
-        return replace(rows, inputs=inputs, targets=targets, groups=groups, weights=weights)
+        source = f"{rows.source} by person" if rows.source else ""
+        people = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
+        return replace(rows, source=source, **people)
 
     @property
     def note(self) -> str:
@@ -186,7 +191,7 @@ def rows_by_person(
                 "A person is in the group of the first row that is trained on. Merge it with another group, "
                 "or group by a column that is the same in all rows of a person."
             )
-    drawn = draws(pd.DataFrame({"person": as_text(pd.Series(labels))}), seed)
+    drawn = draws(pd.DataFrame({"person": pd.Series(labels)}), seed)
     train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)
     trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
     is_tested[test] = True
