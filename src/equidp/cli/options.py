@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
+from equidp.advice.auto import AUTO
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     ModelName = str
 else:  # completes to names, and takes files and import paths
     NameOrFile = Literal[tuple(SOURCES)] | str | Path
-    MethodName = Literal[tuple(METHODS)] | str
+    MethodName = Literal[(AUTO, *METHODS)] | str
     ModelName = Literal[tuple(MODELS)] | str
 
 _DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
@@ -46,7 +47,10 @@ _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or log
 _FEATURES_HELP = (
     "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
 )
-_BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
+_BOUNDED_HELP = (
+    "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy; auto: the method and the "
+    "settings that served this kind of data best (docs/price.md)."
+)
 
 ADVISED = "# Written by equidp advise."
 """The first line of a file of options that equidp advise recommends."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from equidp.advice.auto import AUTO
 from equidp.cli.messages import say
 from equidp.data.views import AUGMENTATIONS
 from equidp.models import MODELS
@@ -76,7 +77,8 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
     for name in given:
         owners = all_settings()[name]
-        taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
+        named = [method for method in methods if method != AUTO]
+        taken = {each.name for method in named for each in settings_of(method_named(method).policy)}
         if name not in taken:
             option = f"--{name.replace('_', '-')}"
             say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")

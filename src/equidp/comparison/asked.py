@@ -10,15 +10,19 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
+from equidp.advice.auto import AUTO, Choice
 from equidp.errors import SettingError
+from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import (
     BASELINE,
+    STANDARD,
     MethodLike,
     all_settings,
     found_policy,
     known_policies,
+    make_policy,
     method_named,
     name_of,
 )
@@ -68,7 +72,7 @@ class Asked:
 
 
 def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
-    """Name -> method, the baseline first. Policies of one class are told apart by their settings.
+    """Name -> method but "auto", the baseline first. Policies of one class are told apart by their settings.
 
     Raises:
         SettingError, PolicyError: an unknown method, or none beside the baseline.
@@ -81,10 +85,12 @@ def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
         raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     chosen: list[MethodLike] = [BASELINE]
     for method in methods:
+        if method == AUTO:
+            continue
         method_named(method)
         if name_of(method) != BASELINE and method not in chosen:
             chosen.append(method)
-    if len(chosen) == 1:
+    if len(chosen) == 1 and AUTO not in methods:
         raise SettingError(
             f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
         )
@@ -146,6 +152,25 @@ def runs_of_a_seed(
             label, changed = _label({**parts, **shown}), plan.with_changes(swept)
             runs.append(Asked(name, _with(method, swept), changed, epsilon, label, shown))
     return runs
+
+
+def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_train: int) -> list[Asked]:
+    """The runs of "auto" at every epsilon; without any, at what the plan's DP-SGD spends.
+
+    Args:
+        choice: its method and settings; what is swept leaves them as they are.
+        plan: of the other runs.
+        epsilons: targets.
+        num_train: examples that the plan's epsilon is worked out for.
+    """
+    policy, own = make_policy(choice.method, choice.settings), choice.plan(plan)
+    if not epsilons:
+        standard = plan.resolve(STANDARD, num_train)
+        event = StepEvent(standard.sample_rate, standard.noise_multiplier)
+        spent = epsilon_of([(event, standard.steps)], standard.delta)
+        return [Asked(AUTO, policy, own, spent, "", {})]
+    shown = {epsilon: _label({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
+    return [Asked(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]
 
 
 def _with(method: MethodLike, swept: Mapping[str, Any]) -> MethodLike:

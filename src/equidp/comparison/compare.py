@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from equidp._provenance import versions
+from equidp.advice.auto import AUTO
 from equidp.comparison.asked import Sweep
 from equidp.comparison.cluster import check_one_place, check_workers, connected, on_cluster
 from equidp.comparison.grid import Cell, split
@@ -31,7 +32,7 @@ from equidp.policies.methods import BASELINE, MethodLike
 from equidp.training.plan import Plan
 from equidp.training.record import RunRecord
 
-DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt")
+DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
 RELEASE_EPSILON = 0.1
 """What a release of individual privacy may cost (Yu et al., Table 2)."""
 
@@ -67,7 +68,8 @@ def compare(
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own, also by import
             path.
-        methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and policies of your
+        methods: names from `equidp.METHODS`, "auto" (the settings that served this kind of data best, at
+            each epsilon, or at what DP-SGD spends by the plan), import paths such as "my_module:MyPolicy", and policies of your
             own; plain SGD is always among them, as the baseline.
         seeds: how many seeds (0, 1, ...), or which.
         plan: how to train; default: `default_plan(data)`.
@@ -181,6 +183,14 @@ def _joined_diagnosis(cells: Sequence[Cell], records: Sequence[RunRecord]) -> Di
     return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
 
 
+def _automatic(prepared: Prepared) -> dict[str, dict[str, Any]]:
+    """What "auto" trained with."""
+    if prepared.choice is None:
+        return {}
+    choice = prepared.choice
+    return {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
+
+
 def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
     return DataFacts(
         name=source.name,
@@ -227,5 +237,5 @@ def _training_facts(prepared: Prepared) -> TrainingFacts:
             }
             for cell in cells
         },
-        by_method=dict(plan.by_method),
+        by_method={**plan.by_method, **_automatic(prepared)},
     )

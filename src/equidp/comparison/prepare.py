@@ -15,7 +15,8 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.schedule import default_delta
-from equidp.comparison.asked import Asked, Sweep, named_methods, runs_of_a_seed, target
+from equidp.advice.auto import AUTO, Choice, choose
+from equidp.comparison.asked import Asked, Sweep, automatic_runs, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, split, split_facts
 from equidp.comparison.kept import check_folder, is_kept
 from equidp.comparison.outputs import check_metric
@@ -51,6 +52,7 @@ class Prepared:
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
         metric: what costs are about.
+        choice: what "auto" trains with; None: it is not compared.
     """
 
     source: DataSource
@@ -61,6 +63,7 @@ class Prepared:
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
+    choice: Choice | None = None
 
     @property
     def first(self) -> list[Cell]:
@@ -84,7 +87,9 @@ class Prepared:
             lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell)}.")
         if missing:
             kinds = {cell.method: cell for cell in missing}
-            seconds = {method: _seconds_per_step(cell, self.data) for method, cell in kinds.items()}
+            seconds = {
+                method: _seconds_per_step(cell, _read_by(cell, self.data)) for method, cell in kinds.items()
+            }
             total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / min(jobs, len(missing))
             lines.append(f"Training would take about {duration(total)} with {jobs} processes.")
         return lines
@@ -154,6 +159,9 @@ def prepare(
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
     asked = runs_of_a_seed(named, plan, epsilons, sweep)
+    choice = choose(data_split.train) if AUTO in methods else None
+    if choice is not None:
+        asked += automatic_runs(choice, plan, epsilons, max(sizes.values()))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
     check_folder(folder)
@@ -163,18 +171,20 @@ def prepare(
         cells = []
         for seed, size in sizes.items():
             for run in asked:
-                own = _preprocessed(source, run, plan, preprocessing_share)
+                read = source if choice is None or run.name != AUTO else choice.source(source)
+                own = _preprocessed(read, run, plan, preprocessing_share)
                 resolved = run.resolve(size, releases_of(own))
-                if isinstance(source, WithFeatures):
-                    check_not_varied(source.features, Views(resolved.views, resolved.augmentation))
+                if isinstance(own, WithFeatures):
+                    check_not_varied(own.features, Views(resolved.views, resolved.augmentation))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
-                where = run.setting, target(run.epsilon), seed, engine, device
+                wanted = target(run.epsilon if epsilons else None)
+                where = run.setting, wanted, seed, engine, device
                 cells.append(Cell(own, resolved, *where, *watched, swept=names))
         swept = {name: tuple(values) for name, values in sweep.items()}
         if preprocessing_share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
-        prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept, metric)
+        prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept, metric, choice)
         _build_each(prepared.first, data_split)
     return prepared
 
@@ -200,12 +210,17 @@ def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     )
 
 
+def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
+    """What a cell trains on: its features, where it has some of its own; otherwise `data`."""
+    return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
+
+
 def _build_each(cells: Sequence[Cell], data: DataSplit) -> None:
     """Builds each kind of run once, to raise what is wrong with one before any is trained."""
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            trainer = cell.trainer(data)
+            trainer = cell.trainer(_read_by(cell, data))
             if cell.diagnosis is not None:
                 Diagnostics.of(cell.diagnosis).check(trainer)

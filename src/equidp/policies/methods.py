@@ -25,6 +25,8 @@ from equidp.policies.softadaclip import SoftAdaClip
 
 BASELINE = "sgd"
 """The method without privacy that costs are measured against."""
+STANDARD = "dpsgd"
+"""The private method that others are measured against."""
 
 
 class Method(NamedTuple):

@@ -11,11 +11,11 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
+from equidp.policies.methods import STANDARD
 from equidp.report.format import points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Kind, Summary, by_kind
 
-STANDARD = "dpsgd"
 _FEW_TESTS = 30
 _TOO_LITTLE = 0.005
 """A difference in cost that is not worth a sentence."""

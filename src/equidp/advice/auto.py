@@ -1,0 +1,134 @@
+"""What to train with where nothing was asked for: the settings that served each kind of data best.
+
+Kind and settings follow from public facts alone: the shape of an input, the number of examples, epsilon. So
+the choice reads no data and costs no privacy. docs/price.md shows the runs that the settings come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from equidp.data.dataset import DataSource, GroupedDataset
+from equidp.data.features import WithFeatures
+from equidp.policies.methods import STANDARD
+from equidp.training.plan import Plan
+
+AUTO = "auto"
+"""The name of this choice, where a method is asked for."""
+
+_SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
+_QUIET_BATCH = 2048
+"""Below it, noise moves the weights of a linear model on standardised columns too far at learning rate 10."""
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Method, features and settings for one kind of data.
+
+    Attributes:
+        method: a name from `METHODS`.
+        features: a name from `FEATURES`; None: inputs as they are.
+        settings: fields of `Plan` and settings of the method, by name.
+        reasons: a sentence for each choice.
+
+    Example:
+        >>> from equidp.data import open_source
+        >>> choice = choose(open_source("digits").split(seed=0).train)
+        >>> choice.method, choice.features, choice.plan(Plan()).batch_size
+        ('dpsgd', 'scattering', 512)
+    """
+
+    method: str
+    features: str | None
+    settings: Mapping[str, Any]
+    reasons: tuple[str, ...]
+
+    def plan(self, asked: Plan) -> Plan:
+        """These settings, with delta, loss, weights of classes and noise of the plan that was asked for."""
+        kept = Plan(delta=asked.delta, loss=asked.loss, class_weight=asked.class_weight)
+        return replace(kept, noise_multiplier=asked.noise_multiplier).with_changes(self.settings)
+
+    def source(self, asked: DataSource) -> DataSource:
+        """The data that was asked for, with these features as inputs."""
+        return asked if self.features is None else WithFeatures(asked, self.features)
+
+    def in_words(self) -> list[str]:
+        """Lines for a reader."""
+        shown = ", ".join(
+            f"{name.replace('_', ' ')} {value:g}"
+            if isinstance(value, float)
+            else f"{name.replace('_', ' ')} {value}"
+            for name, value in self.settings.items()
+        )
+        features = "" if self.features is None else f" on {self.features} features"
+        return [f"auto takes {self.method}{features}: {shown}.", *(f"- {reason}" for reason in self.reasons)]
+
+
+def choose(train: GroupedDataset) -> Choice:
+    """The settings for this kind of data, from the shape of an input and the number of examples alone."""
+    if isinstance(train.inputs, Tensor) and train.inputs.dim() == 4:
+        return _images(len(train))
+    return _table(len(train))
+
+
+_LARGE_SAMPLES = (
+    "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and what is "
+    "left of it at the end is small."
+)
+
+
+def _images(num_examples: int) -> Choice:
+    batch = _batch(num_examples)
+    settings = {
+        "model": "logistic",
+        "clipping_bound": 1.0,
+        "learning_rate": 1.0,
+        "momentum": 0.9,
+        "batch_size": batch,
+        "epochs": _epochs(num_examples, batch),
+        "schedule": "linear",
+    }
+    reasons = (
+        "Scattering features: fixed filters find edges and textures, which a private network would have to "
+        "learn through noise (Tramer and Boneh 2021). They read no training data, so they cost no privacy.",
+        "A linear model on them: fewer parameters take less noise, and rare classes are no harder to fit.",
+        _LARGE_SAMPLES,
+        "DP-SGD: with these settings no method that evens out the cost does clearly better.",
+    )
+    return Choice(STANDARD, "scattering", settings, reasons)
+
+
+def _table(num_examples: int) -> Choice:
+    batch = _batch(num_examples)
+    settings = {
+        "model": "logistic",
+        "clipping_bound": 2.0,
+        "learning_rate": 10.0 * min(1.0, batch / _QUIET_BATCH),
+        "batch_size": batch,
+        "epochs": _epochs(num_examples, batch),
+        "schedule": "cosine",
+    }
+    reasons = (
+        "Clipping bound 2: next to no gradient of standardised columns is longer, so clipping favours no group "
+        "and shifts no predicted risk.",
+        _LARGE_SAMPLES,
+        "DP-SGD: with these settings no method that evens out the cost does clearly better.",
+    )
+    return Choice(STANDARD, None, settings, reasons)
+
+
+def _batch(num_examples: int) -> int:
+    """About a twelfth of the examples, as a power of two from 512 to 8192, where there are as many."""
+    wanted = min(max(_SMALLEST_BATCH, num_examples / 12), _LARGEST_BATCH)
+    return min(2 ** round(math.log2(wanted)), num_examples)
+
+
+def _epochs(num_examples: int, batch: int) -> int:
+    """As many as give enough steps, at least 20 and at most 60."""
+    return min(max(_LEAST_EPOCHS, math.ceil(_STEPS * batch / num_examples)), _MOST_EPOCHS)
