@@ -78,8 +78,8 @@ def choose(train: GroupedDataset) -> Choice:
 
 
 _LARGE_SAMPLES = (
-    "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and what is "
-    "left of it at the end is small."
+    "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and little "
+    "of it is left at the end."
 )
 
 
@@ -115,8 +115,8 @@ def _table(num_examples: int) -> Choice:
         "schedule": "cosine",
     }
     reasons = (
-        "Clipping bound 2: next to no gradient of standardised columns is longer, so clipping favours no group "
-        "and shifts no predicted risk.",
+        "Clipping bound 2: few gradients of standardised columns are longer, so clipping favours no group and "
+        "shifts no predicted risk.",
         _LARGE_SAMPLES,
         "DP-SGD: with these settings no method that evens out the cost does clearly better.",
     )

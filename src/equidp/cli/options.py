@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
 from equidp.advice.auto import AUTO
+from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
 from equidp.cli.settings import method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
@@ -48,8 +48,8 @@ _FEATURES_HELP = (
     "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
 )
 _BOUNDED_HELP = (
-    "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy; auto: the method and the "
-    "settings that served this kind of data best (docs/price.md)."
+    "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy; auto: the method and "
+    "the settings that served this kind of data best (docs/price.md)."
 )
 
 ADVISED = "# Written by equidp advise."

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
+from equidp.advice.auto import AUTO, choose
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_evaluation
@@ -24,11 +26,11 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
-from equidp.policies.methods import BASELINE
+from equidp.policies.methods import BASELINE, STANDARD
 from equidp.report.format import counted
 from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, prepare, seconds_per_step
+from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, train
 from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
@@ -91,7 +93,7 @@ def train_command(
     out: Annotated[
         Path | None, Parameter(help="Folder for model, ledger, checkpoints and model card.")
     ] = None,
-    method: options.Method = "dpsgd",
+    method: options.Method = AUTO,
     run: RunOptions = RunOptions(),
     dry_run: Annotated[bool, Parameter(help="Say what would be spent and how long it would take.")] = False,
     config: options.Config = None,
@@ -133,7 +135,7 @@ def train_command(
         counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
     options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
-    published = data in PUBLISHED and table.features is None
+    published = data in PUBLISHED and table.features is None and method != AUTO
     if not published and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
     if rank():
@@ -146,7 +148,7 @@ def train_command(
     path = None if budget.budget is None else str(budget.budget.absolute())
     wanted = TrainConfig(
         str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
-        method,
+        STANDARD if method == AUTO else method,
         table.starting_plan(data).with_changes(changed),
         release_epsilon=release.cost(),
         preprocessing_share=preprocessing.share(),
@@ -156,14 +158,36 @@ def train_command(
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
+    loaded = None
+    if method == AUTO:
+        wanted, loaded = _chosen(wanted, changed)
     if dry_run or out is None:
-        _say_plan(prepare(wanted, place))
+        _say_plan(prepare(wanted, place, loaded))
         return
     with several_processes(place):
-        prepared = begin(prepare(wanted, place), out)
+        prepared = begin(prepare(wanted, place, loaded), out)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
     _report(out, *trained, advised=config is not None and config.read_text().startswith(options.ADVISED))
+
+
+def _chosen(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded | None]:
+    """The run with method, settings and features for its kind of data, but for what was asked for; says why.
+
+    Returns:
+        The run, and its data where that was loaded already.
+    """
+    loaded = wanted.load()
+    choice = choose(loaded[0].train)
+    own_inputs = wanted.features is not None or "model" in changed
+    features = wanted.features if own_inputs else choice.features
+    plan = choice.plan(wanted.plan).with_changes(changed)
+    for line in choice.in_words():
+        print(line)
+    if changed:
+        print(f"- As asked for: {', '.join(name.replace('_', ' ') for name in changed)}.")
+    chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
+    return chosen, loaded if features == wanted.features else None
 
 
 def _to_continue(folder: Path) -> str:

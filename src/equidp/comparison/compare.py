@@ -68,9 +68,9 @@ def compare(
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own, also by import
             path.
-        methods: names from `equidp.METHODS`, "auto" (the settings that served this kind of data best, at
-            each epsilon, or at what DP-SGD spends by the plan), import paths such as "my_module:MyPolicy", and policies of your
-            own; plain SGD is always among them, as the baseline.
+        methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and policies of your
+            own; plain SGD is always among them, as the baseline. "auto" has the settings that served this
+            kind of data best, at each epsilon, or at what DP-SGD spends by the plan.
         seeds: how many seeds (0, 1, ...), or which.
         plan: how to train; default: `default_plan(data)`.
         epsilons: target epsilons, to each of which the noise is calibrated; none: the plan's noise

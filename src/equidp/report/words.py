@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 
+from equidp.advice.auto import AUTO
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
@@ -49,7 +50,8 @@ def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
     if brief:
         return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
-    sentences = [_who_pays(summary, Kind(standard, setting))]
+    pays = _who_pays(summary, Kind(standard, setting)).removesuffix(".")
+    sentences = [f"{pays}{_what_makes_it_small(summary, standard, setting)}."]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")
@@ -148,6 +150,32 @@ def _who_pays(summary: Summary, kind: Kind) -> str:
         f"Under {name} no group clearly pays more than the others; group {worst} loses most, {loses}, within "
         "the variation between seeds."
     )
+
+
+def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
+    """A clause on the method under which the group that pays most under the standard clearly pays least."""
+    costs = summary.costs[summary.costs["group"] != ALL]
+    by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
+    worst = by_standard.groupby("group")["privacy_cost"].mean().idxmax()
+    of_worst = costs[(costs["setting"] == setting) & (costs["group"] == worst)]
+    table = of_worst.pivot(index="seed", columns="method", values="privacy_cost")
+    table = table.drop(columns=summary.setup.baseline, errors="ignore")
+    best = table.mean().idxmin()
+    less = (table[standard] - table[best]).dropna()
+    _, low, _ = mean_interval(less.to_list(), summary.setup.level)
+    if not (low > 0 and less.mean() > _TOO_LITTLE):
+        return ""
+    return f"; {best}{_made_of(summary.setup, best)} costs it {summary.amount(table[best].mean())}"
+
+
+def _made_of(setup: Setup, method: str) -> str:
+    """What "auto" stands for, in brackets; "" for other methods."""
+    chosen = setup.training.by_method.get(AUTO)
+    if method != AUTO or chosen is None:
+        return ""
+    features = "" if chosen["features"] is None else f" on {chosen['features']} features"
+    parts = f"{chosen['policy']}{features}, {chosen['batch_size']} examples a step"
+    return f" ({parts}, no more epsilon)"
 
 
 def _who_narrows(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:

@@ -61,6 +61,7 @@ class TrainConfig:
         metric: what the card judges the model by; a name from `METRICS`, or module:Name; None: accuracy, and
             of predicted numbers rmse.
         cut: of two classes, which is the positive one, and from which risk on it is answered. See `run_cut`.
+        reasons: why these settings, in sentences, where they were chosen for the kind of data.
         cut_at_base_rate: answer it from its share of the training examples on, which takes a `counts_share`;
             then `cut` is made when they are counted.
     """
@@ -88,6 +89,7 @@ class TrainConfig:
     metric: str | None = None
     cut: Cut = Cut()
     cut_at_base_rate: bool = False
+    reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         method_named(self.method)
@@ -230,4 +232,5 @@ class TrainConfig:
         """What `to_dict` gave."""
         method_named(content["method"])  # one of the user's own brings the settings that a plan may have
         recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
-        return cls(**{**content, "recipe": recipe, "plan": plan, "cut": Cut(**content["cut"])})
+        made = {"recipe": recipe, "plan": plan, "cut": Cut(**content["cut"])}
+        return cls(**{**content, **made, "reasons": tuple(content["reasons"])})

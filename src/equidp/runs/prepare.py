@@ -66,13 +66,22 @@ class Prepared:
         }
 
 
-def prepare(config: TrainConfig, device: torch.device = CPU) -> Prepared:
+Loaded = tuple[DataSplit, TableEncoder | None]
+"""What `TrainConfig.load` gives."""
+
+
+def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> Prepared:
     """Loads the data and checks everything that can go wrong before budget is spent; writes nothing.
+
+    Args:
+        config: what was asked for.
+        device: where to train.
+        loaded: its data; None: it is loaded now.
 
     Raises:
         EquidpError: says what is wrong.
     """
-    split, encoder = config.load()
+    split, encoder = loaded or config.load()
     if config.counts_share is not None and not split.train.class_names:
         raise SettingError(
             "the target holds numbers, and there are no classes to count; leave out counts_share and "

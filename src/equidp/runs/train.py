@@ -228,6 +228,8 @@ def _write_cards(
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
+    if config.reasons:
+        details["why these settings"] = " ".join(config.reasons)
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
     if config.preprocessing_share is not None:
