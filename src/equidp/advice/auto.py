@@ -78,8 +78,8 @@ def choose(train: GroupedDataset) -> Choice:
 
 
 _LARGE_SAMPLES = (
-    "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and little "
-    "of it is left at the end."
+    "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and "
+    "little of it is left at the end."
 )
 
 
@@ -115,8 +115,8 @@ def _table(num_examples: int) -> Choice:
         "schedule": "cosine",
     }
     reasons = (
-        "Clipping bound 2: few gradients of standardised columns are longer, so clipping favours no group and "
-        "shifts no predicted risk.",
+        "Clipping bound 2: few gradients of standardised columns are longer, so clipping favours no group "
+        "and shifts no predicted risk.",
         _LARGE_SAMPLES,
         "DP-SGD: with these settings no method that evens out the cost does clearly better.",
     )
@@ -126,7 +126,7 @@ def _table(num_examples: int) -> Choice:
 def _batch(num_examples: int) -> int:
     """About a twelfth of the examples, as a power of two from 512 to 8192, where there are as many."""
     wanted = min(max(_SMALLEST_BATCH, num_examples / 12), _LARGEST_BATCH)
-    return min(2 ** round(math.log2(wanted)), num_examples)
+    return min(1 << round(math.log2(wanted)), num_examples)
 
 
 def _epochs(num_examples: int, batch: int) -> int:

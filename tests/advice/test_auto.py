@@ -1,0 +1,54 @@
+"""What is trained with where nothing is asked for."""
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+import equidp
+from equidp.advice.auto import AUTO, choose
+from equidp.data import open_source
+from equidp.training.plan import Plan
+
+
+def made_up(num_examples, *shape):
+    targets = torch.arange(num_examples) % 2
+    return equidp.GroupedDataset(torch.rand(num_examples, *shape), targets, targets, ("a", "b"), ("n", "y"))
+
+
+@given(st.integers(2, 3000))
+def test_a_choice_can_be_trained_on_however_few_examples_there_are(num_examples):
+    choice = choose(made_up(num_examples, 3))
+    resolved = choice.plan(Plan(noise_multiplier=2.0, delta=1e-6)).resolve(choice.method, num_examples)
+    assert 0 < resolved.sample_rate <= 1
+    assert resolved.steps >= 1
+
+
+def test_a_choice_follows_from_shapes_alone():
+    one, other = made_up(100, 1, 8, 8), made_up(100, 1, 8, 8)
+    assert choose(one) == choose(other)
+    assert choose(one).features == "scattering"
+    assert choose(made_up(100, 5)).features is None
+
+
+def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
+    plan = Plan(epochs=2, noise_multiplier=2.0, delta=1e-4, batch_size=512)
+    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1}
+    comparison = equidp.compare("digits", methods=["dpsgd", AUTO], **asked)
+    spent = comparison.results.groupby("method")["epsilon"].first()
+    assert spent["auto"] == pytest.approx(spent["dpsgd"], rel=0.01)
+    assert spent["auto"] <= spent["dpsgd"] * (1 + 1e-6)
+    assert comparison.setup.training.by_method["auto"]["features"] == "scattering"
+
+
+def test_auto_meets_each_target_of_a_comparison(tmp_path):
+    plan = Plan(epochs=1, delta=1e-4)
+    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1, "epsilons": [1.0, 8.0]}
+    comparison = equidp.compare("digits", methods=[AUTO], **asked)
+    spent = comparison.results.query("method == 'auto'").groupby("target_epsilon")["epsilon"].first()
+    assert spent.to_list() == pytest.approx([1.0, 8.0], rel=0.01)
+
+
+def test_settings_of_the_plan_that_were_meant_for_other_methods_do_not_leak_into_a_choice():
+    asked = Plan(momentum=0.5, method_settings={"clipping_bound": 7.0}, delta=1e-5)
+    made = choose(open_source("digits").split(0).train).plan(asked)
+    assert (made.method_settings["clipping_bound"], made.momentum, made.delta) == (1.0, 0.9, 1e-5)
