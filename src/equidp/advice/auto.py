@@ -41,7 +41,7 @@ class Choice:
         >>> from equidp.data import open_source
         >>> choice = choose(open_source("digits").split(seed=0).train)
         >>> choice.method, choice.features, choice.plan(Plan()).batch_size
-        ('dpsgd', 'scattering', 512)
+        ('global-adapt', 'scattering', 512)
     """
 
     method: str
@@ -88,7 +88,9 @@ def _images(num_examples: int) -> Choice:
     settings = {
         "model": "logistic",
         "clipping_bound": 1.0,
-        "learning_rate": 1.0,
+        "initial_bound": 5.0,
+        "tolerance": 0.7,
+        "learning_rate": 2.0,
         "momentum": 0.9,
         "batch_size": batch,
         "epochs": _epochs(num_examples, batch),
@@ -99,9 +101,10 @@ def _images(num_examples: int) -> Choice:
         "learn through noise (Tramer and Boneh 2021). They read no training data, so they cost no privacy.",
         "A linear model on them: fewer parameters take less noise, and rare classes are no harder to fit.",
         _LARGE_SAMPLES,
-        "DP-SGD: with these settings no method that evens out the cost does clearly better.",
+        "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
+        "full. On MNIST with 500 eights it costs eights less than DP-SGD with equally good settings.",
     )
-    return Choice(STANDARD, "scattering", settings, reasons)
+    return Choice("global-adapt", "scattering", settings, reasons)
 
 
 def _table(num_examples: int) -> Choice:
