@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
@@ -30,7 +32,7 @@ from equidp.policies.methods import BASELINE, STANDARD
 from equidp.report.format import counted
 from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
+from equidp.runs.prepare import Prepared, prepare, seconds_per_step
 from equidp.runs.train import DIVERGED, train
 from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
@@ -158,36 +160,30 @@ def train_command(
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
-    loaded = None
-    if method == AUTO:
-        wanted, loaded = _chosen(wanted, changed)
+    prepared_by = partial(_chosen, changed=changed) if method == AUTO else prepare
     if dry_run or out is None:
-        _say_plan(prepare(wanted, place, loaded))
+        _say_plan(prepared_by(wanted, place))
         return
     with several_processes(place):
-        prepared = begin(prepare(wanted, place, loaded), out)
+        prepared = begin(prepared_by(wanted, place), out)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
     _report(out, *trained, advised=config is not None and config.read_text().startswith(options.ADVISED))
 
 
-def _chosen(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded | None]:
-    """The run with method, settings and features for its kind of data, but for what was asked for; says why.
-
-    Returns:
-        The run, and its data where that was loaded already.
-    """
+def _chosen(wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]) -> Prepared:
+    """The run with method, settings and features for its kind of data, but for what was asked for; says why."""
     loaded = wanted.load()
     choice = choose(loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
     features = wanted.features if own_inputs else choice.features
     plan = choice.plan(wanted.plan).with_changes(changed)
-    for line in choice.in_words():
-        print(line)
-    if changed:
-        print(f"- As asked for: {', '.join(name.replace('_', ' ') for name in changed)}.")
     chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
-    return chosen, loaded if features == wanted.features else None
+    prepared = prepare(chosen, device, loaded if features == wanted.features else None)
+    asked = f"- As asked for: {', '.join(name.replace('_', ' ') for name in changed)}."
+    for line in [*choice.in_words(), *([asked] if changed else [])]:
+        print(line)
+    return prepared
 
 
 def _to_continue(folder: Path) -> str:
