@@ -172,7 +172,7 @@ def train_command(
 
 
 def _chosen(wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]) -> Prepared:
-    """The run with method, settings and features for its kind of data, but for what was asked for; says why."""
+    """The run with method, settings and features for its kind of data, but for what was asked; says why."""
     loaded = wanted.load()
     choice = choose(loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
