@@ -30,6 +30,15 @@ def test_a_choice_follows_from_shapes_alone():
     assert choose(made_up(100, 5)).features is None
 
 
+def test_where_no_runs_stand_behind_a_choice_the_plan_stays_as_it_was_asked_for():
+    inputs = {"age": torch.rand(100, 1), "text": torch.zeros(100, 4)}
+    targets = torch.arange(100) % 2
+    data = equidp.GroupedDataset(inputs, targets, targets, ("a", "b"), ("n", "y"))
+    choice, asked = choose(data), Plan(learning_rate=0.3)
+    assert choice.plan(asked) == asked
+    assert "no runs on inputs of several tensors" in choice.in_words()[1]
+
+
 def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
     plan = Plan(epochs=2, noise_multiplier=2.0, delta=1e-4, batch_size=512)
     asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1}

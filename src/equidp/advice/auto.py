@@ -51,7 +51,9 @@ class Choice:
     reasons: tuple[str, ...]
 
     def plan(self, asked: Plan) -> Plan:
-        """These settings, with delta, loss, weights of classes and noise of the plan that was asked for."""
+        """These settings, if there are any, with delta, loss, weights of classes and noise of the plan that was asked for."""
+        if not self.settings:
+            return asked
         kept = Plan(delta=asked.delta, loss=asked.loss, class_weight=asked.class_weight)
         return replace(kept, noise_multiplier=asked.noise_multiplier).with_changes(self.settings)
 
@@ -68,12 +70,16 @@ class Choice:
             for name, value in self.settings.items()
         )
         features = "" if self.features is None else f" on {self.features} features"
-        return [f"auto takes {self.method}{features}: {shown}.", *(f"- {reason}" for reason in self.reasons)]
+        taken = f"{self.method}{features}{f': {shown}' if shown else ''}"
+        return [f"auto takes {taken}.", *(f"- {reason}" for reason in self.reasons)]
 
 
 def choose(train: GroupedDataset) -> Choice:
     """The settings for this kind of data, from the shape of an input and the number of examples alone."""
-    if isinstance(train.inputs, Tensor) and train.inputs.dim() == 4:
+    if train.target_bounds is not None or not isinstance(train.inputs, Tensor):
+        what = "numbers to predict" if train.target_bounds is not None else "inputs of several tensors"
+        return Choice(STANDARD, None, {}, (f"DP-SGD as usual: no runs on {what} stand behind a choice.",))
+    if train.inputs.dim() == 4:
         return _images(len(train))
     return _table(len(train))
 

@@ -46,8 +46,8 @@ app = command(
 class ComparisonOptions:
     """What is compared: arguments of `equidp.compare`."""
 
-    methods: tuple[options.MethodName, ...] = DEFAULT_METHODS
-    """Methods to compare, with commas; also of one's own, my_module:MyPolicy."""
+    methods: tuple[options.MethodOrAuto, ...] = DEFAULT_METHODS
+    """Methods to compare, with commas; also of one's own, my_module:MyPolicy; auto: that of equidp train."""
     seeds: int = 5
     """Number of runs of each method."""
     epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()

@@ -26,10 +26,12 @@ from equidp.training.plan import Plan, default_plan
 if TYPE_CHECKING:
     NameOrFile = str
     MethodName = str
+    MethodOrAuto = str
     ModelName = str
 else:  # completes to names, and takes files and import paths
     NameOrFile = Literal[tuple(SOURCES)] | str | Path
-    MethodName = Literal[(AUTO, *METHODS)] | str
+    MethodName = Literal[tuple(METHODS)] | str
+    MethodOrAuto = Literal[(AUTO, *METHODS)] | str
     ModelName = Literal[tuple(MODELS)] | str
 
 _DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
@@ -47,10 +49,7 @@ _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or log
 _FEATURES_HELP = (
     "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
 )
-_BOUNDED_HELP = (
-    "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy; auto: the method and "
-    "the settings that served this kind of data best (docs/price.md)."
-)
+_BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
 
 ADVISED = "# Written by equidp advise."
 """The first line of a file of options that equidp advise recommends."""
@@ -58,6 +57,10 @@ TASKS = ("classification", "regression")
 
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
 Method = Annotated[MethodName, Parameter(help=_BOUNDED_HELP)]
+MethodToTrain = Annotated[
+    MethodOrAuto,
+    Parameter(help=f"{_BOUNDED_HELP} auto: method and settings that served this kind of data best."),
+]
 Model = Annotated[ModelName | None, Parameter(help=_MODEL_HELP)]
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]

@@ -50,7 +50,7 @@ def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollectio
 
 app = command(
     "train",
-    "equidp train people.csv --target income --group sex --method dpsgd-f \\\n      --epsilon 3 --out run",
+    "equidp train people.csv --target income --group sex --epsilon 3 --out run",
     "equidp train adult --method dpsgd-f --epsilon 3 --out run --dry-run",
     "equidp train --resume run",
     "equidp train people.csv --config train.toml --budget people.ledger \\\n"
@@ -95,7 +95,7 @@ def train_command(
     out: Annotated[
         Path | None, Parameter(help="Folder for model, ledger, checkpoints and model card.")
     ] = None,
-    method: options.Method = AUTO,
+    method: options.MethodToTrain = AUTO,
     run: RunOptions = RunOptions(),
     dry_run: Annotated[bool, Parameter(help="Say what would be spent and how long it would take.")] = False,
     config: options.Config = None,
