@@ -51,7 +51,7 @@ class Choice:
     reasons: tuple[str, ...]
 
     def plan(self, asked: Plan) -> Plan:
-        """These settings, if there are any, with delta, loss, weights of classes and noise of the plan that was asked for."""
+        """These settings, with delta, loss, weights of classes and noise as asked; without any, what was asked."""
         if not self.settings:
             return asked
         kept = Plan(delta=asked.delta, loss=asked.loss, class_weight=asked.class_weight)
@@ -79,7 +79,7 @@ def choose(train: GroupedDataset) -> Choice:
     if train.target_bounds is not None or not isinstance(train.inputs, Tensor):
         what = "numbers to predict" if train.target_bounds is not None else "inputs of several tensors"
         return Choice(STANDARD, None, {}, (f"DP-SGD as usual: no runs on {what} stand behind a choice.",))
-    if train.inputs.dim() == 4:
+    if train.rows is None and len(train.input_shape) == 3:
         return _images(len(train))
     return _table(len(train))
 
