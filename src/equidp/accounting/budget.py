@@ -13,11 +13,11 @@ from equidp.accounting.charged import ChargedLedger
 from equidp.accounting.limit import Limit, lacking
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import Event, Ledger, MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import has_a_line
 
-Entries = tuple[tuple[StepEvent, int], ...]
+Entries = tuple[tuple[Event, int], ...]
 
 
 @final
@@ -79,7 +79,7 @@ class PrivacyBudget:
             facts = self._agreed(self._ledger.facts.get("budget"), known)
             self._take_data(self._ledger.facts.get("data"), data)
         self._lock, self._process = threading.RLock(), os.getpid()
-        self._planned: WeakKeyDictionary[Ledger, tuple[StepEvent, int]] = WeakKeyDictionary()
+        self._planned: WeakKeyDictionary[Ledger, tuple[Event, int]] = WeakKeyDictionary()
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
         self._limit = Limit(self.epsilon, self.delta, self.accountant)
 
@@ -155,25 +155,24 @@ class PrivacyBudget:
             f"{self.delta:g}; about {max(0.0, self.epsilon - self.spent()):.4g} is left."
         )
 
-    def fits(self, event: StepEvent, steps: int) -> bool:
+    def fits(self, event: Event, steps: int) -> bool:
         """Whether so many more steps fit, next to the steps set aside for running trainers."""
         return self._fits(((event, steps),) if steps else ())
 
-    def steps_that_fit(self, event: StepEvent, steps: int) -> int:
+    def steps_that_fit(self, event: Event, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
             return self._limit.most(self._promised(), event, steps)
 
-    def check(self, event: StepEvent, steps: int) -> None:
+    def check(self, event: Event, steps: int) -> None:
         """Raises a BudgetError that says what is left if so many more steps do not fit."""
         if self.fits(event, steps):
             return
         fitting = self._limit.surely(self._promised(), event, steps)
         raise BudgetError(
-            f"the plan of {steps:,} steps (sample rate {event.sample_rate:.4g}, noise multiplier "
-            f"{event.noise_multiplier:.4g}) does not fit into the budget: {self.left_in_words()} At least "
-            f"{fitting:,} of its steps would fit. Plan for a smaller epsilon or fewer steps; nothing was "
-            "spent."
+            f"the plan of {steps:,} steps ({event.in_words}) does not fit into the budget: "
+            f"{self.left_in_words()} At least {fitting:,} of its steps would fit. Plan for a smaller epsilon "
+            "or fewer steps; nothing was spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
@@ -261,7 +260,7 @@ class PrivacyBudget:
                 self._planned.clear()  # each step of each run is checked from now on
                 raise error
 
-    def set_aside(self, run: Ledger, event: StepEvent, steps: int) -> None:
+    def set_aside(self, run: Ledger, event: Event, steps: int) -> None:
         """Sets steps aside for a run that begins, so that no other run is promised them."""
         self._check_process()
         with self._lock:
@@ -271,7 +270,7 @@ class PrivacyBudget:
             self._planned[run] = (event, steps)
             self._ledger.expect(event, steps, run.session)
 
-    def charge(self, run: Ledger, event: StepEvent) -> None:
+    def charge(self, run: Ledger, event: Event) -> None:
         """Pays for one more step of a run."""
         self._check_process()
         with self._lock:

@@ -15,7 +15,7 @@ from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
 from equidp.kernel.events import run_event
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import ChoiceEvent, StepEvent
 
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
@@ -78,6 +78,50 @@ def calibrate_noise(
         return smallest(accountant, 1.0, 2.0)
     # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
     return smallest("pld", smallest("rdp", 1.0, 2.0), 1.1)
+
+
+@remember
+@lru_cache(maxsize=256)
+def calibrate_choice(
+    target_epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    mean: float,
+    statistics_ratio: float | None = None,
+    beside: tuple[StepEvent, ...] = (),
+    spent: tuple[tuple[StepEvent, int], ...] = (),
+) -> float:
+    """Returns the smallest noise multiplier, to a relative 1e-4, of the tries of a private choice.
+
+    Args:
+        target_epsilon, delta, sample_rate, steps, statistics_ratio, spent: as in `calibrate_noise`; the whole
+            choice costs at most the target, by Renyi accounting.
+        mean: of the number of tries.
+        beside: what each try releases beside its steps, its score among it.
+
+    Raises:
+        SettingError: a number outside its range, or no noise up to 10^6 reaches the target.
+
+    >>> round(calibrate_choice(3.0, 1e-5, 0.02, 1000, mean=8, beside=(StepEvent(1.0, 20.0),)), 2)
+    1.93
+    """
+    check_number("(0, inf)", target_epsilon=target_epsilon)
+    checked_delta(delta)
+
+    def run(sigma: float) -> dp_accounting.DpEvent:
+        noise = None if statistics_ratio is None else statistics_ratio * sigma
+        tried = ((StepEvent(sample_rate, sigma, noise), steps), *((event, 1) for event in beside))
+        return run_event((*spent, (ChoiceEvent(tried, mean), 1)))
+
+    rdp = ACCOUNTANTS["rdp"]
+    noise = _smallest(lambda event: rdp(event, delta), target_epsilon, run, 1.0, 2.0)
+    if noise is None:
+        raise SettingError(
+            f"a choice with {mean:g} tries on average cannot keep to epsilon={target_epsilon:g}: what is "
+            "released beside the steps leaves nothing to train with. Raise epsilon, or choose among fewer."
+        )
+    return noise
 
 
 @remember

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, final
 
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Event, Ledger
 
 
 class Account(Protocol):
     """What pays for the steps of runs, such as a `PrivacyBudget`."""
 
-    def charge(self, run: Ledger, event: StepEvent) -> None:
+    def charge(self, run: Ledger, event: Event) -> None:
         """Pays for one more step of a run, or raises a BudgetError."""
 
-    def set_aside(self, run: Ledger, event: StepEvent, steps: int) -> None:
+    def set_aside(self, run: Ledger, event: Event, steps: int) -> None:
         """Promises steps to a run that begins, or raises a BudgetError."""
 
     def give_back(self, run: Ledger) -> None:
@@ -34,11 +34,11 @@ class ChargedLedger(Ledger):
     def __init__(self, own: Ledger, budget: Account) -> None:
         self._own, self._budget = own, budget
 
-    def spend(self, event: StepEvent) -> None:
+    def spend(self, event: Event) -> None:
         self._budget.charge(self, event)
         self._own.spend(event)
 
-    def expect(self, event: StepEvent, steps: int) -> None:
+    def expect(self, event: Event, steps: int) -> None:
         self._budget.set_aside(self, event, steps)
         self._own.expect(event, steps)
 
@@ -49,7 +49,7 @@ class ChargedLedger(Ledger):
             self._own.settle()
 
     @property
-    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+    def entries(self) -> tuple[tuple[Event, int], ...]:
         return self._own.entries
 
     @property
@@ -57,5 +57,5 @@ class ChargedLedger(Ledger):
         return self._own.session
 
     @property
-    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+    def by_session(self) -> Mapping[str, Mapping[Event, int]]:
         return self._own.by_session

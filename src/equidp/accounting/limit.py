@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Event
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Limit:
         """Whether all these steps stay within the limit."""
         return self.spent(entries) <= float(self.epsilon)
 
-    def most(self, spent: Entries, event: StepEvent, steps: int) -> int:
+    def most(self, spent: Entries, event: Event, steps: int) -> int:
         """The largest number of steps, up to `steps`, that fits beside what was spent; 0: not even one."""
 
         def fits(number: int) -> bool:
@@ -50,7 +50,7 @@ class Limit:
         candidates = range(low + 1, min(high, low + step))
         return low + bisect_left(candidates, True, key=lambda number: not fits(number))
 
-    def surely(self, spent: Entries, event: StepEvent, steps: int) -> int:
+    def surely(self, spent: Entries, event: Event, steps: int) -> int:
         """Quickly, a number of steps up to `steps` that fits: the most by Renyi accounting."""
         quick = Limit(self.epsilon, self.delta, "rdp" if self.accountant == "pld" else self.accountant)
         return bisect_left(
@@ -58,23 +58,23 @@ class Limit:
         )
 
 
-def together(*entries: tuple[StepEvent, int]) -> Entries:
+def together(*entries: tuple[Event, int]) -> Entries:
     """Merges equal events, so that equal totals have one cache entry.
 
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> together((event, 1), (event, 2)) == ((event, 3),)
     True
     """
-    counts: dict[StepEvent, int] = {}
+    counts: dict[Event, int] = {}
     for event, steps in entries:
         counts[event] = counts.get(event, 0) + steps
     return tuple((event, steps) for event, steps in counts.items() if steps)
 
 
-BySession = Mapping[str, Mapping[StepEvent, int]]
+BySession = Mapping[str, Mapping[Event, int]]
 
 
-def lacking(known: BySession, counted: BySession) -> tuple[tuple[StepEvent, int, str], ...]:
+def lacking(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str], ...]:
     """(event, steps, session) of all that is counted and not known, session by session.
 
     Totals would not do: another run with the same settings would hide what is missing of this one.

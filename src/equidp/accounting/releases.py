@@ -9,7 +9,7 @@ from equidp._validate import check_number
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Event, Ledger, StepEvent
 
 
 def release_event(epsilon: float, delta: float) -> StepEvent:
@@ -60,10 +60,10 @@ def charge_releases(
     >>> ledger.steps
     2
     """
-    paid: Counter[StepEvent] = Counter()
+    paid: Counter[Event] = Counter()
     for event, times in ledger.entries:
         paid[event] += times
-    owed = Counter(releases) - paid
+    owed = Counter[Event](releases) - paid
     if owed:
         account = ledger if budget is None else budget.ledger(ledger)
         for event in owed.elements():

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
-from equidp.kernel.ledger import run_of
+from equidp.kernel.ledger import ChoiceEvent, run_of
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted
 from equidp.runs.layout import read_config
@@ -71,6 +71,9 @@ def _session(blocks: list[Spent]) -> list[str]:
     lines = [f"{blocks[0].run or 'recovered'}, from {begun} to {ended}: {steps:,} steps of run {runs}."]
     for event in dict.fromkeys(block.event for block in blocks):
         count = sum(block.steps for block in blocks if block.event == event)
+        if isinstance(event, ChoiceEvent):
+            lines.append(f"  {counted(count, 'choice')}: {event.in_words}.")
+            continue
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"
         lines.append(

@@ -16,6 +16,7 @@ from equidp.accounting.planned import PlannedRun
 from equidp.advice.auto import AUTO, choose
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, read_options
+from equidp.cli.choice import ChoiceOptions, choose_among
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes
@@ -31,9 +32,10 @@ from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
 from equidp.report.format import counted
 from equidp.runs.begin import begin, check_new
+from equidp.runs.cards import DIVERGED
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, prepare, seconds_per_step
-from equidp.runs.train import DIVERGED, train
+from equidp.runs.train import train
 from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.progress import ProgressBar, duration
@@ -108,6 +110,7 @@ def train_command(
     counts: releases.CountOptions = releases.CountOptions(),
     metric: metrics.Metric | None = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
+    choice: ChoiceOptions = ChoiceOptions(),
     device: options.Device = "cpu",
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
@@ -155,11 +158,19 @@ def train_command(
         release_epsilon=release.cost(),
         preprocessing_share=preprocessing.share(),
         **counted,
+        **choice.settings(),
         metric=metric,
         cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
+    if wanted.choose is not None:
+        if method == AUTO:
+            raise SettingError("--choose tries settings of one method; name it, such as --method dpsgd.")
+        choose_among(
+            wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
+        )
+        return
     prepared_by = partial(_chosen, changed=changed) if method == AUTO else prepare
     if dry_run or out is None:
         _say_plan(prepared_by(wanted, place))

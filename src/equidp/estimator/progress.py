@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equidp.errors import BudgetError
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import Event, MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Trainer
@@ -49,7 +49,7 @@ class Progress:
 
     def spent_since(self, before: Entries) -> Entries:
         """What was spent since the ledger held the entries `before`."""
-        counts: Counter[StepEvent] = Counter()
+        counts: Counter[Event] = Counter()
         for event, count in self.ledger.entries:
             counts[event] += count
         for event, count in before:

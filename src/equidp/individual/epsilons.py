@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from equidp._validate import unknown_name
+from equidp.errors import SettingError
 from equidp.individual.histories import Counts, Floats, Histories, chunks
 from equidp.individual.tight import tight_epsilons, tight_profiles
 from equidp.kernel.epsilon import checked_delta, renyi_divergences
 from equidp.kernel.events import Entries, effective_noise_multiplier
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import ChoiceEvent, StepEvent
 
 Mechanisms = tuple[tuple[float, float], ...]
 """(noise multiplier, sample rate) pairs."""
@@ -79,6 +80,8 @@ def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Me
     """What each column of `_joined` counts: a step at each share, then each release."""
     own = [(own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares]
     for each, _ in releases:
+        if isinstance(each, ChoiceEvent):
+            raise SettingError("a private choice has no account of single examples; train without one.")
         noise = effective_noise_multiplier(each.noise_multiplier, each.statistics_noise)
         own.append((noise, each.sample_rate))
     return tuple(own)

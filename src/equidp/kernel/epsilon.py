@@ -18,7 +18,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import PrivacyWarning, SettingError
-from equidp.kernel.events import Entries, checked_rows, run_event
+from equidp.kernel.events import Entries, checked_rows, repeats, run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.losses import crude_epsilon, loss_distribution
 
@@ -56,7 +56,7 @@ def _pld_with(interval: float) -> Callable[[dp_accounting.DpEvent, float], float
         # Wider bins for an epsilon in the thousands, which would take billions of them.
         renyi = _rdp(event, delta)
         width = max(interval, _WIDEST * renyi)
-        if width > 1 or _transforms_lose(event, delta):  # beyond 10^5 Renyi's bound says as little
+        if width > 1 or _transforms_lose(event, delta) or repeats(event):  # above 10^5, Renyi says as little
             return renyi
         return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
 
@@ -114,6 +114,8 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     | no steps | 0 |
     | a step without noise | infinite |
     | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
+    | pld, with a private choice among the entries | Renyi's bound |
+    | several rows, and a private choice | what follows from the epsilon of one row at smaller deltas |
     | pld, delta < 10^-10 or near the rounding of so many steps | Renyi's bound |
     | several rows, in the last two cases or above about 10^7 | the looser `losses.crude_epsilon` |
     | several rows, an accountant other than pld | SettingError |
@@ -149,9 +151,22 @@ def _with_accountant(
     event = run_event(entries)
     if event == dp_accounting.NoOpDpEvent():
         return 0.0
+    if rows > 1 and repeats(event):
+        return _of_a_group(event, delta, rows)
     if rows > 1:
         return _of_several_rows(event, run_event(entries, rows), delta, rows)
     return ACCOUNTANTS[accountant](event, delta)
+
+
+def _of_a_group(event: dp_accounting.DpEvent, delta: float, rows: int) -> float:
+    """Epsilon by group privacy (Vadhan 2017, Lemma 2.2): (e, d) of one row is (k e, d sum_i e^(i e)) of k."""
+    renyi, best = _renyi(event), math.inf
+    for exponent in np.linspace(0.0, 300.0, 301):
+        smaller = delta * math.exp(-exponent)
+        single = float(renyi.get_epsilon(smaller)) if smaller > 0 else math.inf
+        if rows * single < 600 and smaller * sum(math.exp(i * single) for i in range(rows)) <= delta:
+            best = min(best, rows * single)
+    return best
 
 
 def _of_several_rows(
@@ -196,6 +211,9 @@ def privacy_profile(
     """
     if event == dp_accounting.NoOpDpEvent():
         return np.zeros(len(epsilons))
+    if repeats(event):
+        renyi = _renyi(event)
+        return np.array([min(1.0, float(renyi.get_delta(each))) for each in epsilons])
     width = max(_FINE, _PROFILE * usual)
     distribution = None if usual > 1 / _WIDEST else loss_distribution(event, width)
     if distribution is None:

@@ -12,10 +12,10 @@ import numpy as np
 from scipy import stats
 
 from equidp._validate import check_whole
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import ChoiceEvent, Event
 
-Entries = Iterable[tuple[StepEvent, int]]
-"""(step event, number of steps) pairs, as `Ledger.entries` gives them."""
+Entries = Iterable[tuple[Event, int]]
+"""(event, number of steps) pairs, as `Ledger.entries` gives them."""
 
 
 RARE = 1e-25
@@ -58,6 +58,8 @@ def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
     | the same kind in several entries | counted together, so their order does not matter |
     | whole-number multipliers | made floats: dp_accounting 0.6.0 misreads others in composed events |
+    | a private choice | its tries, repeated a geometric number of times and selected from: Renyi's alone |
+    | a private choice, several rows | NonPrivateDpEvent, an upper bound |
     | several rows, sample rate 1 | one Gaussian of sensitivity `rows` |
     | several rows, draws that are too rare or too many to list | counted as more rows drawn |
 
@@ -65,11 +67,16 @@ def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
         SettingError: rows not a whole number >= 1.
     """
     counts: Counter[tuple[float, float]] = Counter()
+    choices: Counter[ChoiceEvent] = Counter()
     for event, steps in entries:
+        if isinstance(event, ChoiceEvent):
+            choices[event] += steps
+            continue
         sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
         counts[(float(event.sample_rate), sigma)] += steps
     rows = checked_rows(rows)
     events = tuple(_steps_event(*kind, steps, rows) for kind, steps in counts.items() if steps)
+    events += tuple(_choices_event(event, count, rows) for event, count in choices.items() if count)
     if not events:
         return dp_accounting.NoOpDpEvent()
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)  # a tuple: hashable
@@ -91,6 +98,21 @@ def _steps_event(sample_rate: float, sigma: float, steps: int, rows: int) -> dp_
     else:
         step = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, *rows_drawn(rows, sample_rate))
     return dp_accounting.SelfComposedDpEvent(step, int(steps))
+
+
+def _choices_event(choice: ChoiceEvent, count: int, rows: int) -> dp_accounting.DpEvent:
+    tried = run_event(choice.tried)
+    if rows > 1 or any(0 in (each.noise_multiplier, each.statistics_noise) for each, _ in choice.tried):
+        return dp_accounting.NonPrivateDpEvent()
+    return dp_accounting.SelfComposedDpEvent(
+        dp_accounting.dp_event.RepeatAndSelectDpEvent(tried, float(choice.mean), 1.0), int(count)
+    )
+
+
+def repeats(event: dp_accounting.DpEvent) -> bool:
+    """Returns whether a `run_event` holds a private choice, which Renyi accounting alone can account for."""
+    parts = [getattr(each, "event", each) for each in getattr(event, "events", [event])]
+    return any(isinstance(each, dp_accounting.dp_event.RepeatAndSelectDpEvent) for each in parts)
 
 
 def rows_drawn(rows: int, sample_rate: float) -> tuple[tuple[float, ...], tuple[float, ...]]:

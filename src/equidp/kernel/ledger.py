@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from equidp._validate import check_number
+from equidp._validate import check_number, check_whole
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,50 @@ class StepEvent:
         check_number("[0, inf)", noise_multiplier=self.noise_multiplier)
         if self.statistics_noise is not None:
             check_number("[0, inf)", ", or None", statistics_noise=self.statistics_noise)
+
+    @property
+    def in_words(self) -> str:
+        """Its numbers, for a reader."""
+        noise = f"sample rate {self.sample_rate:.6g}, noise multiplier {self.noise_multiplier:.6g}"
+        if self.statistics_noise is None:
+            return noise
+        return f"{noise}, statistics noise {self.statistics_noise:.6g}"
+
+
+@dataclass(frozen=True)
+class ChoiceEvent:
+    """A private choice: the same queries made a random number of times, of which one outcome is released.
+
+    The number of tries is geometric (`equidp.kernel.choice`). The outcome that is released is the best by a
+    score that is itself among the queries. All others are discarded.
+
+    Attributes:
+        tried: (step event, number of steps) pairs of one try.
+        mean: of the number of tries, in [1, inf).
+
+    Raises:
+        SettingError: a mean outside its range, or nothing tried.
+
+    >>> ChoiceEvent(((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 20.0), 1)), 8.0).mean
+    8.0
+    """
+
+    tried: tuple[tuple[StepEvent, int], ...]
+    mean: float
+
+    def __post_init__(self) -> None:
+        check_number("[1, inf)", ", the mean number of tries", mean=self.mean)
+        check_whole(1, " in each try", steps=sum(count for _, count in self.tried))
+
+    @property
+    def in_words(self) -> str:
+        """Its numbers, for a reader."""
+        listed = "; ".join(f"{count:,} at {event.in_words}" for event, count in self.tried)
+        return f"a private choice: a random number of tries, {self.mean:g} on average, each of {listed}"
+
+
+Event = StepEvent | ChoiceEvent
+"""What a ledger counts."""
 
 
 def new_session(run: str = "") -> str:
@@ -63,11 +107,11 @@ class Ledger(ABC):
     """
 
     @abstractmethod
-    def spend(self, event: StepEvent) -> None:
+    def spend(self, event: Event) -> None:
         """Records one more step."""
 
     @abstractmethod
-    def expect(self, event: StepEvent, steps: int) -> None:
+    def expect(self, event: Event, steps: int) -> None:
         """Announces up to `steps` steps of this kind, which a ledger may record or set aside in advance."""
 
     @abstractmethod
@@ -76,7 +120,7 @@ class Ledger(ABC):
 
     @property
     @abstractmethod
-    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+    def entries(self) -> tuple[tuple[Event, int], ...]:
         """(event, number of steps) pairs in the order they were spent."""
 
     @property
@@ -86,10 +130,10 @@ class Ledger(ABC):
 
     @property
     @abstractmethod
-    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+    def by_session(self) -> Mapping[str, Mapping[Event, int]]:
         """Session -> event -> steps; together as many as `entries`."""
 
-    def count_of(self, event: StepEvent) -> int:
+    def count_of(self, event: Event) -> int:
         """Number of steps of this kind."""
         return sum(count for each, count in self.entries if each == event)
 
@@ -123,10 +167,10 @@ class MemoryLedger(Ledger):
     ((StepEvent(sample_rate=0.01, noise_multiplier=1.0, statistics_noise=None), 3),)
     """
 
-    def __init__(self, entries: tuple[tuple[StepEvent, int], ...] = (), run: str = "") -> None:
+    def __init__(self, entries: tuple[tuple[Event, int], ...] = (), run: str = "") -> None:
         self._session, self._process = new_session(run), os.getpid()
-        self._entries: list[tuple[StepEvent, int]] = []
-        self._by_session: dict[str, dict[StepEvent, int]] = {}
+        self._entries: list[tuple[Event, int]] = []
+        self._by_session: dict[str, dict[Event, int]] = {}
         for event, steps in entries:
             self.count(event, steps)
 
@@ -136,11 +180,11 @@ class MemoryLedger(Ledger):
         self._entries = list(state["_entries"])
         self._by_session = {session: dict(spent) for session, spent in state["_by_session"].items()}
 
-    def spend(self, event: StepEvent, session: str = "") -> None:
+    def spend(self, event: Event, session: str = "") -> None:
         """Records one more step; of another session, as in a budget, where one is named."""
         self.count(event, 1, session)
 
-    def count(self, event: StepEvent, steps: int, session: str = "") -> None:
+    def count(self, event: Event, steps: int, session: str = "") -> None:
         """Records `steps` >= 0 steps of one kind at once."""
         if not steps:
             return
@@ -150,14 +194,14 @@ class MemoryLedger(Ledger):
             steps += self._entries.pop()[1]
         self._entries.append((event, steps))
 
-    def expect(self, event: StepEvent, steps: int, session: str = "") -> None:
+    def expect(self, event: Event, steps: int, session: str = "") -> None:
         """Does nothing."""
 
     def settle(self) -> None:
         """Does nothing: no step was recorded in advance."""
 
     @property
-    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+    def entries(self) -> tuple[tuple[Event, int], ...]:
         return tuple(self._entries)
 
     @property
@@ -167,5 +211,5 @@ class MemoryLedger(Ledger):
         return self._session
 
     @property
-    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+    def by_session(self) -> Mapping[str, Mapping[Event, int]]:
         return self._by_session

@@ -20,7 +20,7 @@ from typing import Any, final
 
 from equidp.errors import BudgetError
 from equidp.kernel.append_only import AppendOnlyFile
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent, new_session
+from equidp.kernel.ledger import Event, Ledger, MemoryLedger, StepEvent, new_session
 from equidp.kernel.ledger_format import (
     FORMAT,
     HEADER,
@@ -84,7 +84,7 @@ class LedgerFile(Ledger):
             self._file.close()
             raise
 
-    def spend(self, event: StepEvent, session: str = "") -> None:
+    def spend(self, event: Event, session: str = "") -> None:
         """Records one more step, of this process or of the session named; returns once that is on disk."""
         with self._threads:
             self._file.check_process()
@@ -94,7 +94,7 @@ class LedgerFile(Ledger):
             self._ahead.take(kind)
             self._spent.spend(*kind)
 
-    def expect(self, event: StepEvent, steps: int, session: str = "") -> None:
+    def expect(self, event: Event, steps: int, session: str = "") -> None:
         """Allows blocks of this kind to reach `steps` steps ahead."""
         with self._threads:
             self._ahead.expect((event, session or self._session), steps)
@@ -106,7 +106,7 @@ class LedgerFile(Ledger):
                 self._append({"unspent": self._ahead.end(forget=True)})
 
     @property
-    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+    def entries(self) -> tuple[tuple[Event, int], ...]:
         return self._spent.entries
 
     @property
@@ -114,7 +114,7 @@ class LedgerFile(Ledger):
         return self._session
 
     @property
-    def by_session(self) -> Mapping[str, Mapping[StepEvent, int]]:
+    def by_session(self) -> Mapping[str, Mapping[Event, int]]:
         return self._spent.by_session
 
     @property
@@ -189,7 +189,8 @@ class LedgerFile(Ledger):
 
 
 def _paid(kind: Kind, steps: int) -> dict[str, Any]:
-    return {"spend": asdict(kind[0]), "steps": steps, "for": kind[1], "time": _now()}
+    event = "spend" if isinstance(kind[0], StepEvent) else "choice"
+    return {event: asdict(kind[0]), "steps": steps, "for": kind[1], "time": _now()}
 
 
 def _read(path: Path) -> tuple[bytes, LedgerContent]:

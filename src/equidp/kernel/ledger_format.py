@@ -2,9 +2,10 @@
 file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
-pays for a block of equal steps of the session that it names, `unspent` says how many steps of the block
-before were not spent, and `facts` adds to those of the first line. The seal holds the number of lines and the
-last checksum, so that lines missing at the end are noticed.
+pays for a block of equal steps of the session that it names, `choice` for private choices in the same way,
+with all queries of one try and the mean number of tries, `unspent` says how many steps of the block before
+were not spent, and `facts` adds to those of the first line. An equidp that does not know `choice` refuses the
+file. The seal holds the number of lines and the last checksum, so that lines missing at the end are noticed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp.errors import BudgetError
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent
 
 FORMAT = 2
 HEADER = b'{"equidp_ledger":2,"id":"'
@@ -33,7 +34,7 @@ class Spent:
         process: number of the process that wrote it, from 1 on.
         run: the name that process gave.
         session: random name of the session that it paid for: "run.stretch", see `Ledger.session`.
-        event: one step.
+        event: one step, or one private choice.
         steps: number that counts as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
         time: of writing, by the machine's clock; for readers only.
@@ -42,7 +43,7 @@ class Spent:
     process: int
     run: str
     session: str
-    event: StepEvent
+    event: Event
     steps: int
     settled: bool
     time: str
@@ -65,9 +66,9 @@ class LedgerContent:
     torn: bytes
 
     @property
-    def entries(self) -> tuple[tuple[StepEvent, int], ...]:
+    def entries(self) -> tuple[tuple[Event, int], ...]:
         """(event, number of steps) pairs, each event once."""
-        counts: dict[StepEvent, int] = {}
+        counts: dict[Event, int] = {}
         for block in self.blocks:
             counts[block.event] = counts.get(block.event, 0) + block.steps
         return tuple((event, steps) for event, steps in counts.items() if steps)
@@ -174,10 +175,15 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
             # A process begins a block only after it used up the one before.
             if len(blocks) > first and "torn" not in record:
                 blocks[-1] = replace(blocks[-1], settled=True)
-            event = StepEvent(**record["spend"])
+            event = _choice(record["choice"]) if "choice" in record else StepEvent(**record["spend"])
             session, steps, time = str(record["for"]), record["steps"], record["time"]
             blocks.append(Spent(process, run, session, event, steps, False, time))
     return facts, tuple(blocks)
+
+
+def _choice(record: Mapping[str, Any]) -> ChoiceEvent:
+    tried = tuple((StepEvent(**event), int(count)) for event, count in record["tried"])
+    return ChoiceEvent(tried, record["mean"])
 
 
 def has_a_line(path: str | os.PathLike[str]) -> bool:

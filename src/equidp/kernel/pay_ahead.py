@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Event
 
-Kind = tuple[StepEvent, str]
+Kind = tuple[Event, str]
 """An event, and the session that it is paid for."""
 
 _SECONDS = 0.5

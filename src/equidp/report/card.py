@@ -16,6 +16,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.events import repeats
 from equidp.kernel.ledger import StepEvent
 from equidp.report.figures import for_card, judged
 from equidp.report.format import counted, number, points, upper
@@ -133,7 +134,7 @@ def write_card(
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
     """Raises unless the run counts a release beside its steps: it reads every example, at sample rate 1."""
     events = {event for event, _ in run.entries}
-    if len(events) == 1 or all(event.sample_rate != 1 for event in events):
+    if len(events) == 1 or all(getattr(event, "sample_rate", 0) != 1 for event in events):
         raise SettingError(
             f"released={dict(released)}, but this run was taken before the release was paid for; write the "
             "card of trainer.run()."
@@ -194,8 +195,8 @@ def _summary(evaluation: Evaluation | None) -> str:
 
 def _of_individual_privacy(run: Run, released: Mapping[str, float] | None) -> list[tuple[str, StepEvent]]:
     """What paid for what was released, where the caller does not name it."""
-    single = [event for event, steps in run.entries if event.sample_rate == 1 and steps == 1]
-    return [("individual privacy", event) for event in single if released]
+    single = [event for event, steps in run.entries if isinstance(event, StepEvent) and steps == 1]
+    return [("individual privacy", event) for event in single if event.sample_rate == 1 and released]
 
 
 def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]]) -> list[tuple[str, str]]:
@@ -211,20 +212,24 @@ def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     for event, steps in run.entries:
         names = [name for name, each in releases if each == event]
-        noise = f"sample rate {event.sample_rate:.6g}, noise multiplier {event.noise_multiplier:.6g}"
-        if event.statistics_noise is not None:
-            noise += f", statistics noise {event.statistics_noise:.6g}"
         label = f"{counted(len(names), 'release')} of {' and '.join(names)}"
-        rows.append((label if names else counted(steps, "step"), noise))
+        what = counted(steps, "step" if isinstance(event, StepEvent) else "choice")
+        rows.append((label if names else what, event.in_words))
     return rows
 
 
 def _recompute(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
+    event = run_event(run.entries)
+    if repeats(event):
+        return (
+            "from dp_accounting.dp_event import *\nfrom dp_accounting.rdp import RdpAccountant\n\n"
+            f"event = {event}\nprint(RdpAccountant().compose(event).get_epsilon({run.delta!r}))"
+        )
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "
         "SelfComposedDpEvent\n"
         "from dp_accounting.pld import PLDAccountant\n\n"
-        f"event = {run_event(run.entries)}\n"
+        f"event = {event}\n"
         f"print(PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon({run.delta!r}))"
     )

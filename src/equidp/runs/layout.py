@@ -18,7 +18,7 @@ from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
-COUNTS, RECALIBRATION = "class-counts.json", "recalibration.json"
+COUNTS, RECALIBRATION, CHOSEN = "class-counts.json", "recalibration.json", "chosen.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
 HISTORIES = "sensitive-histories-*"
@@ -41,6 +41,7 @@ FILES = {
         MAY_LEAVE,
         "scale and shifts of the logits, fitted with noise and paid for; the weights hold them already.",
     ),
+    CHOSEN: (MAY_LEAVE, "the settings that a private choice released, and their noisy score; paid for."),
     MANIFEST: (
         MAY_LEAVE,
         "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
@@ -77,6 +78,12 @@ FILES = {
     ),
 }
 """Each file of a run's folder -> whether it may leave, and what it is."""
+
+MADE_ONCE = (
+    " A private choice is made in one go: once charged it is spent, nothing of its tries is kept, and it "
+    "cannot be resumed. Begin another one in another folder, which is charged again."
+)
+"""What follows where a private choice was stopped, or is asked for twice."""
 
 COPIES = (
     "A run that was stopped can be resumed once. If its folder was copied and both are resumed, they give "
@@ -120,7 +127,7 @@ def salted(content: dict[str, Any]) -> str:
 
 def manifest(place: Path) -> str:
     """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
-    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, MODEL, RELEASED, RECORD, PAGE, CARD)
+    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD)
     there = [name for name in names if (place / name).exists()]
     return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
@@ -178,6 +185,17 @@ def read_counts(place: Path) -> dict[str, float]:
         return counts
     except ValueError as error:
         raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
+
+
+def read_chosen(place: Path) -> dict[str, Any]:
+    """The settings that a private choice released, with their noisy score."""
+    try:
+        chosen: dict[str, Any] = json.loads((place / CHOSEN).read_text())
+        return chosen
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{CHOSEN} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
+        ) from error
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

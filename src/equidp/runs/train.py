@@ -13,23 +13,19 @@ from typing import Any
 import torch
 
 from equidp._files import write_whole
-from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.releases import charge_releases
-from equidp.data import Recipe
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.evaluation.predict import diverged
 from equidp.individual import IndividualAccountant
 from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
-from equidp.policies.methods import method_named
-from equidp.report.card import write_card
 from equidp.runs import layout
 from equidp.runs.begin import run_name
+from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.recalibrated import recalibrated
@@ -40,10 +36,6 @@ from equidp.training.recorder import EpochRecorder
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
-
-DIVERGED = (
-    "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
-)
 
 
 def train(
@@ -76,6 +68,8 @@ def train(
     """
     place, processes = Path(folder), processes_here()
     config, plan, facts, encoder = processes.told(lambda: _begun(place))
+    if config.choose is not None:
+        raise DataError(layout.MADE_ONCE.strip())
     layout.check_code(plan, facts, place)
     split = config.load(encoder)[0] if prepared is None else prepared.split
     layout.check_same(split, config, facts, place)
@@ -105,7 +99,7 @@ def train(
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
         run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
-        evaluation = _evaluated(run, split, config)
+        evaluation = evaluated(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
             _release(place, accountant, trainer, config)
@@ -114,7 +108,7 @@ def train(
         run.model.to(device)
         write_whole(place / layout.MODEL, weights.getvalue())
         (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
-        _write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
+        write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
         checkpoints.delete_sensitive(trainer)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
     return run, evaluation
@@ -144,10 +138,10 @@ def _follow(
     if resumed:
         checkpoints.restore(trainer, previous=previous)
     run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
-    return run, _evaluated(run, split, config)
+    return run, evaluated(run, split, config)
 
 
-def _evaluated(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
+def evaluated(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     """Evaluates the model that all processes have; each predicts a part."""
     here = processes_here()
     return evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut, processes=here)
@@ -204,97 +198,3 @@ def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, co
     means = replace(report, ledger=MemoryLedger()).release_by_group(config.release_epsilon, trainer.delta)
     means["risk"] = [risk.figures() for risk in report.group_risks().values()]
     write_whole(path, means.to_json(orient="records", indent=2).encode())
-
-
-def _write_cards(
-    place: Path,
-    run: Run,
-    evaluation: Evaluation,
-    config: TrainConfig,
-    plan: ResolvedPlan,
-    facts: dict[str, Any],
-    ledger_check: str,
-    budget: PrivacyBudget | None,
-) -> None:
-    details = {
-        "method's name": f"{config.method}: {method_named(config.method).summary}",
-        "model": plan.model + (plan.loss and f", trained on {plan.loss}"),
-        "input shape": tuple(facts["input_shape"]),
-        "epochs": plan.epochs,
-        "momentum": plan.momentum,
-        "weight decay": plan.weight_decay,
-        **_over_steps(plan),
-        **_weights(config, plan),
-        "last checksum of the ledger": ledger_check,
-        "test examples": "held out of the same data",
-    }
-    if config.reasons:
-        details["why these settings"] = " ".join(config.reasons)
-    if config.risk is not None:
-        details["noise was calibrated to the risk"] = str(config.risk_target())
-    if config.preprocessing_share is not None:
-        details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
-    if plan.recalibration is not None:
-        details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
-    if (recipe := config.recipe).target is not None:
-        columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
-        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
-        bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
-        details |= {
-            "target": recipe.target,
-            **_range_of_target(recipe),
-            "group columns": recipe.group,
-            "input columns": tuple(column.name for column in columns),
-            "public bounds": ", ".join(bounds) or "none",
-            "missing values": "a category of their own" if recipe.missing == "category" else "refused",
-            **({} if recipe.person is None else {"column of people": recipe.person}),
-            "test examples": f"{'rows' if recipe.person is None else 'people'} held out of the same file, by "
-            f"seed {config.seed}, a share of about {recipe.test_share:g}",
-        }
-    if budget is not None:
-        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
-    write_card(
-        run,
-        place / layout.PAGE,
-        place / layout.CARD,
-        evaluation=evaluation,
-        data=facts["name"],
-        notes=(*facts["notes"], *([DIVERGED] if diverged(run.model) else [])),
-        released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
-        group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
-        details=details,
-        releases=tuple(config.releases(plan.delta).items()),
-    )
-
-
-def _range_of_target(recipe: Recipe) -> dict[str, str]:
-    """What the card says of a target that is a number; nothing for classes."""
-    bounds = recipe.target_bounds
-    return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
-
-
-def _over_steps(plan: ResolvedPlan) -> dict[str, str]:
-    """What the card says of schedule and average; nothing where there are none."""
-    said = {}
-    if plan.schedule != "constant":
-        said["schedule of the learning rate"] = f"{plan.schedule}, to zero"
-    if plan.average != "none":
-        words = {"tail": "mean over the last", "ema": "exponential, over a horizon of"}[plan.average]
-        said["average of the weights"] = f"{words} {100 * plan.average_share:g}% of the steps"
-    return said
-
-
-def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:
-    """What the card says of weights; nothing where there are none."""
-    by_class = plan.class_weight or {}
-    listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
-    said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}
-    return {name: text for name, text in said.items() if text}
-
-
-def _estimate(row: dict[str, Any], spent: float) -> str:
-    """The name of a released mean, with its standard error, which can exceed the mean of a small group."""
-    error = row["standard_error"]
-    little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
-    who = f"the training examples of {row['group']} (standard error {error:.2g}{little})"
-    return f"estimated mean epsilon of {who}"

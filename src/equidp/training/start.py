@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from equidp._provenance import weights_digest
 from equidp.errors import PrivacyWarning
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import Event, Ledger
 
 FRESH, GIVEN = "fresh", "given"
 
@@ -43,7 +43,7 @@ class Start:
     """
 
     weights: str = ""
-    earlier: tuple[tuple[StepEvent, int], ...] = ()
+    earlier: tuple[tuple[Event, int], ...] = ()
     same_data: bool = False
     optimizer_state: bool = False
 
@@ -61,7 +61,7 @@ class Trace:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
             self._train = _nothing
-        self.entries: tuple[tuple[StepEvent, int], ...] = ()
+        self.entries: tuple[tuple[Event, int], ...] = ()
 
     def is_on(self, train: object) -> bool:
         """Whether the run was on this very dataset."""

@@ -1,0 +1,87 @@
+"""`equidp train --choose`: options of a private choice among settings, and how one is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cyclopts import Group, Parameter
+
+from equidp.cli.messages import say, stoppable
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.evaluation import Evaluation
+from equidp.kernel.epsilon import epsilon
+from equidp.runs.begin import begin
+from equidp.runs.choice import choice_of, combinations, prepare_choice, train_choice
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import seconds_per_step
+from equidp.training.choice import divided
+from equidp.training.progress import duration
+from equidp.training.run import Run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@Parameter(name="*", group=Group("Private choice among settings", sort_key=4))
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """Whether settings are chosen by results, at a price that --epsilon includes."""
+
+    choose: int | None = None
+    """Try a random number of settings, this many on average, and release the best for the worst group."""
+    choose_from: Path | None = None
+    """TOML file with values to choose among, such as learning_rate = [0.1, 1.0]; default: a quarter, once and
+    four times the learning rate, and so of the clipping bound."""
+
+    def settings(self) -> dict[str, Any]:
+        """What a run is asked for."""
+        if self.choose_from is not None and self.choose is None:
+            raise SettingError("--choose-from is for --choose: say how many tries on average, as --choose 8.")
+        return {"choose": self.choose, "choose_from": self.choose_from and _read(self.choose_from)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{str(path)!r}, of --choose-from, cannot be read as TOML: {reason}.") from error
+
+
+def choose_among(
+    config: TrainConfig,
+    out: Path | None,
+    device: Any,
+    report: Callable[[Path, tuple[Run, Evaluation]], None],
+) -> None:
+    """Makes a private choice and reports the best; without a folder, says what it would cost."""
+    prepared = prepare_choice(config, device)
+    if out is not None:
+        stopped = "stopped. A private choice that was begun is spent, and cannot be resumed."
+        with stoppable(stopped):
+            say("Trying settings. Nothing is shown of them until the best is released.")
+            report(out, train_choice(out, begin(prepared, out)))
+        return
+    examples = len(divided(prepared.split.train, config.seed)[0])
+    plans, event = choice_of(config, examples)
+    delta, step = prepared.plan.delta, event.tried[0][0]
+    print(f"Settings to choose among, {len(plans)} in all:")
+    for each in combinations(config, examples):
+        print("  " + ", ".join(f"{name} {value}" for name, value in each.items()))
+    paid = tuple((each, 1) for name, each in config.releases(delta).items() if name != "recalibration")
+    print(
+        f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy "
+        f"accuracy of the worst group on {len(prepared.split.train) - examples:,} training rows, held out."
+    )
+    print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
+    seconds = seconds_per_step(prepared) * event.tried[0][1]
+    print(
+        f"A try would take about {duration(seconds)} on this machine; there are {config.choose} on average, "
+        f"and more than {3 * int(config.choose or 0)} in 1 of 20 choices. Nothing was spent or written."
+    )

@@ -1,0 +1,123 @@
+"""The model card of a run on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from equidp.accounting.budget import PrivacyBudget
+from equidp.data import Recipe
+from equidp.data.encoding import TableEncoder
+from equidp.evaluation.evaluation import Evaluation
+from equidp.evaluation.predict import diverged
+from equidp.policies.methods import method_named
+from equidp.report.card import write_card
+from equidp.runs import layout
+from equidp.runs.config import TrainConfig
+from equidp.training.resolved import ResolvedPlan
+from equidp.training.run import Run
+
+DIVERGED = (
+    "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
+)
+
+
+def write_cards(
+    place: Path,
+    run: Run,
+    evaluation: Evaluation,
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    facts: dict[str, Any],
+    ledger_check: str,
+    budget: PrivacyBudget | None,
+) -> None:
+    details = {
+        "method's name": f"{config.method}: {method_named(config.method).summary}",
+        "model": plan.model + (plan.loss and f", trained on {plan.loss}"),
+        "input shape": tuple(facts["input_shape"]),
+        "epochs": plan.epochs,
+        "momentum": plan.momentum,
+        "weight decay": plan.weight_decay,
+        **_over_steps(plan),
+        **_weights(config, plan),
+        "last checksum of the ledger": ledger_check,
+        "test examples": "held out of the same data",
+    }
+    if config.reasons:
+        details["why these settings"] = " ".join(config.reasons)
+    if config.risk is not None:
+        details["noise was calibrated to the risk"] = str(config.risk_target())
+    if config.preprocessing_share is not None:
+        details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
+    if plan.recalibration is not None:
+        details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
+    if (recipe := config.recipe).target is not None:
+        columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
+        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
+        bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
+        details |= {
+            "target": recipe.target,
+            **_range_of_target(recipe),
+            "group columns": recipe.group,
+            "input columns": tuple(column.name for column in columns),
+            "public bounds": ", ".join(bounds) or "none",
+            "missing values": "a category of their own" if recipe.missing == "category" else "refused",
+            **({} if recipe.person is None else {"column of people": recipe.person}),
+            "test examples": f"{'rows' if recipe.person is None else 'people'} held out of the same file, by "
+            f"seed {config.seed}, a share of about {recipe.test_share:g}",
+        }
+    if config.choose is not None:
+        chosen = layout.read_chosen(place)
+        listed = ", ".join(f"{name} {value}" for name, value in chosen["settings"].items())
+        details["settings chosen privately"] = (
+            f"{listed}: the best of a random number of tries, {config.choose} on average, by the noisy "
+            f"accuracy of the worst group on a tenth of the training rows, {chosen['score']:.3f}"
+        )
+    if budget is not None:
+        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
+    write_card(
+        run,
+        place / layout.PAGE,
+        place / layout.CARD,
+        evaluation=evaluation,
+        data=facts["name"],
+        notes=(*facts["notes"], *([DIVERGED] if diverged(run.model) else [])),
+        released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
+        group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
+        details=details,
+        releases=tuple(config.releases(plan.delta).items()),
+    )
+
+
+def _range_of_target(recipe: Recipe) -> dict[str, str]:
+    """What the card says of a target that is a number; nothing for classes."""
+    bounds = recipe.target_bounds
+    return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
+
+
+def _over_steps(plan: ResolvedPlan) -> dict[str, str]:
+    """What the card says of schedule and average; nothing where there are none."""
+    said = {}
+    if plan.schedule != "constant":
+        said["schedule of the learning rate"] = f"{plan.schedule}, to zero"
+    if plan.average != "none":
+        words = {"tail": "mean over the last", "ema": "exponential, over a horizon of"}[plan.average]
+        said["average of the weights"] = f"{words} {100 * plan.average_share:g}% of the steps"
+    return said
+
+
+def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:
+    """What the card says of weights; nothing where there are none."""
+    by_class = plan.class_weight or {}
+    listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
+    said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}
+    return {name: text for name, text in said.items() if text}
+
+
+def _estimate(row: dict[str, Any], spent: float) -> str:
+    """The name of a released mean, with its standard error, which can exceed the mean of a small group."""
+    error = row["standard_error"]
+    little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
+    who = f"the training examples of {row['group']} (standard error {error:.2g}{little})"
+    return f"estimated mean epsilon of {who}"

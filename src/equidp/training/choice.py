@@ -1,0 +1,161 @@
+"""Private choice among settings: train a random number of times, release the best.
+
+After Papernot and Steinke (2022). Each try draws one of the plans at random, trains a model, and scores it on
+held-out rows of the training data: the accuracy of the worst group, from noisy counts. The number of tries is
+random too (`kernel.choice`). The best model leaves with its settings and its score. Nothing of the other
+tries is kept, logged or returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from equidp.data.dataset import GroupedDataset
+from equidp.data.release import private_counts
+from equidp.errors import SettingError
+from equidp.evaluation.predict import predict
+from equidp.kernel.choice import number_of_tries
+from equidp.kernel.ledger import ChoiceEvent, Ledger
+from equidp.kernel.noise import Randomness
+from equidp.training.build import build
+from equidp.training.recalibration import recalibrate
+from equidp.training.resolved import ResolvedPlan
+from equidp.training.run import Run
+from equidp.training.trainer import Trainer
+
+HELD_OUT = 0.1
+"""Share of the training rows that tries are scored on."""
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """What a private choice releases.
+
+    Attributes:
+        run: of the best try; its entries are those of the ledger that paid for the choice.
+        place: of its plan among those that were chosen from.
+        score: noisy accuracy of the worst group on the held-out rows.
+    """
+
+    run: Run
+    place: int
+    score: float
+
+
+def divided(train: GroupedDataset, seed: int) -> tuple[GroupedDataset, GroupedDataset]:
+    """Returns rows to train on and rows to score on; which those are follows from n and the seed alone.
+
+    Raises:
+        SettingError: fewer than 20 rows.
+    """
+    if len(train) < 20:
+        raise SettingError(f"{len(train)} training rows; a private choice holds a tenth of at least 20 out.")
+    order = torch.from_numpy(np.random.default_rng([seed, 0xC401CE]).permutation(len(train)))
+    held = round(HELD_OUT * len(train))
+    return train.subset(order[held:].sort().values), train.subset(order[:held].sort().values)
+
+
+def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, randomness: Randomness) -> float:
+    """Returns the noisy accuracy of the worst group.
+
+    Formal guarantee: each row counts in one of 2 K cells (its group, right or wrong), so this is a Gaussian
+    mechanism of this noise multiplier, without sampling.
+
+    | case | outcome |
+    | --- | --- |
+    | a group whose noisy size is below 4 standard deviations of its noise | not judged |
+    | no group that can be judged | accuracy of all groups together |
+    | predictions that are NaN | wrong, or of class 0 |
+    """
+    right = predict(run.model, held_out.inputs).argmax(dim=1) == held_out.targets.cpu()
+    codes = (2 * held_out.groups.cpu() + right).numpy()
+    cells = private_counts(
+        codes, 2 * held_out.num_groups, noise_multiplier=noise_multiplier, randomness=randomness
+    ).reshape(-1, 2)
+    sizes = cells.sum(axis=1)
+    known = sizes >= 4 * math.sqrt(2) * noise_multiplier
+    if not known.any():
+        return float(cells[:, 1].sum() / max(sizes.sum(), 1.0))
+    return float((cells[known, 1] / sizes[known]).min())
+
+
+def choose(
+    plans: Sequence[ResolvedPlan],
+    train: GroupedDataset,
+    held_out: GroupedDataset,
+    event: ChoiceEvent,
+    ledger: Ledger,
+    *,
+    seed: int,
+    randomness: Randomness,
+    engine: str = "ghost",
+    device: torch.device | None = None,
+) -> Chosen:
+    """Tries plans a random number of times and returns the best; the whole is charged before the first.
+
+    Formal guarantee: one `event`, of which each try is `event.tried`: the steps and releases of a plan, and a
+    score. A choice that is stopped is spent; begun again, it is another one.
+
+    Args:
+        plans: to choose among; steps and noise are the same in all.
+        train, held_out: rows to train on, and to score on.
+        event: one try ends with a score at sample rate 1.
+        ledger: charged once.
+        seed: of the initial weights.
+        randomness: where plans, number of tries and noise of scores come from. Noise of training comes from
+            the operating system.
+        engine, device: see `equidp.training.build.build`.
+
+    Raises:
+        SettingError, DataError, ModelError: a plan that cannot be trained, or costs something else than the
+            event says; before anything is spent.
+        BudgetError: the ledger cannot pay.
+
+    >>> from equidp.kernel.ledger import MemoryLedger
+    >>> from equidp.kernel.noise import SystemRandomness
+    >>> from dataclasses import replace
+    >>> from equidp.training.plan import Plan
+    >>> inputs, groups = torch.randn(100, 3), torch.zeros(100, dtype=torch.int64)
+    >>> data = GroupedDataset(inputs, torch.arange(100) % 2, groups, ("a",), ("n", "y"))
+    >>> fit, held = divided(data, seed=0)
+    >>> asked = Plan(batch_size=30, epochs=1)
+    >>> plans = [replace(asked, learning_rate=rate).resolve("dpsgd", 90) for rate in (0.1, 1.0)]
+    >>> event = ChoiceEvent(((StepEvent(1 / 3, 1.0), 3), (StepEvent(1.0, 5.0), 1)), 2.0)
+    >>> found = choose(plans, fit, held, event, MemoryLedger(), seed=0, randomness=SystemRandomness())
+    >>> found.run.entries == ((event, 1),)
+    True
+    """
+
+    def trainer_of(plan: ResolvedPlan) -> Trainer:
+        return build(plan, train, seed=seed, secure=True, engine=engine, device=device, ledger=plan.ledger())
+
+    *tried, (score, times) = event.tried
+    for plan in plans:
+        trainer = trainer_of(plan)
+        costs = [(trainer.event, trainer.steps), *((each, 1) for each in plan.releases)]
+        if costs != tried or (times, score.sample_rate) != (1, 1.0):
+            raise SettingError(
+                "the settings to choose among change what a step costs; leave sample rate, steps and noise "
+                "as they are (batch_size, epochs, noise_multiplier, delta, recalibration)."
+            )
+    ledger.spend(event)
+    ledger.settle()
+    best: tuple[float, int, Run] | None = None
+    for _ in range(number_of_tries(event.mean, randomness)):
+        place = min(int(randomness.uniform(1)[0] * len(plans)), len(plans) - 1)
+        trainer = trainer_of(plans[place])
+        run = recalibrate(trainer.fit(), trainer, plans[place].recalibration)
+        found = worst_group(run, held_out, score.noise_multiplier, randomness)
+        if best is None or found > best[0]:
+            best = found, place, run
+    assert best is not None
+    value, place, run = best
+    paid = Run(run.model, ledger.entries, run.delta, run.loss, "rdp", run.facts)
+    return Chosen(paid, place, value)

@@ -1,0 +1,133 @@
+"""`equidp train --choose` is charged whole before the first try, and never made again for free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equidp
+from equidp.data import Recipe
+from equidp.errors import BudgetError, DataError, SettingError
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import ChoiceEvent
+from equidp.kernel.ledger_format import read_ledger
+from equidp.runs import layout
+from equidp.runs.begin import begin
+from equidp.runs.choice import combinations, prepare_choice, train_choice
+from equidp.runs.config import TrainConfig
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+
+DELTA = 1e-4
+PLAN = equidp.Plan(batch_size=100, epochs=1, delta=DELTA)
+TABLE = ("people.csv", "--target", "ill", "--group", "sex", "--epochs", "1", "--delta", "1e-4")
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
+    table["ill"] = np.where(table["age"] > 45, "yes", "no")
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    table.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def config(people):
+    recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
+    space = {"learning_rate": [0.5, 2.0]}
+    return TrainConfig(
+        str(people), "dpsgd", PLAN, recipe, epsilon=3.0, accountant="rdp", choose=2, choose_from=space
+    )
+
+
+def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, command):
+    folder = tmp_path / "run"
+    run, _ = train_choice(folder, begin(prepare_choice(config), folder))
+    entries = read_ledger(folder / layout.LEDGER).entries
+    ((event, count),) = entries
+    assert isinstance(event, ChoiceEvent)
+    assert (event.mean, count) == (2.0, 1)
+    assert 2.99 < epsilon(entries, DELTA) <= 3.0
+    kept, chosen = open_run(folder), layout.read_chosen(folder)
+    assert chosen["settings"] in combinations(config, 720)
+    assert layout.read_config(folder)[1].learning_rate == chosen["settings"]["learning_rate"]
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(kept.run.model.state_dict()[name], value)
+    assert not list(folder.glob(layout.CHECKPOINTS))
+    assert not (folder / layout.RECORD).exists()
+    card = (folder / layout.CARD).read_text()
+    assert "a private choice: a random number of tries, 2 on average" in card
+    assert "RdpAccountant().compose(event)" in card
+    code, out, _ = command("ledger", "show", folder, cwd=tmp_path)
+    assert code == 0
+    assert "1 choice: a private choice" in out
+    for again in (lambda: train(folder), lambda: train_choice(folder, prepare_choice(config))):
+        with pytest.raises(DataError, match="made in one go"):
+            again()
+
+
+def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    prepared = begin(prepare_choice(config), folder)
+
+    def killed(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(equidp.Trainer, "fit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_choice(folder, prepared)
+    monkeypatch.undo()
+    assert read_ledger(folder / layout.LEDGER).entries[0][1] == 1
+    assert not (folder / layout.MODEL).exists()
+    with pytest.raises(DataError, match="cannot be resumed"):
+        train_choice(folder, prepared)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"choose": 1}, "choose=1; expected a whole number >= 2"),
+        ({"choose_from": {"learning_rate": [0.5]}}, "there are 1 combinations"),
+        ({"choose_from": {"learning_rat": [0.5, 1]}}, "learning_rate"),
+        ({"choose_from": {"epochs": [1, 2]}}, "epochs cannot be chosen: it changes what a step costs"),
+        ({"choose_from": {"learning_rate": 0.5}}, "expected a list"),
+        ({"epsilon": None}, "needs a target epsilon"),
+        ({"method": "sgd"}, "needs a target epsilon and a private method"),
+        ({"release_epsilon": 0.1}, "leave out --individual"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(config, changed, said):
+    with pytest.raises(SettingError, match=said):
+        prepare_choice(TrainConfig(**{**vars(config), **changed}))
+
+
+def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path):
+    code, out, err = command(
+        "train", *TABLE, "--epsilon", "3", "--choose", "2", "--dry-run", cwd=people.parent
+    )
+    assert code == 0, err
+    assert "Settings to choose among, 9 in all" in out
+    assert "learning_rate 0.025, clipping_bound 0.25" in out
+    assert 2.99 < float(out.partition("The whole choice: epsilon ")[2].split()[0]) <= 3.0
+    for options, told in (
+        (("--choose-from", "none.toml"), "--choose-from is for --choose"),
+        (("--choose", "2", "--choose-from", "none.toml"), "cannot be read as TOML"),
+        (("--choose", "0"), "expected a whole number >= 2"),
+    ):
+        code, _, err = command(
+            "train", *TABLE, "--epsilon", "3", *options, "--out", tmp_path / "run", cwd=people.parent
+        )
+        assert (code, told in err) == (2, True), err
+
+
+def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
+    given = {"budget": str(tmp_path / "budget"), "budget_epsilon": 4.0, "budget_delta": DELTA}
+    asked = TrainConfig(**{**vars(config), **given})
+    train_choice(tmp_path / "run", begin(prepare_choice(asked), tmp_path / "run"))
+    assert read_ledger(tmp_path / "budget").entries == read_ledger(tmp_path / "run" / layout.LEDGER).entries
+    with pytest.raises(BudgetError, match="a private choice: a random number of tries"):
+        prepare_choice(asked)

@@ -1,0 +1,149 @@
+"""A private choice pays before it tries, releases the best by a noisy score, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import equidp
+from equidp.accounting.calibration import calibrate_choice
+from equidp.errors import BudgetError, SettingError
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
+from equidp.kernel.noise import SeededRandomness
+from equidp.training import choice
+from equidp.training.choice import choose, divided, worst_group
+from equidp.training.plan import Plan
+
+SCORE = StepEvent(1.0, 5.0)
+RATES = (0.1, 0.5, 2.0)
+PLANS = [Plan(learning_rate=rate, batch_size=45, epochs=1).resolve("dpsgd", 180) for rate in RATES]
+EVENT = ChoiceEvent(((StepEvent(0.25, 1.0), 4), (SCORE, 1)), 3.0)
+
+
+def made_up(n: int = 200) -> equidp.GroupedDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(n, 2, generator=generator)
+    return equidp.GroupedDataset(
+        inputs, (inputs[:, 0] > 0).long(), torch.arange(n) % 2, ("a", "b"), ("no", "yes")
+    )
+
+
+def chosen(event=EVENT, ledger=None, plans=PLANS):
+    fit, held_out = divided(made_up(), seed=0)
+    ledger = MemoryLedger() if ledger is None else ledger
+    return choose(plans, fit, held_out, event, ledger, seed=0, randomness=SeededRandomness(1))
+
+
+def test_rows_are_held_out_by_seed_and_number_alone():
+    fit, held_out = divided(made_up(), seed=0)
+    assert (len(fit), len(held_out)) == (180, 20)
+    other = replace(made_up(), inputs=torch.zeros(200, 2))
+    assert torch.equal(divided(other, seed=0)[1].groups, held_out.groups)
+    with pytest.raises(SettingError, match="at least 20"):
+        divided(made_up(10), seed=0)
+
+
+def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
+    tried = []
+
+    def scored(run, *_):
+        tried.append(run.facts.learning_rate)
+        return run.facts.learning_rate
+
+    monkeypatch.setattr(choice, "worst_group", scored)
+    monkeypatch.setattr(choice, "number_of_tries", lambda *_: 8)
+    ledger = MemoryLedger()
+    found = chosen(ledger=ledger)
+    assert len(tried) == 8
+    assert len(set(tried)) > 1
+    assert found.score == max(tried) == RATES[found.place] == found.run.facts.learning_rate
+    assert found.run.entries == ledger.entries == ((EVENT, 1),)
+    assert found.run.epsilon(1e-5) == epsilon([(EVENT, 1)], 1e-5, "rdp")
+
+
+class _Empty(MemoryLedger.__mro__[1]):  # a Ledger that cannot pay
+    entries, session, by_session = (), "none.none", {}
+
+    def spend(self, event):
+        raise BudgetError("nothing is left")
+
+    def expect(self, event, steps): ...
+
+    def settle(self): ...
+
+
+def test_nothing_is_trained_that_cannot_be_paid(monkeypatch):
+    monkeypatch.setattr(equidp.Trainer, "fit", lambda *_: pytest.fail("trained"))
+    with pytest.raises(BudgetError, match="nothing is left"):
+        chosen(ledger=_Empty())
+
+
+def test_a_choice_that_is_stopped_stays_paid(monkeypatch):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(equidp.Trainer, "fit", stopped)
+    ledger = MemoryLedger()
+    with pytest.raises(KeyboardInterrupt):
+        chosen(ledger=ledger)
+    assert ledger.entries == ((EVENT, 1),)
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        ((StepEvent(0.25, 1.5), 4), (SCORE, 1)),
+        ((StepEvent(0.25, 1.0), 3), (SCORE, 1)),
+        ((StepEvent(0.25, 1.0), 4), (SCORE, 1), (SCORE, 1)),
+        ((StepEvent(0.25, 1.0), 4), (StepEvent(0.5, 5.0), 1)),
+    ],
+)
+def test_plans_that_cost_something_else_are_refused_before_anything_is_spent(tried):
+    ledger = MemoryLedger()
+    with pytest.raises(SettingError, match="change what a step costs"):
+        chosen(replace(EVENT, tried=tried), ledger)
+    assert ledger.entries == ()
+
+
+def test_the_score_is_that_of_the_worst_group_that_can_be_judged():
+    data = made_up(1000)
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+        model.bias.zero_()
+    run = equidp.Run(model, (), 1e-5, torch.nn.CrossEntropyLoss(reduction="none"))
+    wrong = data.targets.clone()
+    wrong[1::4] = 1 - wrong[1::4]  # half of group b
+    data = replace(data, targets=wrong)
+    assert worst_group(run, data, 0.01, SeededRandomness(0)) == pytest.approx(0.5, abs=1e-3)
+    few = data.subset(torch.cat([torch.arange(0, 1000, 2), torch.tensor([1, 3, 5])]))
+    # Three people of group b beside noise of deviation 5: not judged.
+    assert worst_group(run, few, 5.0, SeededRandomness(0)) > 0.9
+
+
+def test_one_row_counts_in_one_cell(monkeypatch):
+    seen = []
+
+    def counts(codes, cells, **_):
+        seen.append(codes)
+        return torch.bincount(torch.from_numpy(codes), minlength=cells).double().numpy()
+
+    monkeypatch.setattr(choice, "private_counts", counts)
+    data = made_up(40)
+    run = equidp.Run(torch.nn.Linear(2, 2), (), 1e-5, torch.nn.CrossEntropyLoss(reduction="none"))
+    worst_group(run, data, 1.0, SeededRandomness(0))
+    worst_group(run, data.subset(torch.arange(39)), 1.0, SeededRandomness(0))
+    assert [codes.shape for codes in seen] == [(40,), (39,)]
+    assert (seen[0][:39] == seen[1]).all()
+
+
+def test_the_whole_choice_costs_the_target():
+    noise = calibrate_choice(2.0, 1e-5, 0.1, 50, 4.0, 10.0, (SCORE,), ((StepEvent(1.0, 30.0), 1),))
+    step = StepEvent(0.1, noise, 10 * noise)
+    event = ChoiceEvent(((step, 50), (SCORE, 1)), 4.0)
+    assert 1.99 < epsilon([(event, 1), (StepEvent(1.0, 30.0), 1)], 1e-5, "rdp") <= 2.0
+    with pytest.raises(SettingError, match=r"cannot keep to epsilon=0\.01: what is released beside"):
+        calibrate_choice(0.01, 1e-5, 0.1, 50, 4.0, None, (SCORE,))
