@@ -21,6 +21,7 @@ COARSE = (
     "advice/test_norm_profile",
     "cli/test_train",
     "cli/test_features",
+    "cli/test_inspect",
     "comparison/test_compare",
 )
 """Slow tests whose promises are about something else than how tight an epsilon is."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from support.command import equidp
+from support.command import equidp_here as equidp
 
 
 def patients(start: int, rows: int = 240) -> pd.DataFrame:

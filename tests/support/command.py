@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import pandas as pd
 import pytest
@@ -19,6 +22,25 @@ def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
         capture_output=True,
         text=True,
     )
+
+
+def equidp_here(*arguments: str, cwd) -> subprocess.CompletedProcess:
+    """The same in this process: libraries, which take seconds to load, are there already."""
+    from equidp.cli import main
+
+    code: object = 0
+    with pytest.MonkeyPatch.context() as patch, StringIO() as out, StringIO() as err:
+        patch.chdir(cwd)
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(sys, "argv", ["equidp", *arguments])
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
