@@ -166,7 +166,7 @@ def train_command(
     )
     if wanted.choose is not None:
         if method == AUTO:
-            raise SettingError("--choose tries settings of one method; name it, such as --method dpsgd.")
+            say(f"--choose tries settings of one method: {STANDARD}, unless --method names another.")
         choose_among(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
