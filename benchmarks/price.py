@@ -22,7 +22,16 @@ from pathlib import Path
 
 import torch
 from price_page import RECALIBRATION, STANDARD, write_page
-from price_results import CHOSEN, PUBLISHED, RECALIBRATED, TUNING_SEEDS, Reported, Results, Tried
+from price_results import (
+    CHOSEN,
+    FINALISTS,
+    PUBLISHED,
+    RECALIBRATED,
+    TUNING_SEEDS,
+    Reported,
+    Results,
+    Tried,
+)
 from price_space import CONTESTS, PRIVATE, Contest
 from price_split import Validated
 
@@ -43,7 +52,6 @@ from equidp.training.record import RunRecord
 
 DOCS = Path(__file__).parents[1] / "docs"
 RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
-CALIBRATION_SECONDS = 2.5
 CHUNK = 6  # runs of each process between two times that results are kept
 PUBLISHED_METHODS = (BASELINE, STANDARD)
 
@@ -98,21 +106,18 @@ class Runner:
             self._train([*self._recalibrated(epsilon), *self._published(epsilon)])
 
     def in_words(self) -> str:
-        """What is missing, and about how long it takes."""
-        numbers, total, runs = range(self.contest.draws), 0.0, 0
+        """How many runs of the search and the report are missing, and about how long they take."""
+        contest, results = self.contest, self.results
+        finalists = min(FINALISTS, contest.draws)
+        each = contest.draws + finalists * (len(TUNING_SEEDS) - 1) + len(contest.reported)
+        runs, epochs = 0, 0.0
         for method, epsilon in self._pairs():
-            epochs = [self.contest.settings(method, number)["epochs"] for number in numbers]
-            lacking = [
-                epoch
-                for number, epoch in enumerate(epochs)
-                if self.results.accuracies(method, epsilon, number, TUNING_SEEDS[0]) is None
-            ]
-            further = 3 * (len(TUNING_SEEDS) - 1) + len(self.contest.reported) if lacking else 0
-            runs += len(lacking) + further
-            total += sum(lacking) + further * sum(epochs) / len(epochs)
-        calibrations = 12 * 2 * len(self.contest.epsilons) * CALIBRATION_SECONDS
-        seconds = (total * self._seconds_per_epoch() / self.jobs + calibrations) if runs else 0.0
-        return f"{self.contest.name}: about {runs} runs are missing, {duration(seconds)}."
+            done = [row for row in results.tried if (row.method, row.epsilon) == (method, epsilon)]
+            lacking = each - len(done) - len(results.runs(method, epsilon))
+            drawn = [contest.settings(method, number)["epochs"] for number in range(contest.draws)]
+            runs, epochs = runs + lacking, epochs + lacking * sum(drawn) / len(drawn)
+        seconds = epochs * self._seconds_per_epoch() / self.jobs if runs else 0.0
+        return f"{contest.name}: {runs} runs are missing, about {duration(seconds)}."
 
     def _pairs(self) -> Iterator[tuple[str, float | None]]:
         yield BASELINE, None

@@ -171,6 +171,7 @@ def test_a_stopped_search_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
             (method, seed) for method in ("sgd", "dpsgd") for seed in (0, 1)
         }
         assert "## Digits" in (tmp_path / "price.md").read_text()
+        assert "digits: 16 runs are missing" in capsys.readouterr().out
         results.tried.pop(0)
         results.save(tmp_path / "price" / "digits.json")
         trained = []
