@@ -74,7 +74,11 @@ def page(docs: Path) -> str:
     """The text of price.md, of what is kept in docs/price."""
     kept = list(_kept(docs))
     answers = [sentence for contest, results in kept for sentence in _answers(contest, results)]
+    seen = {contest.name for contest, _ in kept}
+    unseen = [contest.title for contest in CONTESTS.values() if contest.name not in seen]
     parts = [_INTRODUCTION, "## Answers", "\n".join(answers) or "Nothing is reported yet."]
+    if unseen:
+        parts.append(f"Declared in `benchmarks/price_space.py` and not run yet: {'; '.join(unseen)}.")
     for contest, results in kept:
         parts += _part(contest, results)
     return "\n\n".join(parts) + "\n"
@@ -220,8 +224,20 @@ def _facts(contest: Contest, results: Results) -> str:
         f"and epsilon, {len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}).",
         f"Without privacy, tuned: {reached}.",
         f"{count} runs in {hours:.1f} hours of one core.",
+        *_missing(contest, results),
     )
     return " ".join(sentences)
+
+
+def _missing(contest: Contest, results: Results) -> Iterator[str]:
+    """What of the declared contest was not run yet."""
+    compared = {epsilon: _methods(contest, results, epsilon) for epsilon in contest.epsilons}
+    for epsilon, methods in compared.items():
+        left = [name for name in PRIVATE if name not in methods]
+        if methods and left:
+            yield f"Not run yet at epsilon {epsilon:g}: {', '.join(left)}."
+    if unseen := [f"{epsilon:g}" for epsilon, methods in compared.items() if not methods]:
+        yield f"Epsilon {' and '.join(unseen)}: not run yet."
 
 
 def _table(contest: Contest, results: Results, epsilon: float) -> str:
