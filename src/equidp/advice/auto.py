@@ -51,7 +51,7 @@ class Choice:
     reasons: tuple[str, ...]
 
     def plan(self, asked: Plan) -> Plan:
-        """These settings, with delta, loss, weights of classes and noise as asked; without any, what was asked."""
+        """These settings, with delta, loss, class weights and noise as asked; without any, what was asked."""
         if not self.settings:
             return asked
         kept = Plan(delta=asked.delta, loss=asked.loss, class_weight=asked.class_weight)
