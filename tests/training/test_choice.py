@@ -18,9 +18,6 @@ from equidp.training.choice import choose, divided, worst_group
 from equidp.training.plan import Plan
 
 SCORE = StepEvent(1.0, 5.0)
-RATES = (0.1, 0.5, 2.0)
-PLANS = [Plan(learning_rate=rate, batch_size=45, epochs=1).resolve("dpsgd", 180) for rate in RATES]
-EVENT = ChoiceEvent(((StepEvent(0.25, 1.0), 4), (SCORE, 1)), 3.0)
 
 
 def made_up(n: int = 200) -> equidp.GroupedDataset:
@@ -31,19 +28,28 @@ def made_up(n: int = 200) -> equidp.GroupedDataset:
     )
 
 
+FIT, HELD_OUT = divided(made_up(), SeededRandomness(0))
+RATES = (0.1, 0.5, 2.0)
+ASKED = [Plan(learning_rate=rate, batch_size=len(FIT) // 4, epochs=1) for rate in RATES]
+PLANS = [plan.resolve("dpsgd", len(FIT)) for plan in ASKED]
+RATE, STEPS = PLANS[0].sample_rate, PLANS[0].steps
+EVENT = ChoiceEvent(((StepEvent(RATE, 1.0), STEPS), (SCORE, 1)), 3.0)
+
+
 def chosen(event=EVENT, ledger=None, plans=PLANS):
-    fit, held_out = divided(made_up(), seed=0)
     ledger = MemoryLedger() if ledger is None else ledger
-    return choose(plans, fit, held_out, event, ledger, seed=0, randomness=SeededRandomness(1))
+    return choose(plans, FIT, HELD_OUT, event, ledger, seed=0, randomness=SeededRandomness(1))
 
 
-def test_rows_are_held_out_by_seed_and_number_alone():
-    fit, held_out = divided(made_up(), seed=0)
-    assert (len(fit), len(held_out)) == (180, 20)
-    other = replace(made_up(), inputs=torch.zeros(200, 2))
-    assert torch.equal(divided(other, seed=0)[1].groups, held_out.groups)
+def test_a_row_more_changes_the_part_of_no_other_row():
+    whole = made_up(201)
+    fewer, more = (divided(whole.subset(torch.arange(n)), SeededRandomness(0)) for n in (200, 201))
+    for some, with_one_more in zip(fewer, more, strict=True):
+        assert torch.equal(some.inputs, with_one_more.inputs[: len(some)])
+    assert sum(map(len, more)) == 201
+    assert 5 < len(fewer[1]) < 40  # fails once in 10^4 seeds; this one is fixed
     with pytest.raises(SettingError, match="at least 20"):
-        divided(made_up(10), seed=0)
+        divided(made_up(10), SeededRandomness(0))
 
 
 def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
@@ -95,10 +101,10 @@ def test_a_choice_that_is_stopped_stays_paid(monkeypatch):
 @pytest.mark.parametrize(
     "tried",
     [
-        ((StepEvent(0.25, 1.5), 4), (SCORE, 1)),
-        ((StepEvent(0.25, 1.0), 3), (SCORE, 1)),
-        ((StepEvent(0.25, 1.0), 4), (SCORE, 1), (SCORE, 1)),
-        ((StepEvent(0.25, 1.0), 4), (StepEvent(0.5, 5.0), 1)),
+        ((StepEvent(RATE, 1.5), STEPS), (SCORE, 1)),
+        ((StepEvent(RATE, 1.0), STEPS - 1), (SCORE, 1)),
+        ((StepEvent(RATE, 1.0), STEPS), (SCORE, 1), (SCORE, 1)),
+        ((StepEvent(RATE, 1.0), STEPS), (StepEvent(0.5, 5.0), 1)),
     ],
 )
 def test_plans_that_cost_something_else_are_refused_before_anything_is_spent(tried):

@@ -14,6 +14,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.noise import SystemRandomness
 from equidp.runs.begin import begin
 from equidp.runs.choice import choice_of, combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
@@ -68,7 +69,7 @@ def choose_among(
             say("Trying settings. Nothing is shown of them until the best is released.")
             report(out, train_choice(out, begin(prepared, out)))
         return
-    examples = len(divided(prepared.split.train, config.seed)[0])
+    examples = len(divided(prepared.split.train, SystemRandomness())[0])
     plans, event = choice_of(config, examples)
     delta, step = prepared.plan.delta, event.tried[0][0]
     print(f"Settings to choose among, {len(plans)} in all:")
@@ -76,8 +77,8 @@ def choose_among(
         print("  " + ", ".join(f"{name} {value}" for name, value in each.items()))
     paid = tuple((each, 1) for name, each in config.releases(delta).items() if name != "recalibration")
     print(
-        f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy "
-        f"accuracy of the worst group on {len(prepared.split.train) - examples:,} training rows, held out."
+        f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy accuracy "
+        f"of the worst group on about {len(prepared.split.train) - examples:,} training rows, held out."
     )
     print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
     seconds = seconds_per_step(prepared) * event.tried[0][1]

@@ -139,7 +139,7 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     config.check_measures(split.test.class_names)
     if split.train.rows is not None:
         raise SettingError("a private choice scores single rows; leave out --person.")
-    fit = divided(split.train, config.seed)[0]
+    fit = divided(split.train, SystemRandomness())[0]
     plans, event = choice_of(config, len(fit))
     ledger = MemoryLedger(tuple((each, 1) for each in plans[0].releases))
     for plan in plans:
@@ -167,12 +167,13 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     place = Path(folder)
     config, begun, facts = layout.read_config(place)
     split: DataSplit = prepared.split
-    fit, held_out = divided(split.train, config.seed)
+    randomness = SystemRandomness()
+    fit, held_out = divided(split.train, randomness)
     plans, event = choice_of(config, len(fit))
     plans = [replace(plan, class_weight=begun.class_weight) if config.balanced else plan for plan in plans]
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config)))
-        if ledger.count_of(event):
+        if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):
             raise DataError(layout.MADE_ONCE.strip())
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         if budget is not None:
@@ -185,7 +186,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
             event,
             account,
             seed=config.seed,
-            randomness=SystemRandomness(),
+            randomness=randomness,
             engine=config.engine,
             device=prepared.device,
         )

@@ -49,17 +49,27 @@ class Chosen:
     score: float
 
 
-def divided(train: GroupedDataset, seed: int) -> tuple[GroupedDataset, GroupedDataset]:
-    """Returns rows to train on and rows to score on; which those are follows from n and the seed alone.
+def divided(train: GroupedDataset, randomness: Randomness) -> tuple[GroupedDataset, GroupedDataset]:
+    """Returns rows to train on and rows to score on: about a tenth, drawn for each row apart.
+
+    A row more or less changes the part of no other row, as it would if places or an exact number were drawn.
+    So what is private on one of the parts is private on all rows. Draw once for a choice.
+
+    Args:
+        train: all rows.
+        randomness: of the draw, which must not be known before.
 
     Raises:
         SettingError: fewer than 20 rows.
     """
     if len(train) < 20:
         raise SettingError(f"{len(train)} training rows; a private choice holds a tenth of at least 20 out.")
-    order = torch.from_numpy(np.random.default_rng([seed, 0xC401CE]).permutation(len(train)))
-    held = round(HELD_OUT * len(train))
-    return train.subset(order[held:].sort().values), train.subset(order[:held].sort().values)
+    held = np.zeros(len(train), dtype=np.bool_)
+    while not 0 < held.sum() < len(train):
+        held = randomness.uniform(len(train)) < HELD_OUT
+    return train.subset(torch.from_numpy(~held).nonzero()[:, 0]), train.subset(
+        torch.from_numpy(held).nonzero()[:, 0]
+    )
 
 
 def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, randomness: Randomness) -> float:
@@ -124,11 +134,13 @@ def choose(
     >>> from equidp.training.plan import Plan
     >>> inputs, groups = torch.randn(100, 3), torch.zeros(100, dtype=torch.int64)
     >>> data = GroupedDataset(inputs, torch.arange(100) % 2, groups, ("a",), ("n", "y"))
-    >>> fit, held = divided(data, seed=0)
-    >>> asked = Plan(batch_size=30, epochs=1)
-    >>> plans = [replace(asked, learning_rate=rate).resolve("dpsgd", 90) for rate in (0.1, 1.0)]
-    >>> event = ChoiceEvent(((StepEvent(1 / 3, 1.0), 3), (StepEvent(1.0, 5.0), 1)), 2.0)
-    >>> found = choose(plans, fit, held, event, MemoryLedger(), seed=0, randomness=SystemRandomness())
+    >>> randomness = SystemRandomness()
+    >>> fit, held = divided(data, randomness)
+    >>> asked = Plan(batch_size=len(fit) // 3, epochs=1)
+    >>> plans = [replace(asked, learning_rate=rate).resolve("dpsgd", len(fit)) for rate in (0.1, 1.0)]
+    >>> step = StepEvent(plans[0].sample_rate, 1.0)
+    >>> event = ChoiceEvent(((step, plans[0].steps), (StepEvent(1.0, 5.0), 1)), 2.0)
+    >>> found = choose(plans, fit, held, event, MemoryLedger(), seed=0, randomness=randomness)
     >>> found.run.entries == ((event, 1),)
     True
     """
