@@ -676,7 +676,7 @@ def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
 
 
 def test_a_setting_that_a_method_does_not_have_is_said(run, people):
-    plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")
+    plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")  # of the method that auto takes
     assert "dpsgd ignores it" in run(*plan)[2]
     assert run(*plan, "--method", "dpsgd-f")[2] == ""
 

@@ -31,8 +31,9 @@ def test_every_method_of_every_plan_is_resolved(data):
         assert ResolvedPlan.from_dict(plan.to_dict()) == plan
 
 
-def test_every_named_dataset_has_a_plan():
-    assert set(PUBLISHED) == set(SOURCES)
+def test_every_named_dataset_of_the_first_papers_has_a_plan():
+    assert set(SOURCES) - set(PUBLISHED) == {"cifar10", "utkface", "utkface-age"}
+    assert set(PUBLISHED) <= set(SOURCES)
 
 
 def test_esipovas_statistics_noise_is_ten_not_ten_sigma():

@@ -75,14 +75,19 @@ def _without_none(kind: Any) -> Any:
 def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
     """Returns what was given of a plan and of methods; says which settings none of these methods takes."""
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
+    if named := [method for method in methods if method != AUTO]:
+        say_ignored(given, named)
+    return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
+
+
+def say_ignored(given: Iterable[str], methods: Sequence[str]) -> None:
+    """Says which of these settings are settings of methods that none of these is."""
+    taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
     for name in given:
-        owners = all_settings()[name]
-        named = [method for method in methods if method != AUTO]
-        taken = {each.name for method in named for each in settings_of(method_named(method).policy)}
-        if name not in taken:
+        owners = all_settings().get(name, [])
+        if owners and name not in taken:
             option = f"--{name.replace('_', '-')}"
             say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
-    return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
 
 
 _HELP = {

@@ -19,7 +19,7 @@ from equidp.cli.app import command, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
-from equidp.cli.settings import changes
+from equidp.cli.settings import changes, say_ignored
 from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
@@ -171,19 +171,30 @@ def train_command(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
         return
-    prepared_by = partial(_chosen, changed=changed) if method == AUTO else prepare
+    prepared_by = partial(_chosen, changed=changed) if method == AUTO else _as_asked
     if dry_run or out is None:
-        _say_plan(prepared_by(wanted, place))
+        prepared, why = prepared_by(wanted, place)
+        print(*why, sep="", end="")
+        _say_plan(prepared)
         return
     with several_processes(place):
-        prepared = begin(prepared_by(wanted, place), out)
+        prepared, why = prepared_by(wanted, place)
+        prepared = begin(prepared, out)
+        print(*why, sep="", end="", flush=True)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
     _report(out, *trained, advised=config is not None and config.read_text().startswith(options.ADVISED))
 
 
-def _chosen(wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]) -> Prepared:
-    """The run with method, settings and features for its kind of data, but for what was asked; says why."""
+def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list[str]]:
+    """The run as it was asked for, of which nothing needs to be said."""
+    return prepare(wanted, device), []
+
+
+def _chosen(
+    wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]
+) -> tuple[Prepared, list[str]]:
+    """The run with method, settings and features for its kind of data, but for what was asked; and why."""
     loaded = wanted.load()
     choice = choose(loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
@@ -191,10 +202,9 @@ def _chosen(wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any
     plan = choice.plan(wanted.plan).with_changes(changed)
     chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
     prepared = prepare(chosen, device, loaded if features == wanted.features else None)
+    say_ignored(changed, [choice.method])
     asked = f"- As asked for: {', '.join(name.replace('_', ' ') for name in changed)}."
-    for line in [*choice.in_words(), *([asked] if changed else [])]:
-        print(line)
-    return prepared
+    return prepared, [f"{line}\n" for line in [*choice.in_words(), *([asked] if changed else [])]]
 
 
 def _to_continue(folder: Path) -> str:
