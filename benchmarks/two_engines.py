@@ -68,9 +68,13 @@ def compared(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype) 
     return row
 
 
+CHANGED = {"digits": {"model": "small-cnn"}}
+"""Of the plans, so that convolutions are among what is compared."""
+
+
 def compare_engines(names: list[str], seeds: int, epochs: float | None, out: Path) -> None:
     """Trains with both engines, prints the largest differences and writes all of them as JSON."""
-    plans = {name: default_plan(name) for name in names}
+    plans = {name: default_plan(name).with_changes(CHANGED.get(name, {})) for name in names}
     if epochs:
         plans = {name: replace(plan, epochs=epochs) for name, plan in plans.items()}
     jobs = [
