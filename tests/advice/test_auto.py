@@ -37,6 +37,16 @@ def test_where_no_runs_stand_behind_a_choice_the_plan_stays_as_it_was_asked_for(
     choice, asked = choose(data), Plan(learning_rate=0.3)
     assert choice.plan(asked) == asked
     assert "no runs on inputs of several tensors" in choice.in_words()[1]
+    tokens = equidp.GroupedDataset(torch.zeros(100, 4).long(), targets, targets, ("a", "b"), ("n", "y"))
+    assert choose(tokens).plan(asked) == asked
+    assert choose(made_up(100, 3, 2, 2)).features is None  # too small for scattering
+
+
+def test_features_that_were_asked_for_are_not_taken_of_features():
+    asked = open_source("digits", features="scattering")
+    choice = choose(open_source("digits").split(0).train)
+    assert choice.source(asked) is asked
+    assert choice.source(asked.source) == asked
 
 
 def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):

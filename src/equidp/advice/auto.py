@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures
+from equidp.data.scattering import SMALLEST
 from equidp.policies.methods import STANDARD
 from equidp.training.plan import Plan
 
@@ -58,8 +59,9 @@ class Choice:
         return replace(kept, noise_multiplier=asked.noise_multiplier).with_changes(self.settings)
 
     def source(self, asked: DataSource) -> DataSource:
-        """The data that was asked for, with these features as inputs."""
-        return asked if self.features is None else WithFeatures(asked, self.features)
+        """The data that was asked for, with these features as inputs where it has none."""
+        known = self.features is None or isinstance(asked, WithFeatures)
+        return asked if known else WithFeatures(asked, str(self.features))
 
     def in_words(self) -> list[str]:
         """Lines for a reader."""
@@ -76,12 +78,19 @@ class Choice:
 
 def choose(train: GroupedDataset) -> Choice:
     """The settings for this kind of data, from the shape of an input and the number of examples alone."""
-    if train.target_bounds is not None or not isinstance(train.inputs, Tensor):
-        what = "numbers to predict" if train.target_bounds is not None else "inputs of several tensors"
-        return Choice(STANDARD, None, {}, (f"DP-SGD as usual: no runs on {what} stand behind a choice.",))
-    if train.rows is None and len(train.input_shape) == 3:
+    inputs = train.inputs
+    if train.target_bounds is not None:
+        return _as_asked("numbers to predict")
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        return _as_asked("inputs of several tensors, or of whole numbers")
+    if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _images(len(train))
     return _table(len(train))
+
+
+def _as_asked(what: str) -> Choice:
+    """DP-SGD with the settings of the plan that was asked for."""
+    return Choice(STANDARD, None, {}, (f"DP-SGD as usual: no runs on {what} stand behind a choice.",))
 
 
 _LARGE_SAMPLES = (

@@ -22,7 +22,6 @@ from equidp.policies.methods import (
     all_settings,
     found_policy,
     known_policies,
-    make_policy,
     method_named,
     name_of,
 )
@@ -163,7 +162,8 @@ def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_tr
         epsilons: targets.
         num_train: examples that the plan's epsilon is worked out for.
     """
-    policy, own = make_policy(choice.method, choice.settings), choice.plan(plan)
+    own = choice.plan(plan)
+    policy = own.policy(choice.method)
     if not epsilons:
         standard = plan.resolve(STANDARD, num_train)
         event = StepEvent(standard.sample_rate, standard.noise_multiplier)
