@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 import equidp
 from equidp.data.people import PeoplesRows, by_person, rows_by_person
 from equidp.data.recipe import Recipe
+from equidp.data.understood import understood
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from support.toy import make_trainer, toy
@@ -141,6 +142,15 @@ def test_ids_that_differ_in_their_last_digits_are_split_apart():
     _, _, without = rows_by_person(table[1:], recipe, groups[1:], ("F", "M"), 0)
     assert set(table["id"].iloc[1:].iloc[without]) == set(ids[tested]) - {ids[0]}
     assert 5 < len(tested) < 35
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_ids_are_texts_so_that_no_two_people_become_one(exact):
+    """Floating-point numbers cannot tell numbers of 17 digits apart, nor "1" from "01"."""
+    recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=2)
+    ids = [2**54 + 1, 2**54 + 2, 2**54 + 3] if exact else ["1", "01", "1.0", str(2**54 + 1), str(2**54 + 2)]
+    read = understood(pd.DataFrame({"id": ids}), recipe).table["id"]
+    assert read.tolist() == [str(each) for each in ids]
 
 
 def test_a_budget_counts_rows_or_people_and_not_both():

@@ -356,8 +356,9 @@ def recalibrated(noise: float) -> tuple[float, ...]:
     torch.manual_seed(0)
     paid = StepEvent(1.0, noise)
     ledger = MemoryLedger(((paid, 1),)) if noise and processes_here().first else None
+    private = {"noise_multiplier": 0.7} if noise else {"policy": equidp.SGD(), "noise_multiplier": 0.0}
     trainer = make_trainer(
-        model=_model(), secure=False, seed=3, steps=6, epochs=None, noise_multiplier=0.7, ledger=ledger
+        model=_model(), secure=False, seed=3, steps=6, epochs=None, ledger=ledger, **private
     )
     found = fitted(trainer.model, trainer, noise)
     return found.scale, *found.shift

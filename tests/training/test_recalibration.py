@@ -51,10 +51,11 @@ def as_it_is(classes: int = 2) -> nn.Sequential:
 
 
 def trainer_of(data, noise: float, model: nn.Module | None = None, **settings) -> equidp.Trainer:
-    """One whose ledger has paid for a recalibration."""
+    """One whose ledger has paid for a recalibration; without noise, one that trains without privacy."""
     ledger = MemoryLedger(((StepEvent(1.0, noise), 1),) if noise else ())
     model = as_it_is(data.num_classes) if model is None else model
-    given = {"policy": equidp.DPSGD(), "noise_multiplier": 1.0, "ledger": ledger, "seed": 0, "secure": False}
+    given = {"policy": equidp.DPSGD() if noise else equidp.SGD(), "noise_multiplier": float(noise > 0)}
+    given |= {"ledger": ledger, "seed": 0, "secure": False}
     size = min(64, len(data))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return equidp.Trainer(
@@ -203,8 +204,26 @@ def test_what_was_not_paid_for_is_not_read():
     assert not calls
 
 
+def test_one_payment_is_for_one_fit():
+    trainer = trainer_of(made_up(50), 7.0)
+    fitted(trainer.model, trainer, 7.0)
+    with pytest.raises(SettingError, match="one was drawn for it already"):
+        fitted(trainer.model, trainer, 7.0)
+    trainer.ledger.spend(StepEvent(1.0, 7.0))
+    fitted(trainer.model, trainer, 7.0)
+
+
+def test_a_private_run_is_never_recalibrated_without_noise():
+    trainer = trainer_of(made_up(50), 7.0)
+    with pytest.raises(SettingError, match="without noise, and end its guarantee"):
+        fitted(trainer.model, trainer, 0.0)
+    plan = Plan(noise_multiplier=0.0, recalibration=0.1)
+    with pytest.raises(SettingError, match="recalibration"):
+        plan.resolve("dpsgd", 1000, risk=equidp.RiskTarget.parse("advantage=0.5"))
+
+
 def test_a_step_of_training_pays_for_no_recalibration():
-    trainer = trainer_of(made_up(50), 0.0)
+    trainer = trainer_of(made_up(50), 0.0, policy=equidp.DPSGD(), noise_multiplier=1.0)
     event = replace(trainer.event, sample_rate=1.0)
     trainer.event = event
     trainer.ledger.spend(event)

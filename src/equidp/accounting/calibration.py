@@ -104,7 +104,7 @@ def calibrate_choice(
         SettingError: a number outside its range, or no noise up to 10^6 reaches the target.
 
     >>> round(calibrate_choice(3.0, 1e-5, 0.02, 1000, mean=8, beside=(StepEvent(1.0, 20.0),)), 2)
-    1.93
+    1.96
     """
     check_number("(0, inf)", target_epsilon=target_epsilon)
     checked_delta(delta)

@@ -15,6 +15,7 @@ from equidp.kernel.ledger import Event
 class Limit:
     """The most that all runs together may spend, by one accountant.
 
+    >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> Limit(3.0, 1e-5, "rdp").most((), event, 10_000)
     447
@@ -61,6 +62,7 @@ class Limit:
 def together(*entries: tuple[Event, int]) -> Entries:
     """Merges equal events, so that equal totals have one cache entry.
 
+    >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> together((event, 1), (event, 2)) == ((event, 3),)
     True
@@ -79,6 +81,7 @@ def lacking(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str
 
     Totals would not do: another run with the same settings would hide what is missing of this one.
 
+    >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> lacking({"other": {event: 9}, "this": {event: 1}}, {"this": {event: 3}}) == ((event, 2, "this"),)
     True

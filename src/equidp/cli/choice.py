@@ -69,6 +69,7 @@ def choose_among(
             say("Trying settings. Nothing is shown of them until the best is released.")
             report(out, train_choice(out, begin(prepared, out)))
         return
+    config = prepared.config
     examples = len(divided(prepared.split.train, SystemRandomness())[0])
     plans, event = choice_of(config, examples)
     delta, step = prepared.plan.delta, event.tried[0][0]

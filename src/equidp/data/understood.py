@@ -102,10 +102,11 @@ class ColumnReader:
         self._codes, self._form = recipe.missing_texts(name), dict(recipe.date).get(name)
         self._marks = recipe.decimal_of(name), recipe.thousands_of(name)
         self._stated = name in recipe.numeric or self._form is not None
-        self.numeric = self._stated or name not in recipe.categorical
+        self._names_people = name == recipe.person
+        self.numeric = self._stated or not (name in recipe.categorical or self._names_people)
         self.textual = not self._stated
         self._open = self.numeric and self.textual
-        self._most = sys.maxsize if name == recipe.person else MOST_TEXTS
+        self._most = sys.maxsize if self._names_people else MOST_TEXTS
         self._rows = self._known = self._lost = 0
         self._first_lost = -1
         self._zeros, self._dates, self._iso = False, self._open, True
@@ -126,7 +127,9 @@ class ColumnReader:
             if self._form is None:
                 raise Unusable(_dates(self.name))
             return days(column).to_numpy(), None
-        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        if self._names_people:
+            column = column.astype("string")  # exact: numbers of 17 digits would merge people as floats
+        elif pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
             numbers = without_codes(column.astype(float), self._codes)
             if self._form is None and self.numeric:
                 self.textual = self._dates = False

@@ -18,6 +18,7 @@ from equidp._files import check_writable, write_whole
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
 from equidp.accounting.releases import release_event
+from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import DataSplit
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -139,6 +140,8 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     config.check_measures(split.test.class_names)
     if split.train.rows is not None:
         raise SettingError("a private choice scores single rows; leave out --person.")
+    if config.plan.for_method(config.method).delta is None:  # one for all that is paid, whatever the draw
+        config = replace(config, plan=replace(config.plan, delta=default_delta(len(split.train))))
     fit = divided(split.train, SystemRandomness())[0]
     plans, event = choice_of(config, len(fit))
     ledger = MemoryLedger(tuple((each, 1) for each in plans[0].releases))

@@ -128,7 +128,7 @@ def choose(
             event says; before anything is spent.
         BudgetError: the ledger cannot pay.
 
-    >>> from equidp.kernel.ledger import MemoryLedger
+    >>> from equidp.kernel.ledger import MemoryLedger, StepEvent
     >>> from equidp.kernel.noise import SystemRandomness
     >>> from dataclasses import replace
     >>> from equidp.training.plan import Plan
@@ -144,6 +144,9 @@ def choose(
     >>> found.run.entries == ((event, 1),)
     True
     """
+
+    for part in (train, held_out):
+        part.check_single_rows("a private choice")
 
     def trainer_of(plan: ResolvedPlan) -> Trainer:
         return build(plan, train, seed=seed, secure=True, engine=engine, device=device, ledger=plan.ledger())

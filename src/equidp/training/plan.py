@@ -172,7 +172,7 @@ class Plan:
         own, policy = self.for_method(method), self.policy(method)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
-        noise, fit = own.noise_multiplier, own.recalibration_noise(epsilon, delta, policy.private)
+        noise, fit = own.noise_multiplier, own.recalibration_noise(epsilon, delta, policy.private, risk)
         also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
         if not policy.private:
             if (epsilon, risk) != (None, None):
@@ -213,11 +213,13 @@ class Plan:
             recalibration=fit,
         )
 
-    def recalibration_noise(self, epsilon: float | None, delta: float, private: bool = True) -> float | None:
+    def recalibration_noise(
+        self, epsilon: float | None, delta: float, private: bool = True, risk: RiskTarget | None = None
+    ) -> float | None:
         """Noise multiplier of the recalibration at a target epsilon; None: there is none."""
         if not self.recalibration:
             return None
-        if not private or (epsilon is None and self.noise_multiplier == 0):
+        if not private or (epsilon is None and risk is None and self.noise_multiplier == 0):
             return 0.0
         check_share("recalibration", self.recalibration, epsilon)
         assert epsilon is not None

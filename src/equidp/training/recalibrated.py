@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from equidp.engines.called import outputs_in
-from equidp.engines.preserved import device_of
 from equidp.training.run import copied
 
 
@@ -67,7 +66,7 @@ class Recalibrated(nn.Module):
     def __init__(self, model: nn.Module, by: Recalibration) -> None:
         super().__init__()
         self.model = model
-        device = device_of(model)
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.register_buffer("scale", torch.tensor(by.scale, device=device))
         self.register_buffer("shift", torch.tensor(by.shift, device=device))
 

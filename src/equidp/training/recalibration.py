@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,9 @@ _GRADIENT, _CURVATURE = 2.0, 1.0
 _EXPECTED, _LONGEST = 1.0, 2.0
 """How far scale (in `_UNIT`) and shifts are expected to move, for where noise leaves it open; and the
 longest step."""
+
+_drawn: WeakKeyDictionary[Trainer, int] = WeakKeyDictionary()
+"""Trainer -> fits that were drawn: each is paid for by a count of its own in the ledger."""
 
 _CHUNK, _NUMBERS = 4096, 2**22
 """Examples that logits are taken of at a time, and numbers that rows fill at a time."""
@@ -114,7 +118,8 @@ def fitted(model: nn.Module, trainer: Trainer, noise_multiplier: float) -> Recal
     | logits that are infinite or NaN | the example counts nowhere |
     | a class without examples | its shift is negative, as far as noise lets that be seen |
     | few examples beside the noise | scale about 1, shifts about 0 |
-    | noise_multiplier = 0 | the exact fit: no guarantee |
+    | a second fit, paid for once | SettingError |
+    | noise_multiplier = 0 | after training without privacy, the exact fit; otherwise SettingError |
     | several processes | each sums its shard; the first adds the noise |
 
     Raises:
@@ -125,16 +130,22 @@ def fitted(model: nn.Module, trainer: Trainer, noise_multiplier: float) -> Recal
     check_number("[0, inf)", noise_multiplier=noise_multiplier)
     check_recalibrates(trainer)
     event = StepEvent(1.0, noise_multiplier)
+    if not noise_multiplier and trainer.event.noise_multiplier:
+        raise SettingError(
+            "noise_multiplier=0 would recalibrate a private run without noise, and end its guarantee; give "
+            "the noise that was paid for."
+        )
     if noise_multiplier and event == trainer.event:
         raise SettingError(
             f"{event} is a step of the training itself, so that the ledger cannot tell the two apart; choose "
             "another noise multiplier for the recalibration."
         )
-    if noise_multiplier and not trainer.ledger.count_of(event):
+    if noise_multiplier and trainer.ledger.count_of(event) <= _drawn.get(trainer, 0):
         raise SettingError(
-            f"the ledger does not hold {event}, which pays for this recalibration; spend it there first: "
-            "trainer.ledger.spend(...)."
+            f"the ledger does not hold {event}, which pays for this recalibration, or one was drawn for it "
+            "already; spend it there first: trainer.ledger.spend(...)."
         )
+    _drawn[trainer] = _drawn.get(trainer, 0) + 1
     with trainer.processes.or_leave():
         logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
