@@ -16,6 +16,7 @@ from equidp.data.recipe import Recipe
 from equidp.data.understood import understood
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
+from equidp.report.guarantee import guarantee_in_words
 from support.toy import make_trainer, toy
 
 
@@ -162,3 +163,28 @@ def test_a_budget_counts_rows_or_people_and_not_both():
     make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget)
     with pytest.raises(equidp.BudgetError, match="visits by person"):
         make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
+
+
+@pytest.mark.parametrize("data", [None, "patients"])
+@pytest.mark.parametrize("first", ["rows", "people"])
+def test_no_name_lets_a_budget_add_rows_and_people(data, first):
+    rows = toy(60)
+    both = {"rows": rows, "people": by_person(rows, np.arange(60) // 2, most_rows=2)}
+    second = both.pop("people" if first == "rows" else "rows")
+    budget = equidp.PrivacyBudget(epsilon=50.0, delta=1e-3, data=data)
+    asked = {"batch_size": 10, "delta": 1e-4, "accountant": "rdp", "budget": budget}
+    make_trainer(both[first], **asked).fit()
+    with pytest.raises(equidp.BudgetError, match="what they spend cannot be added"):
+        make_trainer(second, **asked)
+    make_trainer(both[first], **asked)
+
+
+def test_weights_that_saw_rows_and_people_have_no_total():
+    rows = toy(60)
+    model = torch.nn.Linear(rows.inputs.shape[1], 2)
+    asked = {"model": model, "batch_size": 10, "delta": 1e-4, "accountant": "rdp"}
+    make_trainer(rows, **asked).fit()
+    with pytest.warns(equidp.PrivacyWarning, match="trained before"):
+        run = make_trainer(by_person(rows, np.arange(60) // 2, most_rows=2), **asked).fit()
+    assert run.facts.start.other_unit
+    assert "cannot be added" in " ".join(guarantee_in_words(run))

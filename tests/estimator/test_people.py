@@ -63,3 +63,15 @@ def test_what_cannot_be_is_refused():
         quick(rows_per_person=3).fit(rows, classes, people=people[:10])
     with pytest.raises(SettingError, match="people are for classifiers"):
         equidp.PrivateRegressor(rows_per_person=3).fit(rows, rows[:, 0], people=people)
+
+
+def test_fits_on_rows_and_on_people_have_no_total():
+    rows, classes, people = table()
+    model = quick().fit(rows, classes)
+    model.set_params(rows_per_person=3)
+    with pytest.warns(equidp.PrivacyWarning, match="cannot be added"):
+        model.fit(rows, classes, people=people)
+    assert model.epsilon_spent_ <= 3
+    assert model.epsilon_total_ == float("inf")
+    with pytest.raises(SettingError, match="fitted on people, and partial_fit trains on rows"):
+        model.set_params(rows_per_person=None).partial_fit(rows, classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import threading
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -11,6 +10,7 @@ from weakref import WeakKeyDictionary
 from equidp._validate import check_number
 from equidp.accounting.charged import ChargedLedger
 from equidp.accounting.limit import Limit, lacking
+from equidp.accounting.units import BY_PERSON, counts_people, of_another_unit, of_other_people
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import Event, Ledger, MemoryLedger
@@ -103,12 +103,19 @@ class PrivacyBudget:
         """Takes the name of a dataset to be trained on; "": it has none.
 
         Raises:
-            BudgetError: the budget is for other people, and was not opened with their name.
+            BudgetError: the budget is for other people, and was not opened with their name; or it counts rows
+                and the data people, or the other way round.
         """
         with self._lock:
+            people = counts_people(source)
+            if people != counts_people(self.data):
+                if self._ledger.steps or not people:
+                    raise of_another_unit(self.path, people)
+                if self._vouched:
+                    self._remember(f"{self.data} {BY_PERSON}")
             if source and not self._vouched and self.data != source:
                 if self.data:
-                    raise self._other(source)
+                    raise of_other_people(self.path, self.data, source)
                 self._remember(source)
 
     def _take_data(self, kept: str | None, given: str | None) -> None:
@@ -118,20 +125,12 @@ class PrivacyBudget:
             self._remember(given)
         elif given and given != kept:
             self.close()
-            raise self._other(given)
+            raise of_other_people(self.path, self.data, given)
 
     def _remember(self, data: str) -> None:
         self.data = data
         if isinstance(self._ledger, LedgerFile):
             self._ledger.add_facts({"data": data})
-
-    def _other(self, data: str) -> BudgetError:
-        which = "this budget" if self.path is None else f"the budget {os.fspath(self.path)!r}"
-        return BudgetError(
-            f"{which} is for the people of {self.data!r}, not of {data!r}. Other people have a budget of "
-            "their own: name another file. If they are the same people under another name, say so: "
-            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}."
-        )
 
     @property
     def id(self) -> str:

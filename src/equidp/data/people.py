@@ -109,7 +109,7 @@ class PeoplesRows:
         if rows.weights is not None:
             weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
-        source = f"{rows.source} by person" if rows.source else ""
+        source = f"{rows.source} by person".strip()
         people = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
         return replace(rows, source=source, **people)
 

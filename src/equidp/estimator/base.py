@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import secrets
 from abc import abstractmethod
@@ -145,6 +146,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration)
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
+            progress.of_people = owners is not None
             self._progress = progress
             self._account(X, trainer, progress.spent_since(before), progress)
         return self
@@ -220,7 +222,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         if not entries:
             return
-        name = secrets.token_hex(8)
+        unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
+        name = f"{unit} {secrets.token_hex(8)}"
         progress.calls, progress.spent[name] = progress.calls + 1, entries
         fits = {**FITS.add(self, row_hashes(X), name, entries), **progress.spent}
         if self.budget is not None:
@@ -228,7 +231,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return
         spent = tuple(entry for each in fits.values() for entry in each)
         self.epsilon_total_ = epsilon_of(spent, delta, accountant)
-        if len(fits) > progress.calls:
+        if any(not each.startswith(unit) for each in fits):
+            self.epsilon_total_ = math.inf
+            warn("fits on rows and fits on people cannot be added: no epsilon holds for all of them.", 3)
+        elif len(fits) > progress.calls:
             warn(
                 f"{len(fits)} fits are on the same people, as far as equidp can see, and together they "
                 f"spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "

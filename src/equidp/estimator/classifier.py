@@ -107,6 +107,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """
         check_open_ended(self)
         progress = getattr(self, "_progress", None)
+        if progress is not None and progress.of_people:
+            raise SettingError(
+                "the model was fitted on people, and partial_fit trains on rows: what they spend cannot be "
+                "added. Fit a new one."
+            )
         if progress is None:
             if classes is None:
                 raise DataError("classes must be passed on the first call to partial_fit.")

@@ -29,6 +29,7 @@ class Progress:
         calls: how many spent something.
         spent: random name of a fit -> what it spent, of all the estimator's, those of earlier models too.
         learnt: whether the classes are known before the first rows are seen.
+        of_people: whether an example was a person with several rows.
         class_weights: that the first call with class_weight="balanced" released, [classes].
     """
 
@@ -40,6 +41,7 @@ class Progress:
     spent: dict[str, Entries] = field(default_factory=dict)
     learnt: bool = False
     class_weights: Tensor | None = None
+    of_people: bool = False
 
     def steps_like(self, plan: ResolvedPlan) -> int:
         """Steps of earlier calls that a Trainer of this plan would take for its own."""

@@ -62,6 +62,12 @@ def _start_in_guarantee(run: Run) -> list[str]:
         ]
     if not start.earlier:
         return []
+    if start.other_unit:
+        return [
+            "Warning: the weights were trained before by another run, which counted rows where this one "
+            "counts people, or the other way round. Their epsilons cannot be added, and no guarantee is "
+            "stated for both."
+        ]
     total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
     before = "Warning: the weights were trained before by another run, which this epsilon does not count. "
     whom = "On this same data" if start.same_data else "For people who are in the data of both"

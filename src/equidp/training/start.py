@@ -39,6 +39,7 @@ class Start:
         weights: "fresh" from `build_model`, "given" by the caller; "": not known.
         earlier: what earlier runs of this process spent that trained some of them; none: no such run.
         same_data: whether one of those runs was on the very same dataset.
+        other_unit: whether one of those runs counted rows, and this one people, or the other way round.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of no known run.
     """
 
@@ -46,6 +47,7 @@ class Start:
     earlier: tuple[tuple[Event, int], ...] = ()
     same_data: bool = False
     optimizer_state: bool = False
+    other_unit: bool = False
 
 
 def _nothing() -> None:
@@ -56,7 +58,7 @@ class Trace:
     """What a run leaves on the parameters that it trains: what it spent, and on which dataset."""
 
     def __init__(self, run_id: str, train: object) -> None:
-        self.run_id = run_id
+        self.run_id, self.of_people = run_id, _of_people(train)
         try:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
@@ -75,6 +77,11 @@ class Trace:
                 for parameter in parameters:
                     if parameter.requires_grad:
                         _trained[parameter] = (*_trained.get(parameter, ()), self)
+
+
+def _of_people(train: object) -> bool:
+    """Whether an example of a dataset is a person with several rows."""
+    return getattr(train, "rows", None) is not None
 
 
 def mark_fresh(model: nn.Module) -> None:
@@ -109,6 +116,7 @@ def start_of(
         tuple(entry for trace in others for entry in trace.entries),
         any(trace.is_on(train) for trace in others),
         not others and not ledger.steps and _has_state(optimizer),
+        any(trace.of_people != _of_people(train) for trace in others),
     )
     if private and start.earlier:
         where = "the same data" if start.same_data else "data that may be of the same people"
