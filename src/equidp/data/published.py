@@ -31,8 +31,8 @@ _ESIPOVA_TABLE: Settings = {"epochs": 20, "clipping_bound": 0.5, "delta": 1e-6}
 PUBLISHED: dict[str, Settings] = {
     # Our own: with 13 eights in training, counts are noise unless samples are large and counts averaged.
     "digits": {
-        "model": "logistic", "learning_rate": 0.5, "epochs": 60, "noise_multiplier": 2.0, "delta": 1e-4,
-        "smoothing": 0.9, "by_method": {"global-adapt": {"learning_rate": 2.0, "initial_bound": 10.0}},
+        "model": "logistic", "learning_rate": 2.0, "epochs": 60, "noise_multiplier": 2.0, "delta": 1e-4,
+        "smoothing": 0.9, "by_method": {"global-adapt": {"learning_rate": 8.0, "initial_bound": 10.0}},
     },
     "mnist": _XU_MNIST,
     "mnist-unit": _XU_MNIST,

@@ -165,7 +165,9 @@ def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
     _, low, _ = mean_interval(less.to_list(), summary.setup.level)
     if not (low > 0 and less.mean() > _TOO_LITTLE):
         return ""
-    return f"; {best}{_made_of(summary.setup, best)} costs it {summary.amount(table[best].mean())}"
+    left = table[best].mean()
+    cost = summary.amount(left) if left > 0 else "nothing"
+    return f"; {best}{_made_of(summary.setup, best)} costs it {cost}"
 
 
 def _made_of(setup: Setup, method: str) -> str:
