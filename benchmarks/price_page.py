@@ -51,8 +51,8 @@ How it is done, for each dataset and epsilon:
   methods share are the same for all of them under one number. Each is trained on four fifths of the training
   set of seed {TUNING_SEEDS[0]} and scored on the other fifth; the best {FINALISTS} again on seeds
   {" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is
-  read; but where a seed splits all rows anew, as of Adult and Dutch, a row that settings were chosen on may be
-  a test row of the report.
+  read; but where a seed splits all rows anew, as of Adult and Dutch, a row that settings were chosen on may
+  be a test row of the report.
 - **The reference** without privacy is the same model, tuned in the same way by overall accuracy.
 - **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their
   test sets. Intervals are Student's, 95%, over seeds; differences are paired by seed. A method beats another
