@@ -18,6 +18,8 @@ SHAPES = {
     "noise-cnn": (3, 33, 18),
     "scatter-cnn": (243, 8, 7),
     "ws-cnn": (1, 28, 28),
+    "deep-tanh-cnn": (3, 32, 32),
+    "wrn16-4": (3, 32, 32),
 }
 
 
@@ -26,12 +28,19 @@ def test_outputs_one_logit_per_class(name):
     assert MODELS[name](SHAPES[name], 7)(torch.zeros(3, *SHAPES[name])).shape == (3, 7)
 
 
-def test_lenet_has_431k_parameters():
-    assert sum(p.numel() for p in MODELS["lenet"]((1, 28, 28), 10).parameters()) == 431_080
-
-
-def test_noise_cnn_has_26k_parameters():
-    assert sum(p.numel() for p in MODELS["noise-cnn"]((1, 28, 28), 10).parameters()) == 26_010
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "count"),
+    [
+        ("lenet", (1, 28, 28), 10, 431_080),  # Xu et al.: 431K
+        ("noise-cnn", (1, 28, 28), 10, 26_010),
+        ("tanh-cnn", (3, 64, 64), 2, 120_722),  # Esipova et al.: its square is about 14.5 billion
+        ("resnet20", (3, 32, 32), 10, 272_282),  # He et al.: 0.27M
+        ("deep-tanh-cnn", (3, 32, 32), 10, 605_226),
+        ("wrn16-4", (3, 32, 32), 10, 2_748_890),  # Zagoruyko and Komodakis: 2.7M
+    ],
+)
+def test_models_have_as_many_parameters_as_the_papers_say(name, shape, classes, count):
+    assert sum(p.numel() for p in MODELS[name](shape, classes).parameters()) == count
 
 
 def test_scatter_cnn_has_the_layers_of_tramer_and_boneh():
@@ -49,6 +58,7 @@ def test_outputs_of_ws_cnn_do_not_depend_on_scale_or_mean_of_its_weights():
 
 
 IMAGES = ["lenet", "small-cnn", "tanh-cnn", "resnet20", "noise-cnn", "scatter-cnn", "ws-cnn"]
+IMAGES += ["deep-tanh-cnn", "wrn16-4"]
 
 
 @pytest.mark.parametrize("name", IMAGES)

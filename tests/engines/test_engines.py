@@ -27,6 +27,8 @@ MODEL_SHAPES = {
     "noise-cnn": (1, 18, 19),
     "scatter-cnn": (9, 4, 5),
     "ws-cnn": (2, 8, 8),
+    "deep-tanh-cnn": (2, 9, 8),
+    "wrn16-4": (2, 8, 8),
 }
 
 
