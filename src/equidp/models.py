@@ -122,10 +122,10 @@ def scatter_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def deep_tanh_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Eight 3x3 convolutions with tanh between, the first six in pairs of 32, 64 and 128 maps, each averaged by 2.
+    """Eight 3x3 convolutions with tanh between, the first six in pairs of 32, 64 and 128 maps.
 
-    256 maps and then one for each class follow, which are averaged over the image: 605,226 parameters on
-    CIFAR-10 (Papernot et al. 2021, as `noise-cnn`, which is theirs for MNIST).
+    Each pair is averaged by 2. 256 maps and then one for each class follow, averaged over the image: 605,226
+    parameters on CIFAR-10 (Papernot et al. 2021, as `noise-cnn`, which is theirs for MNIST).
     """
     channels, *_ = _image(input_shape, smallest=8, name="deep-tanh-cnn")
     layers: list[nn.Module] = []

@@ -35,6 +35,7 @@ COMMANDS = {
     "compare": "Train one model several ways and show what privacy cost each group.",
     "ablate": "Train without noise to see which error of clipping hurts a group.",
     "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",
+    "reproduce": "Make a table or figure of the papers again, beside what they print.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
     "cache": "List what is kept on disk of large tables, or remove it.",

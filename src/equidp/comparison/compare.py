@@ -170,6 +170,7 @@ def compare(
         individual=kept(lambda record: record.settings["individual"]),
         metric=prepared.metric,
         sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
+        seconds=sum(record.settings["seconds"] for record in records),
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -260,7 +261,7 @@ def train_cell(cell: Cell, asked: Mapping[str, str], threads: int | None) -> Fin
 
 
 def _trained(cell: Cell, data: DataSplit) -> Finished:
-    record = RunRecord()
+    record, began = RunRecord(), time.perf_counter()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
     if cell.diagnosis is not None:
         callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
@@ -277,10 +278,10 @@ def _trained(cell: Cell, data: DataSplit) -> Finished:
         "results": run.metrics(data.test).assign(**spent).to_dict("records"),
         "noise_multiplier": trainer.noise_multiplier,
         "individual": individual.to_dict("records"),
+        "seconds": time.perf_counter() - began,
     }
-    outputs = predict(run.model, data.test.inputs)
-    rows = record.table().to_dict("records")
-    return Finished(RunRecord({**record.settings, **further}, rows), outputs.numpy())
+    kept = RunRecord({**record.settings, **further}, record.table().to_dict("records"))
+    return Finished(kept, predict(run.model, data.test.inputs).numpy())
 
 
 def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:

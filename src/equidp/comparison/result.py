@@ -154,6 +154,7 @@ class Comparison:
         sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is
             computed from raw training data and must not be shared.
         metric: that costs, gaps and verdicts are about.
+        seconds: that all runs took, one after the other; kept runs count as when they were trained.
 
     Example:
         >>> import equidp
@@ -176,6 +177,7 @@ class Comparison:
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
     sensitive_diagnosis: Diagnosis | None = None
     metric: Metric = METRICS["accuracy"]
+    seconds: float = 0.0
 
     @cached_property
     def _costs(self) -> pd.DataFrame:

@@ -30,6 +30,7 @@ SOURCES: dict[str, DataSource] = {
         MNIST("mnist"),
         MNIST("mnist-unit", standardised=False),
         MNIST("mnist-esipova", kept_eights=None, standardised=False),
+        MNIST("mnist-whole", kept_eights=None, keep_probability=1.0, highlighted_groups=None),
         ADULT,
         ADULT_ESIPOVA,
         DUTCH,

@@ -1,0 +1,119 @@
+"""`equidp reproduce`: a table or figure of a paper, from data to a page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from equidp._files import check_writable, write_whole
+from equidp.cli import options
+from equidp.cli.app import command
+from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.reproduction.page import WORDS, results_page
+from equidp.reproduction.reproduce import (
+    RESULTS,
+    RUNS,
+    check_data,
+    item_named,
+    judged_items,
+    reproduce,
+)
+from equidp.reproduction.result import Judged
+from equidp.training.progress import duration
+
+app = command(
+    "reproduce",
+    "equidp reproduce --list",
+    "equidp reproduce xu-table-1 --quick",
+    "EQUIDP_DATA=... equidp reproduce xu-table-1 --seeds 5",
+    "equidp reproduce --page docs/results.md --results docs/results",
+)
+
+
+@app.default
+def reproduce_command(
+    item: Annotated[str | None, Parameter(help="Name of a table or figure, such as xu-table-1.")] = None,
+    *,
+    list_items: Annotated[
+        bool, Parameter(name="--list", help="List tables and figures with their state, seeds and hours.")
+    ] = False,
+    page: Annotated[
+        Path | None,
+        Parameter(help="Write one page of all results that are there, in Markdown, to this file."),
+    ] = None,
+    seeds: Annotated[
+        int | None, Parameter(help="Number of runs of each kind; default: the item's own.")
+    ] = None,
+    quick: Annotated[bool, Parameter(help="The short form: minutes. It shows that everything runs.")] = False,
+    results: Annotated[
+        Path, Parameter(help="Folder of results, a file and a folder for each item.")
+    ] = RESULTS,
+    directory: Annotated[Path, Parameter(help="Folder where finished runs are kept.")] = RUNS,
+    jobs: options.Jobs = None,
+) -> None:
+    """Make a table or figure of the papers again, beside what they print.
+
+    Trains on public data and shows raw figures of it: the results are for research.
+    A stopped command goes on from its finished runs.
+    """
+    if [item is not None, list_items, page is not None].count(True) != 1:
+        fail("equidp reproduce needs one of: the name of an item, --list, --page FILE.")
+    if page is not None:
+        check_writable(page)
+        write_whole(page, results_page(judged_items(results)).encode())
+        say(f"Page: {page.resolve()}")
+        return
+    if item is None:
+        _list(judged_items(results, quick=True))
+        return
+    found = item_named(item)
+    check_data(found, 0)
+    if not quick:
+        hours = found.hours(seeds)
+        say(
+            f"{item}, {seeds or found.seeds} seed{'s' if (seeds or found.seeds) > 1 else ''}: "
+            f"{duration(3600 * hours)} on two cores, less what is kept in {directory}. It can be stopped, "
+            "and goes on from its finished runs; --quick shows in minutes that it works."
+        )
+    otherwise = "stopped. Finished runs are kept: the same command goes on from them."
+    with stoppable(otherwise), progress_bar() as on_progress:
+        judged = reproduce(
+            item,
+            seeds=seeds,
+            quick=quick,
+            into=results,
+            directory=directory,
+            jobs=jobs,
+            on_progress=on_progress,
+        )
+    _show(judged)
+    stem = f"{item}-quick" if quick else item
+    say(f"Page: {(results / stem / 'index.html').resolve()}")
+
+
+def _list(items: list[Judged]) -> None:
+    table = Table("item", "what it shows", "state", "seeds", "hours on two cores", box=None, pad_edge=False)
+    for each in items:
+        result = each.result
+        seeds = each.item.seeds if result is None or result.quick else len(result.seeds)
+        table.add_row(
+            each.item.name, each.item.title, WORDS[each.state], str(seeds), f"{each.item.hours(seeds):.2g}"
+        )
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    for each in items:
+        for reason in each.reasons if each.state == "differs" else ():
+            print(f"{each.item.name} differs: {reason}")
+
+
+def _show(judged: Judged) -> None:
+    print(f"{judged.item.name}: {WORDS[judged.state]}.")
+    for text, held, _ in judged.claims:
+        print(f"- {text}: {'holds' if held else 'cannot be told' if held is None else 'does not hold'}.")
+    off = [each for each in judged.differences if each.differs]
+    if judged.differences:
+        print(f"{len(judged.differences) - len(off)} of {len(judged.differences)} printed figures agree.")

@@ -1,0 +1,236 @@
+"""Studies of the privacy of single examples (Yu et al. 2023), which read raw data: for public data alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import multi_margin_loss
+
+from equidp.accounting.schedule import default_delta
+from equidp.comparison.grid import split
+from equidp.data import open_source
+from equidp.data.dataset import ALL, DataSplit, GroupedDataset
+from equidp.engines import dataset_norms
+from equidp.evaluation.membership import sensitive_attack_table
+from equidp.evaluation.predict import predict
+from equidp.individual import IndividualAccountant, IndividualClipping
+from equidp.individual.epsilons import individual_epsilons
+from equidp.individual.histories import Histories
+from equidp.individual.step_counts import current_shares
+from equidp.kernel.inputs import taken
+from equidp.reproduction.item import COLUMNS, Asked
+from equidp.reproduction.runs import kept
+from equidp.training.build import build
+from equidp.training.plan import Plan, default_plan
+from equidp.training.trainer import Callback, Trainer
+
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+RELEASED_AT = (0.1, 1e-5)
+"""Epsilon and delta of a release (Yu et al., Table 2)."""
+_POINTS = 400
+"""Examples that a picture of points shows."""
+_INITIAL = 1000
+"""Examples that the median norm at initialization is taken of."""
+_AT_WORST = 0.99
+"""An example is at the worst case from this share of it on."""
+
+
+def hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The multi-class hinge loss of each example, [n], from outputs [n, classes] (Yu et al., appendix F)."""
+    return multi_margin_loss(outputs, targets, reduction="none")
+
+
+@final
+@dataclass(frozen=True)
+class Accounted:
+    """One method with the epsilon of each example.
+
+    Attributes:
+        data: name of the source.
+        hours: about how long one seed takes on one core.
+        method: to train with.
+        changes: of the data's published plan.
+        median_bound: the clipping bound is so many times the median gradient norm at initialization, which
+            nothing here pays for; None: the plan's.
+        clipped: whether examples are clipped at the norms that they are accounted at.
+        per_epoch: how often all norms are taken in an epoch.
+        held: examples whose norms are taken in every step, for their exact epsilons.
+        attacked: whether membership is inferred from losses too.
+        quick_epochs: of the short form.
+        label: what rows call the data; default: its name.
+    """
+
+    data: str
+    hours: float
+    method: str = "dpsgd"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    median_bound: float | None = None
+    clipped: bool = False
+    per_epoch: float = 3
+    held: int = 0
+    attacked: bool = False
+    quick_epochs: float = 1
+    label: str = ""
+
+    def shortened(self) -> Accounted:
+        """The same with fewer epochs, and few examples held."""
+        changes = {**self.changes, "epochs": self.quick_epochs}
+        return replace(self, changes=changes, held=min(self.held, 50))
+
+    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        parts = []
+        for done, seed in enumerate(asked.seeds, start=1):
+            parts.append(kept(self, seed, asked, self._one, code=(sys.modules[__name__],)))
+            if asked.on_progress is not None:
+                asked.on_progress(done, len(asked.seeds))
+        rows = pd.concat([part for part, _ in parts], ignore_index=True)
+        return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
+
+    def _one(self, seed: int) -> pd.DataFrame:
+        data = split(open_source(self.data), seed)
+        plan = default_plan(self.data).with_changes(dict(self.changes))
+        plan = plan.with_changes({"delta": plan.delta or default_delta(len(data.train))})
+        if self.median_bound is not None:
+            plan = plan.with_changes({"clipping_bound": self.median_bound * self._median(plan, data, seed)})
+        watching = IndividualClipping if self.clipped else IndividualAccountant
+        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch)
+        held, medians = _HeldExamples(data.train, self.held), _MedianNorms(data.train)
+        watchers: list[Callback] = [medians] if account is None else [account, medians]
+        if self.held:
+            watchers.append(held)
+        resolved = plan.resolve(self.method, len(data.train))
+        trainer = build(resolved, data.train, seed=seed, secure=False, callbacks=watchers)
+        run = trainer.fit()
+        metrics = run.metrics(data.test)
+        rows = _Rows(self.method, seed)
+        for group, accuracy in zip(metrics["group"], metrics["accuracy"], strict=True):
+            rows.add("accuracy", group, accuracy)
+        for epoch, group, median in medians.rows:
+            rows.add("median norm", group, median, at=epoch)
+        losses = trainer.loss(predict(trainer.model, data.train.inputs), data.train.targets).detach()
+        if self.attacked:
+            self._attack(rows, trainer, data, losses)
+        if account is not None:
+            self._account(rows, trainer, account, losses, held if self.held else None)
+        return pd.DataFrame(rows.rows)
+
+    def _median(self, plan: Plan, data: DataSplit, seed: int) -> float:
+        trainer = build(plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False)
+        chosen = torch.from_numpy(np.random.default_rng(seed).permutation(len(data.train))[:_INITIAL])
+        norms = dataset_norms(trainer.engine, *taken((data.train.inputs, data.train.targets), chosen))
+        return float(norms.median())
+
+    def _account(
+        self,
+        rows: _Rows,
+        trainer: Trainer,
+        account: IndividualAccountant | IndividualClipping,
+        losses: Tensor,
+        held: _HeldExamples | None,
+    ) -> None:
+        report = account.report(trainer)
+        own = report.sensitive_epsilons
+        rows.add("epsilon", ALL, report.largest)
+        for group in report.sensitive_by_group().to_dict("records"):
+            rows.add("individual epsilon", group["group"], group["mean"])
+        rows.add("share at the worst case", ALL, float((own >= _AT_WORST * report.largest).mean()))
+        for share in np.linspace(0, 1, 41):
+            rows.add("quantile of epsilon", ALL, float(np.quantile(own, share)), at=float(share))
+        rows.add("correlation with log loss", ALL, report.sensitive_loss_correlation(losses))
+        for place in np.random.default_rng(0).permutation(len(own))[:_POINTS]:
+            rows.add("final loss", ALL, max(1e-6, float(losses[place])), at=float(place))
+            rows.add("epsilon of an example", ALL, float(own[place]), at=float(place))
+        released = report.release_quantiles(list(QUANTILES), *RELEASED_AT)
+        for share, value in zip(QUANTILES, released, strict=True):
+            rows.add("released quantile", ALL, value, at=share)
+            rows.add("true quantile", ALL, float(np.quantile(own, share)), at=share)
+        rows.add("released mean", ALL, report.release_mean(*RELEASED_AT))
+        errors = [
+            abs(value / float(np.quantile(own, share)) - 1)
+            for share, value in zip(QUANTILES, released, strict=True)
+        ]
+        rows.add("mean error of releases", ALL, float(np.mean(errors)))
+        if held is not None:
+            exact = individual_epsilons(held.histories, trainer.event, trainer.delta)
+            estimated = own[held.indices.numpy()]
+            rows.add("correlation with exact", ALL, float(np.corrcoef(exact, estimated)[0, 1]))
+            rows.add("mean error of estimates", ALL, float(np.abs(exact - estimated).mean()))
+            for place in range(min(_POINTS, len(exact))):
+                rows.add("exact epsilon", ALL, float(exact[place]), at=float(place))
+                rows.add("estimated epsilon", ALL, float(estimated[place]), at=float(place))
+
+    def _attack(self, rows: _Rows, trainer: Trainer, data: DataSplit, losses: Tensor) -> None:
+        """Infers membership from losses, with as many members as others in each group."""
+        others = trainer.loss(predict(trainer.model, data.test.inputs), data.test.targets).detach()
+        generator, members = np.random.default_rng(0), []
+        for group in range(data.train.num_groups):
+            mine = np.flatnonzero(data.train.groups.numpy() == group)
+            count = min(len(mine), int((data.test.groups == group).sum()))
+            members.append(generator.choice(mine, count, replace=False))
+        chosen = np.concatenate(members)
+        table = sensitive_attack_table(
+            -np.concatenate([losses.numpy()[chosen], others.numpy()]),
+            np.arange(len(chosen) + len(others)) < len(chosen),
+            np.concatenate([data.train.groups.numpy()[chosen], data.test.groups.numpy()]),
+            data.train.group_names,
+        )
+        for group in table.to_dict("records"):
+            rows.add("success of membership inference", group["group"], group["success_rate"])
+
+
+@final
+class _Rows:
+    """Collects rows of one run."""
+
+    def __init__(self, method: str, seed: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._names = {"method": method, "seed": seed}
+
+    def add(self, quantity: str, group: str, value: float, *, at: float = np.nan) -> None:
+        self.rows.append({**self._names, "group": group, "quantity": quantity, "at": at, "value": value})
+
+
+@final
+class _HeldExamples(Callback):
+    """Exact histories of a few examples: their norms are taken before every step."""
+
+    def __init__(self, data: GroupedDataset, count: int) -> None:
+        self.indices = torch.from_numpy(np.random.default_rng(0).permutation(len(data))[:count])
+        self._inputs, self._targets = taken((data.inputs, data.targets), self.indices)
+        self._groups = data.groups[self.indices].numpy()
+        self.histories = Histories(len(self.indices))
+
+    def before_training(self, trainer: Trainer) -> None:
+        self._norms = dataset_norms(trainer.engine, self._inputs, self._targets)
+
+    def after_step(self, trainer: Trainer) -> None:
+        norms = self._norms.double().numpy()
+        shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups)
+        self.histories.add(self.histories.cells(shares))
+        self.before_training(trainer)
+
+
+@final
+class _MedianNorms(Callback):
+    """The median gradient norm of a sample of each group, after each epoch."""
+
+    def __init__(self, data: GroupedDataset, count: int = 200) -> None:
+        self.rows: list[tuple[float, str, float]] = []
+        self._data = data
+        members = (np.flatnonzero(data.groups.numpy() == group) for group in range(data.num_groups))
+        self._samples = [torch.from_numpy(each[:count]) for each in members]
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        for name, sample in zip(self._data.group_names, self._samples, strict=True):
+            if len(sample):
+                examples = taken((self._data.inputs, self._data.targets), sample)
+                norms = dataset_norms(trainer.engine, *examples)
+                self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))

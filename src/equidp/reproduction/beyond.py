@@ -1,0 +1,122 @@
+"""The papers' conclusions at well-chosen settings: those that `equidp train` takes by itself."""
+
+from __future__ import annotations
+
+from equidp.data.dataset import ALL
+from equidp.diagnostics import DiagnosisPlan, Effort
+from equidp.reproduction.compared import Compared
+from equidp.reproduction.item import BEYOND, Claim, Found, Item
+from equidp.reproduction.pictures import Bars, Curves
+
+_WELL_CHOSEN = {
+    "model": "logistic", "batch_size": 2048, "epochs": 20, "learning_rate": 10.0, "schedule": "cosine",
+    "clipping_bound": 2.0, "noise_multiplier": 2.0, "weight_decay": 0.0,
+}  # fmt: skip
+"""Of tables, as `equidp.advice.auto` has them; one noise multiplier for both datasets."""
+_METHODS = ("dpsgd", "dpsgd-f-code", "global-adapt")
+_EFFORT = Effort(batches=8, gradient_examples=2000, curvature_examples=64, trace_vectors=30)
+_SETTING = (
+    "Logistic regression, C 2, learning rate 10 falling as a cosine, b 2,048, 20 epochs, sigma 2: the "
+    "settings that equidp train takes for tables."
+)
+_DATA = ("adult", "dutch")
+
+
+def _direction(found: Found) -> bool | None:
+    """Whether direction costs the group that loses most by clipping more than magnitude does, on both."""
+    held = []
+    for data in _DATA:
+        sizes = {
+            quantity: found.where(data=data, method="dpsgd", quantity=quantity)["mean"].max()
+            for quantity in ("direction", "magnitude")
+        }
+        if any(size != size for size in sizes.values()):
+            return None
+        held.append(sizes["direction"] > sizes["magnitude"])
+    return all(held)
+
+
+def _group(found: Found, data: str, quantity: str, *, worst: bool) -> str | None:
+    """The group where DPSGD's accuracy is lowest, or its mean epsilon highest."""
+    rows = found.where(data=data, method="dpsgd", quantity=quantity)
+    rows = rows[rows["group"] != ALL]
+    if rows.empty:
+        return None
+    return str(rows.loc[rows["mean"].idxmin() if worst else rows["mean"].idxmax(), "group"])
+
+
+def _simultaneous(found: Found) -> bool | None:
+    pairs = [
+        (_group(found, data, "accuracy", worst=True), _group(found, data, "individual epsilon", worst=False))
+        for data in _DATA
+    ]
+    return None if any(None in pair for pair in pairs) else all(one == other for one, other in pairs)
+
+
+def _evens(found: Found) -> bool | None:
+    """Whether the method with the smaller gap in cost also has the smaller ratio of mean epsilons."""
+    held = []
+    for data in _DATA:
+        gaps, ratios = {}, {}
+        for method in ("dpsgd", "dpsgd-f-code"):
+            cost = found.where(data=data, method=method, quantity="change")
+            own = found.where(data=data, method=method, quantity="individual epsilon")
+            cost, own = (rows[rows["group"] != ALL]["mean"] for rows in (cost, own))
+            if cost.empty or own.empty:
+                return None
+            gaps[method], ratios[method] = cost.max() - cost.min(), own.max() / own.min()
+        evener = min(gaps, key=lambda name: gaps[name])
+        held.append(ratios[evener] == min(ratios.values()))
+    return all(held)
+
+
+ITEMS = (
+    Item(
+        "beyond-direction", BEYOND, "Does direction still dominate?",
+        tuple(
+            Compared(
+                data, _METHODS, 0.3, changes=_WELL_CHOSEN, quick_epochs=4,
+                diagnosed=("direction", "magnitude", "cosine_turned"),
+                diagnosis=DiagnosisPlan(60, None, _EFFORT), final=("accuracy", "change", "epsilon"),
+            )
+            for data in _DATA
+        ),
+        seeds=1,
+        claims=(
+            Claim("direction costs the group that is hit hardest more than magnitude, in both", _direction),
+        ),
+        pictures=(
+            Curves("Excess risk by direction, Adult", "direction", "excess risk a step", data="adult"),
+            Curves("Excess risk by magnitude, Adult", "magnitude", "excess risk a step", data="adult"),
+            Curves("Excess risk by direction, Dutch", "direction", "excess risk a step", data="dutch"),
+            Curves("Excess risk by magnitude, Dutch", "magnitude", "excess risk a step", data="dutch"),
+        ),
+        notes=(_SETTING,),
+    ),
+    Item(
+        "beyond-privacy-by-group", BEYOND,
+        "Do groups with worse accuracy still have worse privacy, and does evening out one even out the "
+        "other?",
+        tuple(
+            Compared(data, _METHODS, 0.05, changes=_WELL_CHOSEN, individual=True, quick_epochs=4)
+            for data in _DATA
+        ),
+        columns=("accuracy", "change", "individual epsilon", "epsilon"),
+        claims=(
+            Claim(
+                "under DPSGD the group with the lower accuracy has the higher mean epsilon, in both",
+                _simultaneous,
+            ),
+            Claim(
+                "of DPSGD and DPSGD-F, the one with the smaller gap in cost has the smaller ratio of "
+                "epsilons, in both",
+                _evens,
+            ),
+        ),
+        pictures=(
+            Bars("Accuracy less that without privacy", "change", "change of accuracy"),
+            Bars("Mean epsilon of each group's examples", "individual epsilon", "mean epsilon"),
+        ),
+        notes=(_SETTING,),
+    ),
+)  # fmt: skip

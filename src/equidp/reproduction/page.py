@@ -1,0 +1,103 @@
+"""Pages of results: one for an item in HTML, and one for all in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from equidp.report.plots.plot import Drawn, drawn_twice
+from equidp.report.render import filled
+from equidp.reproduction.item import PAPERS
+from equidp.reproduction.result import CLOSE, Difference, Judged
+from equidp.reproduction.tables import markdown, number, tables
+
+WORDS = {"not run": "not run", "quick": "short form only", "reproduced": "reproduced", "differs": "differs"}
+_LEGEND = (
+    "Cells: mean ± standard error over seeds. After = or ≠ stands what the paper prints; ≠ where it is "
+    f"beyond two standard errors of ours, or, of one seed, beyond {100 * CLOSE:g} points."
+)
+
+
+def page(judged: Judged) -> str:
+    """The page of one item, as HTML."""
+    assert judged.result is not None
+    return filled(
+        "item.html",
+        item=judged.item,
+        result=judged.result,
+        state=WORDS[judged.state],
+        tables=tables(judged),
+        legend=_LEGEND,
+        claims=[(text, _verdict(held)) for text, held, _ in judged.claims],
+        reasons=judged.reasons,
+        unexplained=[_away(each) for each in judged.unexplained],
+        pictures=_pictures(judged),
+    )
+
+
+def _pictures(judged: Judged) -> list[Drawn]:
+    assert judged.result is not None
+    table = judged.result.found.table
+    drawn = (drawn_twice(each.title, "", partial(each.draw, table)) for each in judged.item.pictures)
+    return [each for each in drawn if each is not None]
+
+
+def _verdict(held: bool | None) -> str:
+    return {True: "holds", False: "does not hold", None: "cannot be told"}[held]
+
+
+def _away(each: Difference) -> str:
+    where = each.printed
+    text = f"{where.data}, {where.method}, {where.group}, {where.quantity}: {number(each.mean)}"
+    interval = "" if each.low != each.low else f" (difference {number(each.low)} to {number(each.high)})"
+    return f"{text} where the paper has {number(where.value)}{interval}"
+
+
+def results_page(items: Sequence[Judged]) -> str:
+    """docs/results.md: every item with its state, and what was found beside what is printed."""
+    done = [each for each in items if each.result is not None]
+    parts = [
+        "# The papers' tables and figures, reproduced",
+        "`equidp reproduce --page` writes this page from the files in [results](results); nothing on it is "
+        "typed. `equidp reproduce NAME` makes an item again, `equidp reproduce --list` lists them.",
+        f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers'; settings that a "
+        "paper does not state are ours, and named. Figures are of two processor cores, with torch "
+        "on the CPU; nothing was tuned towards a paper's figures.",
+        _overview(items),
+    ]
+    for paper in PAPERS:
+        own = [each for each in done if each.item.paper == paper]
+        if own:
+            parts.append(f"## {paper.title} ({paper.cited})")
+            parts += [_section(each) for each in own]
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(items: Sequence[Judged]) -> str:
+    rows = ["| item | what | state | seeds | hours of one core |", "| --- | --- | --- | ---: | ---: |"]
+    for each in items:
+        item, result = each.item, each.result
+        name = f"[{item.name}](#{item.name})" if result is not None else item.name
+        seeds = item.seeds if result is None else len(result.seeds)
+        hours = f"about {2 * item.hours():.2g}" if result is None else f"{result.hours:.2g}"
+        rows.append(f"| {name} | {item.title} | {WORDS[each.state]} | {seeds} | {hours} |")
+    return "\n".join(rows)
+
+
+def _section(judged: Judged) -> str:
+    item, result = judged.item, judged.result
+    assert result is not None
+    seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
+    made = f"`{result.command}`: {seeds}, {result.hours:.2g} hours of one core, commit {result.commit}."
+    parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
+    parts += [markdown(table) for table in tables(judged)]
+    if judged.claims:
+        parts.append("\n".join(f"- {text}: **{_verdict(held)}**." for text, held, _ in judged.claims))
+    if judged.reasons:
+        parts.append("Why figures differ:\n" + "\n".join(f"- {text}" for text in judged.reasons))
+    if judged.unexplained:
+        lines = "\n".join(f"- {_away(each)}." for each in judged.unexplained)
+        parts.append(f"Differences without a reason yet:\n{lines}")
+    if item.notes:
+        parts.append("\n".join(f"- {note}" for note in item.notes))
+    return "\n\n".join(parts)

@@ -1,0 +1,124 @@
+"""reproduce(): an item from data to a page."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+
+from equidp._files import write_whole
+from equidp._validate import unknown_name
+from equidp.comparison.grid import split_facts
+from equidp.comparison.kept import Progress, check_folder
+from equidp.data import open_source
+from equidp.errors import DataError
+from equidp.report.plots.style import Layout, drawn_as, saved
+from equidp.reproduction.catalogue import ITEMS
+from equidp.reproduction.item import COLUMNS, Asked, Item
+from equidp.reproduction.page import page
+from equidp.reproduction.result import Judged, Result
+from equidp.training.plan import checked_seeds
+
+RESULTS = Path("equidp-results")
+RUNS = Path("equidp-runs")
+_WIDE = Layout(7.0, 8)
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int | None = None,
+    quick: bool = False,
+    into: str | os.PathLike[str] = RESULTS,
+    directory: str | os.PathLike[str] = RUNS,
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+) -> Judged:
+    """Makes a table or figure of a paper again: a page with what is measured beside what is printed.
+
+    Writes NAME.json with means over seeds, and in the folder NAME a page, the pictures as PDF and SVG and all
+    figures by seed as Parquet. The short form is called NAME-quick.
+
+    Args:
+        name: of an item, from `equidp reproduce --list`.
+        seeds: how many (0, 1, ...); None: as many as the item's full form has, or one if quick.
+        quick: the short form: minutes, which says nothing about the paper.
+        into: folder of results.
+        directory: finished runs are kept here, and taken from here if data, settings and code are the same.
+        jobs: processes; None: one per core.
+        on_progress: called with (steps done, steps in all) of a part of the runs.
+
+    Raises:
+        SettingError: an unknown name, or a folder that cannot be written; before anything is trained.
+        DataError: data that is not there; before anything is trained.
+    """
+    item = item_named(name)
+    chosen = checked_seeds(seeds or (1 if quick else item.seeds))
+    check_data(item, chosen[0])
+    into, stem = Path(into), f"{name}-quick" if quick else name
+    folder = into / stem
+    for place in (folder, Path(directory)):
+        check_folder(place)
+    asked = Asked(tuple(chosen), Path(directory), jobs, on_progress)
+    studies = [study.shortened() for study in item.studies] if quick else item.studies
+    made = [study.rows(asked) for study in studies]
+    rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
+    result = Result.of(item, rows, asked.seeds, sum(seconds for _, seconds in made), quick=quick)
+    judged = Judged(item, result)
+    _write(judged, rows, folder)
+    result.save(into / f"{stem}.json")
+    return judged
+
+
+def item_named(name: str) -> Item:
+    """The item of this name.
+
+    Raises:
+        SettingError: there is none; names the nearest.
+    """
+    if name not in ITEMS:
+        raise unknown_name("item", name, ITEMS)
+    return ITEMS[name]
+
+
+def check_data(item: Item, seed: int) -> None:
+    """Reads what an item trains on, before anything is trained.
+
+    Raises:
+        DataError: some of it is not there.
+    """
+    for source in item.sources():
+        try:
+            split_facts(open_source(source), seed)
+        except DataError as error:
+            raise DataError(f"{item.name} trains on {source!r}: {error}") from error
+
+
+def judged_items(into: str | os.PathLike[str], *, quick: bool = False) -> list[Judged]:
+    """Every item with its kept result, in the papers' order.
+
+    Raises:
+        DataError: a kept result is damaged, or of an item that there is not.
+    """
+    found = []
+    for item in ITEMS.values():
+        full, short = Path(into) / f"{item.name}.json", Path(into) / f"{item.name}-quick.json"
+        path = full if full.exists() or not quick else short
+        found.append(Judged(item, Result.load(path) if path.exists() else None))
+    return found
+
+
+def _write(judged: Judged, rows: pd.DataFrame, folder: Path) -> None:
+    assert judged.result is not None
+    file = BytesIO()
+    rows.to_parquet(file, index=False)
+    write_whole(folder / "figures.parquet", file.getvalue())
+    for number, picture in enumerate(judged.item.pictures, start=1):
+        figure = drawn_as(_WIDE, partial(picture.draw, judged.result.found.table))
+        if figure is not None:
+            for kind in ("pdf", "svg"):
+                write_whole(folder / f"picture-{number}.{kind}", saved(figure, kind))
+    write_whole(folder / "index.html", page(judged).encode())

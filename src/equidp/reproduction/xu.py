@@ -1,0 +1,282 @@
+"""Items of Xu, Du and Wu, KDD 2021: DPSGD-F."""
+
+from __future__ import annotations
+
+from equidp.data.dataset import ALL
+from equidp.reproduction.compared import Compared
+from equidp.reproduction.item import XU, Claim, Found, Item, Printed, printed_table
+from equidp.reproduction.pictures import Bars, Curves
+
+_METHODS = ("dpsgd", "naive", "dpsgd-f", "dpsgd-f-code")
+_CHANGES = ("dpsgd", "naive", "dpsgd-f-code")
+_MNIST = Compared(
+    "mnist", _METHODS, 0.9, last=("loss", "mean_norm"), by_epoch=("clipping_bound",), quick_epochs=1
+)
+_ADULT = Compared("adult", _METHODS, 0.01, last=("loss", "mean_norm"))
+_DUTCH = Compared("dutch", _METHODS, 0.012, last=("loss", "mean_norm"))
+_MNIST_GROUPS, _ADULT_GROUPS, _DUTCH_GROUPS = (
+    (ALL, "2", "8"),
+    (ALL, "Male", "Female"),
+    (ALL, "Female", "Male"),
+)
+"""Their 30,273 "male" rows of Dutch are those of code 2 for sex, which the source describes as female."""
+
+
+def _change(data: str, groups: tuple[str, ...], *rows: tuple[float, float, float]) -> tuple[Printed, ...]:
+    return printed_table(data, "change", groups, dict(zip(_CHANGES, rows, strict=True)))
+
+
+def _sgd(data: str, groups: tuple[str, ...], *row: float) -> tuple[Printed, ...]:
+    return printed_table(data, "accuracy", groups, {"sgd": row})
+
+
+_TABLE_1 = (
+    *_sgd("mnist", _MNIST_GROUPS, 0.9855, 0.9903, 0.9292),
+    *_change(
+        "mnist", _MNIST_GROUPS,
+        (-0.1081, -0.0707, -0.6807), (-0.1500, -0.1512, -0.1510), (-0.0293, -0.0281, -0.0432),
+    ),
+    *_sgd("adult", _ADULT_GROUPS, 0.8099, 0.7610, 0.9117),
+    *_change(
+        "adult", _ADULT_GROUPS,
+        (-0.0592, -0.0740, -0.0281), (-0.0593, -0.0742, -0.0281), (-0.0254, -0.0298, -0.0161),
+    ),
+    *_sgd("dutch", _DUTCH_GROUPS, 0.7879, 0.8013, 0.7744),
+    *_change(
+        "dutch", _DUTCH_GROUPS,
+        (-0.1001, -0.1534, -0.0466), (-0.1004, -0.1549, -0.0458), (-0.0130, -0.0160, -0.0099),
+    ),
+)  # fmt: skip
+
+_TABLE_2 = tuple(
+    figure
+    for data, quantity, groups, rows in (
+        ("mnist", "loss", _MNIST_GROUPS, ((0.04, 0.04), (0.41, 2.16), (3.08, 1.89), (0.20, 0.42))),
+        ("adult", "loss", _ADULT_GROUPS, ((0.48, 0.27), (0.68, 0.31), (0.71, 0.32), (0.50, 0.27))),
+        ("dutch", "loss", _DUTCH_GROUPS, ((0.52, 0.53), (0.59, 0.53), (0.59, 0.53), (0.51, 0.52))),
+        ("mnist", "mean_norm", _MNIST_GROUPS, ((0.68, 4.76), (13.53, 100.46), (0.83, 0.76), (1.45, 2.53))),
+        ("adult", "mean_norm", _ADULT_GROUPS, ((0.08, 0.11), (0.41, 0.12), (0.43, 0.13), (0.12, 0.08))),
+        ("dutch", "mean_norm", _DUTCH_GROUPS, ((0.19, 0.19), (0.26, 0.12), (0.26, 0.12), (0.19, 0.18))),
+    )
+    for figure in printed_table(data, quantity, groups[1:], dict(zip(("sgd", *_CHANGES), rows, strict=True)))
+)
+
+
+def _gap(found: Found, data: str, method: str, groups: tuple[str, ...]) -> float:
+    first, second = (
+        found.mean(data=data, method=method, group=group, quantity="change") for group in groups[1:]
+    )
+    return abs(first - second)
+
+
+def _narrows(data: str, groups: tuple[str, ...]) -> Claim:
+    return Claim(
+        f"DPSGD-F narrows the gap in cost between groups {groups[1]} and {groups[2]} of {data} that DPSGD "
+        "has",
+        lambda found: _told(_gap(found, data, "dpsgd-f-code", groups) < _gap(found, data, "dpsgd", groups),
+                            _gap(found, data, "dpsgd-f-code", groups)),
+    )  # fmt: skip
+
+
+def _told(holds: bool, *needed: float) -> bool | None:
+    """None where a figure that it needs is missing."""
+    return None if any(each != each for each in needed) else holds
+
+
+ATTRIBUTES = (
+    "Xu et al. count 40 attributes on Adult and 35 on Dutch and do not list them; ours are readings with as "
+    "many columns."
+)
+"""Of both census datasets."""
+ITEMS = (
+    Item(
+        "xu-table-1",
+        XU,
+        "Accuracy of all, of the majority and of the minority group",
+        (_ADULT, _DUTCH, _MNIST),
+        printed=_TABLE_1,
+        claims=(
+            Claim(
+                "DPSGD costs eights the most of all classes of MNIST",
+                lambda found: _least(found, "dpsgd", "change") == "8",
+            ),
+            _narrows("mnist", _MNIST_GROUPS),
+            _narrows("adult", _ADULT_GROUPS),
+            _narrows("dutch", _DUTCH_GROUPS),
+        ),
+        pictures=(Bars("Accuracy less that without privacy", "change", "change of accuracy"),),
+        notes=(
+            ATTRIBUTES,
+            "Their 30,273 \"male\" rows of Dutch have code 2 for sex, which the source describes as female; "
+            "figures of groups of equal size stand side by side.",
+            "dpsgd-f-code is DPSGD-F as its authors ran it, dpsgd-f as they print it; their table is of the "
+            "former. Noise is scaled to the largest bound of all groups in both, as the guarantee needs.",
+            "Runs of DPSGD-F and the naive method take as many steps as the others and report their epsilon; "
+            "theirs take up to 19 fewer, to spend the same.",
+        ),
+    ),
+    Item(
+        "xu-table-2",
+        XU,
+        "Mean loss and gradient norm of each group in the last epoch",
+        (_ADULT, _DUTCH, _MNIST),
+        printed=_TABLE_2,
+        columns=("loss", "mean_norm"),
+        pictures=(Bars("Mean loss in the last epoch", "loss", "mean loss"),),
+        claims=(
+            Claim(
+                "under DPSGD the loss and the gradient norm of eights are far above those of class 2",
+                lambda found: _told(
+                    found.mean(data="mnist", method="dpsgd", group="8", quantity="mean_norm")
+                    > 3 * found.mean(data="mnist", method="dpsgd", group="2", quantity="mean_norm"),
+                    found.mean(data="mnist", method="dpsgd", group="8", quantity="mean_norm"),
+                ),
+            ),
+        ),
+        notes=(
+            "Ours are of the test data, with the weights after the last epoch; the paper takes the training "
+            "data during it.",
+        ),
+    ),
+    Item(
+        "xu-table-3",
+        XU,
+        "DPSGD with clipping bounds of 1 to 5 beside DPSGD-F",
+        (
+            Compared(
+                "mnist", ("dpsgd",), 0.9, sweep=("clipping_bound", (1.0, 2.0, 3.0, 4.0, 5.0)), quick_epochs=1
+            ),
+        ),
+        seeds=3,
+        printed=tuple(
+            Printed("mnist", "dpsgd", group, "change", value, at)
+            for at, values in {
+                1.0: (-0.1081, -0.0707, -0.6807), 2.0: (-0.0587, -0.0426, -0.3286),
+                3.0: (-0.0390, -0.0232, -0.2013), 4.0: (-0.0286, -0.0194, -0.1376),
+                5.0: (-0.0240, -0.0145, -0.1099),
+            }.items()
+            for group, value in zip(_MNIST_GROUPS, values, strict=True)
+        ),
+        claims=(
+            Claim(
+                "a larger bound lets DPSGD lose less on eights, and a gap to class 2 remains at C = 5",
+                lambda found: _told(
+                    _swept(found, 5.0, "8") > _swept(found, 1.0, "8")
+                    and _swept(found, 5.0, "2") - _swept(found, 5.0, "8") > 0.05,
+                    _swept(found, 5.0, "8"), _swept(found, 1.0, "8"),
+                ),
+            ),
+        ),
+        pictures=(
+            Curves("Accuracy lost, by clipping bound", "change", "change of accuracy", "clipping bound",
+                   groups=(ALL, "2", "8")),
+        ),
+    ),
+    Item(
+        "xu-figure-1",
+        XU,
+        "Accuracy of each class of MNIST",
+        (_MNIST,),
+        claims=(
+            Claim(
+                "the difference between DPSGD-F and SGD is small and alike in all classes, that of DPSGD "
+                "is not",
+                lambda found: _told(_spread(found, "dpsgd-f-code") < 0.05 < _spread(found, "dpsgd"),
+                                    _spread(found, "dpsgd")),
+            ),
+        ),
+        pictures=(Bars("Accuracy of each class", "accuracy", "accuracy"),),
+    ),
+    Item(
+        "xu-figure-2",
+        XU,
+        "The clipping bound of each class over the epochs of DPSGD-F on MNIST",
+        (_MNIST,),
+        claims=(
+            Claim(
+                "DPSGD-F gives eights the highest bound, close to 3",
+                lambda found: _told(_highest_bound(found) == "8" and _bound(found, "8") > 2.5,
+                                    _bound(found, "8")),
+            ),
+        ),
+        columns=(),
+        pictures=(
+            Curves("Clipping bound of each class", "clipping_bound", "clipping bound"),
+        ),
+    ),
+    Item(
+        "xu-figure-3a",
+        XU,
+        "Accuracy lost by classes 2 and 8 with DPSGD-F over epsilon, by epochs",
+        (
+            Compared("mnist", ("dpsgd-f-code",), 1.0, sweep=("epochs", (20.0, 40.0, 60.0, 80.0, 100.0))),
+        ),
+        seeds=1,
+        claims=(
+            Claim(
+                "the gap between classes 2 and 8 shrinks with the number of epochs",
+                lambda found: _told(
+                    _swept_gap(found, 60.0) < _swept_gap(found, 20.0), _swept_gap(found, 60.0)
+                ),
+            ),
+        ),
+        pictures=(
+            Curves("Accuracy lost, by epochs", "change", "change of accuracy", "epochs", groups=("2", "8")),
+            Curves("Epsilon, by epochs", "epsilon", "epsilon", "epochs"),
+        ),
+        notes=("The paper does not list the numbers of epochs; these are ours.",),
+    ),
+    Item(
+        "xu-figure-3b",
+        XU,
+        "Accuracy lost by classes 2 and 8 with DPSGD-F over epsilon, by noise",
+        (
+            Compared("mnist", ("dpsgd-f-code",), 1.1, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.2, 1.4))),
+        ),
+        seeds=1,
+        claims=(
+            Claim(
+                "with more noise the gap between classes 2 and 8 grows slightly, and stays below .05",
+                lambda found: _told(
+                    _swept_gap(found, 0.6) <= _swept_gap(found, 1.4) < 0.05, _swept_gap(found, 1.4)
+                ),
+            ),
+        ),
+        pictures=(
+            Curves("Accuracy lost, by noise multiplier", "change", "change of accuracy", "noise multiplier",
+                   groups=("2", "8")),
+            Curves("Epsilon, by noise multiplier", "epsilon", "epsilon", "noise multiplier"),
+        ),
+        notes=("The paper does not list the noise scales; these are ours.",),
+    ),
+)  # fmt: skip
+
+
+def _swept(found: Found, at: float, group: str) -> float:
+    rows = found.where(quantity="change", at=at, group=group, method=("dpsgd", "dpsgd-f-code"))
+    return float(rows["mean"].mean())
+
+
+def _swept_gap(found: Found, at: float) -> float:
+    return abs(_swept(found, at, "2") - _swept(found, at, "8"))
+
+
+def _least(found: Found, method: str, quantity: str) -> str | None:
+    rows = found.where(data="mnist", method=method, quantity=quantity)
+    rows = rows[rows["group"] != ALL]
+    return None if rows.empty else str(rows.loc[rows["mean"].idxmin(), "group"])
+
+
+def _spread(found: Found, method: str) -> float:
+    rows = found.where(data="mnist", method=method, quantity="change")
+    rows = rows[rows["group"] != ALL]
+    return float(rows["mean"].max() - rows["mean"].min())
+
+
+def _bound(found: Found, group: str) -> float:
+    return found.last(data="mnist", method="dpsgd-f-code", quantity="clipping_bound", group=group)
+
+
+def _highest_bound(found: Found) -> str:
+    groups = sorted(set(found.where(quantity="clipping_bound")["group"]))
+    return max(groups, key=lambda group: _bound(found, group), default="")
