@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +55,9 @@ def reproduce_command(
         Path, Parameter(help="Folder of results, a file and a folder for each item.")
     ] = RESULTS,
     directory: Annotated[Path, Parameter(help="Folder where finished runs are kept.")] = RUNS,
+    hours: Annotated[
+        float, Parameter(help="Begin no further run after so many; default: no limit.")
+    ] = math.inf,
     jobs: options.Jobs = None,
 ) -> None:
     """Make a table or figure of the papers again, beside what they print.
@@ -89,6 +93,7 @@ def reproduce_command(
             into=results,
             directory=directory,
             jobs=jobs,
+            hours=hours,
             on_progress=on_progress,
         )
     _show(judged)
@@ -100,10 +105,10 @@ def _list(items: list[Judged]) -> None:
     table = Table("item", "what it shows", "state", "seeds", "hours on two cores", box=None, pad_edge=False)
     for each in items:
         result = each.result
-        seeds = each.item.seeds if result is None or result.quick else len(result.seeds)
-        table.add_row(
-            each.item.name, each.item.title, WORDS[each.state], str(seeds), f"{each.item.hours(seeds):.2g}"
-        )
+        seeds = str(each.item.seeds)
+        if result is not None and not result.quick:
+            seeds = result.seeds_in_words.partition(" seed")[0]
+        table.add_row(each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}")
     Console(width=None if sys.stdout.isatty() else 150).print(table)
     for each in items:
         for reason in each.reasons if each.state == "differs" else ():

@@ -78,7 +78,7 @@ def _overview(items: Sequence[Judged]) -> str:
     for each in items:
         item, result = each.item, each.result
         name = f"[{item.name}](#{item.name})" if result is not None else item.name
-        seeds = item.seeds if result is None else len(result.seeds)
+        seeds = item.seeds if result is None else result.seeds_in_words.partition(" seed")[0]
         hours = f"about {2 * item.hours():.2g}" if result is None else f"{result.hours:.2g}"
         rows.append(f"| {name} | {item.title} | {WORDS[each.state]} | {seeds} | {hours} |")
     return "\n".join(rows)
@@ -87,8 +87,8 @@ def _overview(items: Sequence[Judged]) -> str:
 def _section(judged: Judged) -> str:
     item, result = judged.item, judged.result
     assert result is not None
-    seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
-    made = f"`{result.command}`: {seeds}, {result.hours:.2g} hours of one core, commit {result.commit}."
+    made = f"`{result.command}`: {result.seeds_in_words}, {result.hours:.2g} hours of one core, "
+    made += f"commit {result.commit}."
     parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
     parts += [markdown(table) for table in tables(judged)]
     if judged.claims:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from equidp._files import write_whole
-from equidp._validate import unknown_name
+from equidp._validate import check_number, unknown_name
 from equidp.comparison.grid import split_facts
 from equidp.comparison.kept import Progress, check_folder
 from equidp.data import open_source
@@ -35,6 +38,7 @@ def reproduce(
     into: str | os.PathLike[str] = RESULTS,
     directory: str | os.PathLike[str] = RUNS,
     jobs: int | None = None,
+    hours: float = math.inf,
     on_progress: Progress | None = None,
 ) -> Judged:
     """Makes a table or figure of a paper again: a page with what is measured beside what is printed.
@@ -49,6 +53,7 @@ def reproduce(
         into: folder of results.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
+        hours: no further run begins after so many; what was made by then is the result.
         on_progress: called with (steps done, steps in all) of a part of the runs.
 
     Raises:
@@ -63,8 +68,14 @@ def reproduce(
     for place in (folder, Path(directory)):
         check_folder(place)
     asked = Asked(tuple(chosen), Path(directory), jobs, on_progress)
+    check_number("(0, inf]", hours=hours)
     studies = [study.shortened() for study in item.studies] if quick else item.studies
-    made = [study.rows(asked) for study in studies]
+    made: list[tuple[pd.DataFrame, float]] = []
+    ends = time.monotonic() + 3600 * hours
+    for study in sorted(studies, key=lambda study: study.hours):
+        for seed in asked.seeds:
+            if not made or time.monotonic() < ends:
+                made.append(study.rows(replace(asked, seeds=(seed,))))
     rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
     result = Result.of(item, rows, asked.seeds, sum(seconds for _, seconds in made), quick=quick)
     judged = Judged(item, result)

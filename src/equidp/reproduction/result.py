@@ -37,7 +37,7 @@ class Result:
         item: its name.
         command: that makes it again.
         commit: of the code, or the version of the package.
-        seeds: of the runs.
+        seeds: of the runs; where time was short, of some runs fewer.
         hours: that all runs took, one after the other on one core.
         quick: whether it is the short form, which says nothing about the paper.
         made_with: versions of the packages that figures depend on.
@@ -76,6 +76,14 @@ class Result:
         lines.append(' "figures": [\n  ' + ",\n  ".join(rows) + "\n ]")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+    @property
+    def seeds_in_words(self) -> str:
+        """How many seeds stand behind figures, "1 to 5 seeds" where not all were run."""
+        most, fewest = len(self.seeds), int(self.found.table["seeds"].min())
+        if fewest < most:
+            return f"{fewest} to {most} seeds"
+        return f"{most} seed{'s' if most > 1 else ''}"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
