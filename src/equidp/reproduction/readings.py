@@ -1,0 +1,127 @@
+"""Other readings of a paper's setup: one choice changed at a time, to see why figures differ.
+
+A text leaves open how batches are drawn, what noise is scaled to, whether there is momentum. This loop trains
+with such a choice changed; most of them break the guarantee, so nothing here is part of the private step, no
+ledger is charged, and models are measured on public data and thrown away. With no choice changed, it takes
+the same steps as `equidp.Trainer`. `reading_costs` says what a reading is worth in epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from equidp._validate import check_number, check_whole
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a setup is read; the defaults are equidp's own training.
+
+    Attributes:
+        shuffled: batches of a fixed size from shuffled passes over the data, the rest of a pass dropped, in
+            place of Poisson samples.
+        realised_size: divide a sum by the size of its batch, in place of the expected size.
+        present_groups: scale noise to the largest bound of the groups in the batch, in place of all groups.
+        noise_factor: multiplies the standard deviation of the noise on gradients.
+        noise_per_bound: whether noise on gradients is sigma times the bound, or sigma alone.
+        floored_counts: round released counts down to whole numbers before they are used.
+        bounds_as_weights: multiply clipped gradients by the bound of their group over the mean bound, and
+            scale noise to the largest such weight. Groups that are absent from the batch have bound 0.
+        layer_bound: bound of each layer's own gradient, as a share of the bound of all; None: all layers
+            are clipped together.
+        momentum: of SGD.
+        learning_rate_factor: multiplies the learning rate.
+        decayed: a tenth of the learning rate from half of the epochs on, a hundredth from three quarters on.
+        more_epochs: added to the epochs; may be negative.
+        other_weights: draw the initial weights from another seed.
+
+    Example:
+        >>> Reading(momentum=0.5).changes()
+        {'momentum': 0.5}
+    """
+
+    shuffled: bool = False
+    realised_size: bool = False
+    present_groups: bool = False
+    noise_factor: float = 1.0
+    noise_per_bound: bool = True
+    floored_counts: bool = False
+    bounds_as_weights: bool = False
+    layer_bound: float | None = None
+    momentum: float = 0.0
+    learning_rate_factor: float = 1.0
+    decayed: bool = False
+    more_epochs: int = 0
+    other_weights: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("[0, inf)", noise_factor=self.noise_factor)
+        check_number("[0, 1)", momentum=self.momentum)
+        check_number("(0, inf)", learning_rate_factor=self.learning_rate_factor)
+        if self.layer_bound is not None:
+            check_number("(0, 1]", layer_bound=self.layer_bound)
+
+    def changes(self) -> dict[str, Any]:
+        """Returns the choices that differ from equidp's own training."""
+        own = Reading()
+        return {name: value for name, value in vars(self).items() if value != getattr(own, name)}
+
+
+READINGS: Mapping[str, Reading] = {
+    "base": Reading(),
+    "fixed-batches": Reading(shuffled=True),
+    "realised-size": Reading(realised_size=True),
+    "present-groups": Reading(present_groups=True),
+    "counts-floored": Reading(floored_counts=True),
+    "noise-without-bound": Reading(noise_per_bound=False),
+    "noise-by-example": Reading(noise_factor=16.0),
+    "noise-as-variance": Reading(noise_factor=math.sqrt(0.8) / 0.8),
+    "no-noise": Reading(noise_factor=0.0),
+    "bounds-as-weights": Reading(bounds_as_weights=True),
+    "layers": Reading(layer_bound=0.5),
+    "layers-whole": Reading(layer_bound=1.0),
+    "momentum-.5": Reading(momentum=0.5),
+    "momentum-.9": Reading(momentum=0.9),
+    "learning-rate-2": Reading(learning_rate_factor=2.0),
+    "learning-rate-5": Reading(learning_rate_factor=5.0),
+    "learning-rate-10": Reading(learning_rate_factor=10.0),
+    "decay": Reading(decayed=True),
+    "epoch-less": Reading(more_epochs=-1),
+    "epoch-more": Reading(more_epochs=1),
+    "other-weights": Reading(other_weights=True),
+    "code-of-predecessor": Reading(shuffled=True, momentum=0.5, more_epochs=-1),
+    "code-of-authors": Reading(shuffled=True, momentum=0.5, more_epochs=-1, bounds_as_weights=True),
+}
+"""Name -> reading of Xu et al.'s MNIST row (KDD 2021, section 6.1), where b is 256, sigma 0.8 and C 1.
+
+noise-by-example: noise of sigma C on each gradient, so sqrt(b) sigma C on their sum; noise of sigma C /
+sqrt(b) on each is what equidp does. noise-as-variance: sigma is the variance. layers: C / sqrt(4) for each of
+four layers. code-of-predecessor: what the published code of Bagdasaryan et al. (NeurIPS 2019), whose setting
+they say they replicate, does beside what the text says. code-of-authors: this, and the weights of DPSGD-F as
+a public copy of their loop has them.
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a training step needs to know beside the reading; all of it is public.
+
+    Attributes:
+        num_examples: n.
+        batch_size: b, expected.
+        noise_multiplier: sigma; 0 without privacy.
+        learning_rate: of SGD, before the reading's factor.
+    """
+
+    num_examples: int
+    batch_size: int = 256
+    noise_multiplier: float = 0.8
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_whole(1, num_examples=self.num_examples, batch_size=self.batch_size)
+        check_number("[0, inf)", noise_multiplier=self.noise_multiplier)
+        check_number("(0, inf)", learning_rate=self.learning_rate)
