@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from equidp.cli.memory import keep_freed_memory
-from equidp.reproduction.reading_runs import ReadingRun, Row, kept_rows
+from equidp.reproduction.reading_runs import ReadingRun, Row, kept_run
 from equidp.reproduction.readings import READINGS
 
 _SHOWN = ("all", "2", "8")
@@ -50,7 +50,7 @@ def main() -> None:
         for reading in chosen.reading.split(","):
             run = ReadingRun(method, reading, chosen.epochs, chosen.seed, chosen.data, commit)
             told = vars(run)
-            kept_rows(run, chosen.into, lambda epoch, rows, told=told: print(_line(told, rows), flush=True))
+            kept_run(run, chosen.into, lambda epoch, rows, told=told: print(_line(told, rows), flush=True))
 
 
 def _line(run: dict[str, object], rows: list[Row]) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -15,9 +16,11 @@ from equidp.data import open_source
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies import DPSGD, DPSGDF, SGD, DPSGDFCode, Naive
+from equidp.reproduction.item import COLUMNS, Asked
 from equidp.reproduction.reading_costs import worth
 from equidp.reproduction.reading_loop import Learner, epoch_of_batches, steps_before, take_epoch
-from equidp.reproduction.reading_runs import ReadingRun, kept_rows, learner_of
+from equidp.reproduction.reading_runs import ReadingRun, kept_run, learner_of
+from equidp.reproduction.reading_study import ITEMS, ReadingStudy
 from equidp.reproduction.readings import READINGS, Planned, Reading
 from support.toy import toy
 
@@ -198,24 +201,24 @@ def test_readings_by_name_change_one_choice_but_for_whole_programs():
 @pytest.mark.parametrize("name", ["epoch-more", "decay"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_figures(name, tmp_path):
     run = ReadingRun("dpsgd-f-code", name, epochs=4, data="digits")
-    whole = kept_rows(run, tmp_path / "whole")
+    whole = kept_run(run, tmp_path / "whole")
 
     def stop(epoch, rows):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept_rows(run, tmp_path / "parts", stop)
+        kept_run(run, tmp_path / "parts", stop)
     seen = []
-    again = kept_rows(run, tmp_path / "parts", lambda epoch, rows: seen.append(epoch))
+    again = kept_run(run, tmp_path / "parts", lambda epoch, rows: seen.append(epoch))
     assert again == whole
     assert seen == ([2, 3, 4, 5] if name == "epoch-more" else [2, 3, 4])
     assert [path.suffix for path in (tmp_path / "parts").iterdir()] == [".json"]
-    assert kept_rows(run, tmp_path / "parts", stop) == whole, "it is read, not trained again"
+    assert kept_run(run, tmp_path / "parts", stop) == whole, "it is read, not trained again"
 
 
 def test_a_kept_run_says_what_it_is_and_has_a_row_for_each_figure(tmp_path):
     run = ReadingRun("dpsgd", "momentum-.5", epochs=1, seed=2, data="digits", commit="abc")
-    rows = kept_rows(run, tmp_path)
+    rows = kept_run(run, tmp_path).rows
     (path,) = tmp_path.iterdir()
     content = json.loads(path.read_text())
     assert content["rows"] == rows
@@ -243,6 +246,27 @@ def test_other_weights_alone_start_elsewhere():
 def test_a_run_that_cannot_be_is_refused(wrong):
     with pytest.raises(SettingError):
         ReadingRun(**wrong)
+
+
+def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
+    study, asked = ReadingStudy("digits", "dpsgd", ("base", "momentum-.5"), 0.1, 2), Asked((0,), tmp_path)
+    rows, seconds = study.rows(asked)
+    assert list(rows.columns) == COLUMNS
+    assert set(rows["method"]) == {"dpsgd, base", "dpsgd, momentum-.5"}
+    last, curve = rows[rows["at"].isna()], rows[rows["at"].notna()]
+    assert set(last["quantity"]) == {"accuracy", "loss", "norm"}
+    assert len(last) == 2 * 33
+    assert len(curve) == 2 * 2 * 11
+    assert seconds > 0
+    monkeypatch.setattr("equidp.reproduction.reading_runs._trained", None)
+    pd.testing.assert_frame_equal(study.rows(asked)[0], rows)
+
+
+def test_items_name_readings_that_there_are():
+    for item in ITEMS:
+        for study in item.studies:
+            assert set(study.readings) <= set(READINGS)
+            assert study.shortened().epochs == 2
 
 
 XU = {"planned": Planned(54_649), "epochs": 60, "delta": 1e-6}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equidp.reproduction import beyond, esipova, esipova_terms, xu, yu, yu_settings
+from equidp.reproduction import beyond, esipova, esipova_terms, reading_study, xu, yu, yu_settings
 from equidp.reproduction.item import Item
 
 
@@ -16,6 +16,7 @@ ITEMS: dict[str, Item] = {
     item.name: item
     for of_paper in (
         xu.ITEMS,
+        reading_study.ITEMS,
         (*esipova.ITEMS, *esipova_terms.ITEMS),
         (*yu.ITEMS, *yu_settings.ITEMS),
         beyond.ITEMS,

@@ -29,7 +29,6 @@ from equidp.training.build import build_model
 from equidp.training.plan import default_plan
 
 Row = dict[str, Any]
-"""data, method, reading, group, quantity, at (epoch), seed, value."""
 
 
 @final
@@ -43,7 +42,7 @@ class ReadingRun:
         epochs: passes over the data, before those that the reading adds.
         seed: of data, weights, batches and noise.
         data: a source of MNIST, whose published settings are used.
-        commit: of the code, to be told with the figures.
+        commit: of the code, or a digest of it, to be told with the figures.
     """
 
     method: str = "dpsgd"
@@ -69,10 +68,25 @@ class ReadingRun:
         return f"{self.data}-{self.method}-{self.reading}-{self.epochs}-{self.seed}-{digest}"
 
 
-def kept_rows(
+@final
+@dataclass(frozen=True)
+class KeptRun:
+    """What a run gave.
+
+    Attributes:
+        rows: data, method, reading, group, quantity, at (epoch), seed and value, of every epoch. Quantities
+            are accuracy and loss on the test set, and norm, the mean of the epoch's gradient norms.
+        seconds: that it took.
+    """
+
+    rows: list[Row]
+    seconds: float
+
+
+def kept_run(
     run: ReadingRun, folder: Path, on_epoch: Callable[[int, list[Row]], None] = lambda epoch, rows: None
-) -> list[Row]:
-    """The rows of a run: from its file, or trained and written to it.
+) -> KeptRun:
+    """A run from its file, or trained and written to it.
 
     A run that was stopped goes on from the last epoch that it completed.
 
@@ -84,25 +98,17 @@ def kept_rows(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{run.key}.json"
     if path.exists():
-        found: list[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        return found
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return KeptRun(content["rows"], content["seconds"])
     checkpoint = folder / f"{run.key}.pt"
-    rows, seconds = _trained(run, checkpoint, on_epoch)
-    content = {
-        "run": asdict(run),
-        "reading": asdict(READINGS[run.reading]),
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "rows": rows,
-    }
-    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+    found = _trained(run, checkpoint, on_epoch)
+    facts = {"run": asdict(run), "reading": asdict(READINGS[run.reading]), "versions": versions()}
+    write_whole(path, (json.dumps({**facts, **asdict(found)}, indent=1) + "\n").encode())
     checkpoint.unlink(missing_ok=True)
-    return rows
+    return found
 
 
-def _trained(
-    run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]
-) -> tuple[list[Row], float]:
+def _trained(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]) -> KeptRun:
     split = open_source(run.data).split(run.seed)
     train = split.train
     learner = learner_of(run, train)
@@ -141,7 +147,7 @@ def _trained(
         torch.save(saved, content)
         write_whole(checkpoint, content.getvalue())
         on_epoch(epoch + 1, found)
-    return rows, spent
+    return KeptRun(rows, round(spent, 1))
 
 
 def learner_of(run: ReadingRun, train: GroupedDataset) -> Learner:
