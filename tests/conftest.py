@@ -22,6 +22,7 @@ COARSE = (
     "cli/test_train",
     "cli/test_features",
     "cli/test_inspect",
+    "cli/test_roles",
     "comparison/test_compare",
 )
 """Slow tests whose promises are about something else than how tight an epsilon is."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from PIL import Image
 from equidp.data import cifar10, open_source
 from equidp.data.cache import kept_tables
 from equidp.errors import DataError
+from support.served import served
 
 SIZES = {name: 10 for names in cifar10._BATCHES.values() for name in names}
 
@@ -101,6 +104,25 @@ def test_pixels_are_kept_once_and_made_anew_for_another_file(folder):
     path.write_bytes(batch("data_batch_1"))
     os.utime(path, (1, 1))
     assert not torch.equal(open_source("cifar10").split(0).test.inputs, first.test.inputs)
+
+
+def test_the_archive_is_downloaded_once_and_another_file_in_its_place_is_refused(folder, monkeypatch):
+    """From a server; where EQUIDP_DATA names a folder without CIFAR-10."""
+    offered = folder.parent / "offered"
+    offered.mkdir()
+    write_archive(offered / "cifar-10-python.tar.gz")
+    digest = hashlib.sha256((offered / "cifar-10-python.tar.gz").read_bytes()).hexdigest()
+    with served(offered) as address:
+        url = f"{address}/cifar-10-python.tar.gz"
+        monkeypatch.setattr(cifar10, "_ARCHIVE", replace(cifar10._ARCHIVE, url=url))
+        with pytest.raises(DataError, match=r"another checksum.* or get CIFAR-10 from https.* \(163 MB;"):
+            open_source("cifar10").split(0)
+        monkeypatch.setattr(
+            cifar10, "_ARCHIVE", replace(cifar10._ARCHIVE, url=url, known_hash=f"sha256:{digest}")
+        )
+        split = open_source("cifar10").split(0)
+    assert (len(split.train), len(split.test)) == (50, 10)
+    assert len(open_source("cifar10").split(0).train) == 50  # the server is gone
 
 
 class Evil:

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from equidp.data import open_source
 from equidp.data.fetch import RemoteFile
 from equidp.data.mnist import _idx
+from equidp.data.origins import Origin
 from equidp.errors import DataError
+from support.served import served
 
+WAY_OUT = (
+    r"get Toys from https://toys\.example \(9 kB; licence: not stated by the source\) and set EQUIDP_DATA to "
+    r"a folder that holds toy/labels\.gz\."
+)
 CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03abc"
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Prints nothing."""
 
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
     """A gz file on a local server, and an empty cache."""
-    served = tmp_path / "served"
-    served.mkdir()
-    (served / "labels.gz").write_bytes(gzip.compress(CONTENT))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=served))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "labels.gz").write_bytes(gzip.compress(CONTENT))
     monkeypatch.delenv("EQUIDP_DATA", raising=False)
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    digest = hashlib.md5((served / "labels.gz").read_bytes()).hexdigest()
-    url = f"http://127.0.0.1:{server.server_port}/labels.gz"
-    yield RemoteFile("toy", "labels.gz", url, hashlib.sha256(CONTENT).hexdigest(), f"md5:{digest}")
-    server.shutdown()
-    server.server_close()
+    digest = hashlib.md5((folder / "labels.gz").read_bytes()).hexdigest()
+    origin = Origin(
+        "toy", "Toys", "https://toys.example", "9 kB", "not stated by the source", "toy/labels.gz"
+    )
+    with served(folder) as address:
+        sha256 = hashlib.sha256(CONTENT).hexdigest()
+        yield RemoteFile(origin, "labels.gz", f"{address}/labels.gz", sha256, f"md5:{digest}")
 
 
 def test_downloads_once_and_then_reads_the_cache(remote):
@@ -48,7 +46,7 @@ def test_downloads_once_and_then_reads_the_cache(remote):
 
 
 def test_a_download_with_another_checksum_is_refused_and_not_kept(remote, tmp_path):
-    with pytest.raises(DataError, match=r"not the labels\.gz that was expected .*set EQUIDP_DATA"):
+    with pytest.raises(DataError, match=rf"not the labels\.gz that was expected .* or {WAY_OUT}"):
         replace(remote, known_hash="md5:" + "0" * 32).content()
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
@@ -76,7 +74,7 @@ def test_a_terminal_shows_a_bar_that_ends_full(remote, monkeypatch, capfd):
 def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match=r"cannot be kept in .*Set EQUIDP_CACHE"):
+    with pytest.raises(DataError, match=rf"cannot be kept in .*Set EQUIDP_CACHE .* or {WAY_OUT}"):
         remote.content()
 
 
@@ -93,7 +91,7 @@ def test_a_data_folder_without_the_file_leads_to_its_source(remote, tmp_path, mo
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/labels.gz", "{}-missing"])
 def test_no_server_and_no_file_name_the_way_out(remote, url):
-    with pytest.raises(DataError, match=r"set EQUIDP_DATA to a folder that holds toy/labels\.gz"):
+    with pytest.raises(DataError, match=rf"could not be downloaded from http.* or {WAY_OUT}"):
         replace(remote, url=url.format(remote.url)).content()
 
 

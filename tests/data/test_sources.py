@@ -116,6 +116,11 @@ def test_esipovas_mnist_keeps_eights_by_chance(real_data):
     assert float(split.train.inputs.max()) == 1.0
 
 
+def test_yus_mnist_is_whole(real_data):
+    split = open_source("mnist-whole").split(0)
+    assert (len(split.train), int(split.train.group_sizes()[8]), split.notes) == (60000, 5851, ())
+
+
 def test_every_source_is_small_and_hashable():
     for name, source in SOURCES.items():
         again = pickle.loads(pickle.dumps(source))

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from equidp.data import open_source
-from equidp.errors import DataError
+from equidp.errors import DataError, SettingError
 
 FACES = [(age, gender, ethnicity) for age in range(20, 40) for gender in (0, 1) for ethnicity in range(5)]
 ODD = ["39_1_20170116174525125.jpg.chip.jpg", "61_3_20170109142408075.jpg.chip.jpg"]
@@ -26,6 +26,14 @@ def folder(tmp_path, monkeypatch) -> Path:
     place = tmp_path / "utkface"
     place.mkdir()
     return place
+
+
+NAMES = {
+    "gender": ("male", "female"),
+    "ethnicity": ("White", "Black", "Asian", "Indian", "Others"),
+    "under-30": ("30 and over", "under 30"),
+    "age": ("under 20", "20 to 39", "40 to 59", "60 and over"),
+}
 
 
 def encoded(level: int, side: int = 48) -> bytes:
@@ -84,6 +92,67 @@ def test_each_face_keeps_what_its_name_says(layout, folder):
     assert seen <= set(FACES)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", ["gender", "ethnicity", "under-30", "age"])
+@pytest.mark.parametrize("group", ["gender", "ethnicity", "under-30", "age"])
+def test_each_field_is_a_target_or_a_group(target, group, layout, folder):
+    LAYOUTS[layout](folder)
+    (whole,) = open_source("utkface", target=target, group=group).everything()
+    ages = (whole.inputs.mean(dim=(1, 2, 3)) * 63.75 + 127.5).round().long()  # as bright as their age
+    expected = {"under-30": (ages < 30).long(), "age": (ages >= 20).long() + (ages >= 40)}
+    assert whole.group_names[:2] == NAMES[group][:2]
+    assert (whole.class_names, whole.target_bounds) == (
+        ((), (0.0, 120.0)) if target == "age" else (NAMES[target], None)
+    )
+    if target in expected:
+        assert whole.targets.tolist() == (ages if target == "age" else expected[target]).tolist()
+    if group in expected:
+        assert whole.groups.tolist() == expected[group].tolist()
+    if {target, group} == {"gender", "ethnicity"}:
+        cells = torch.bincount(whole.groups * len(whole.class_names) + whole.targets)
+        assert cells.tolist() == [20] * 10
+
+
+def test_several_groups_are_crossed(folder):
+    write_folder(folder)
+    (whole,) = open_source("utkface", target="under-30", group=("gender", "ethnicity")).everything()
+    assert whole.group_names[:6] == ("male, White", "male, Black", "male, Asian", "male, Indian",
+                                     "male, Others", "female, White")  # fmt: skip
+    assert whole.group_sizes().tolist() == [20] * 10
+
+
+@pytest.mark.parametrize("name", ["utkface-yu", "utkface-young"])
+def test_yus_faces_are_of_four_races_with_as_many_of_each_class(name, folder):
+    write_folder(folder)
+    gone = [
+        path
+        for path in (folder / "UTKFace").iterdir()
+        if path.name.startswith(("20_0_1", "21_0_1", "37_1_3"))
+    ]
+    for path in gone:
+        path.unlink()
+    split, other = open_source(name).split(0), open_source(name).split(1)
+    assert split.train.group_names == ("White", "Black", "Asian", "Indian")
+    cells = [
+        torch.bincount(part.groups * 2 + part.targets, minlength=8) for part in (split.train, split.test)
+    ]
+    rarest = {"utkface-yu": [20, 18, 20, 19], "utkface-young": [20, 18, 20, 19]}[name]
+    assert sum(cells).tolist() == [count for count in rarest for _ in range(2)]
+    removed = 160 - len(gone) - 2 * sum(rarest)
+    assert split.notes[1].startswith(f"{removed} faces were removed at random")
+    assert not torch.equal(split.train.targets, other.train.targets)
+    assert torch.equal(split.train.inputs, open_source(name).split(0).train.inputs)
+
+
+def test_a_target_or_a_group_that_utkface_lacks_names_the_nearest(folder):
+    with pytest.raises(SettingError, match=r"unknown target of UTKFace 'gendre'. Did you mean 'gender'"):
+        open_source("utkface", target="gendre")
+    with pytest.raises(SettingError, match=r"unknown group of UTKFace 'ethnic'. Did you mean 'ethnicity'"):
+        open_source("utkface", group="ethnic")
+    with pytest.raises(SettingError, match="no classes to balance; use under-30"):
+        open_source("utkface-yu", target="age")
+
+
 def test_a_seed_gives_one_split_and_another_seed_another(folder):
     write_zip(folder)
     first, again, other = (open_source("utkface-age").split(seed).train.targets for seed in (0, 0, 1))
@@ -99,7 +168,9 @@ def test_faces_of_another_size_are_resized(folder):
 
 
 def test_files_that_are_missing_cut_or_foreign_are_refused(folder):
-    with pytest.raises(DataError, match=r"not downloaded: get the aligned .* set EQUIDP_DATA"):
+    with pytest.raises(
+        DataError, match=r"UTKFace is not downloaded, and it is not in .*: get UTKFace from https"
+    ):
         open_source("utkface").split(0)
     (folder / "UTKFace.zip").write_bytes(b"PK no zip")
     with pytest.raises(DataError, match="cannot be read as a zip file"):

@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import PRIVATE, Categories, Numbers, TableEncoder
 from equidp.data.fetch import RemoteFile
+from equidp.data.origins import ORIGINS
 from equidp.data.private_encoding import private_numbers
 from equidp.data.release import Release
 from equidp.data.unencoded import Unencoded, prepared
@@ -21,7 +22,7 @@ SEXES = ("Male", "Female")
 
 def census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
     """Returns a file that is read as it is downloaded."""
-    return RemoteFile(folder, name, url, sha256, f"sha256:{sha256}")
+    return RemoteFile(ORIGINS[folder], name, url, sha256, f"sha256:{sha256}")
 
 
 @dataclass(frozen=True)

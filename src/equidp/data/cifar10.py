@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import tarfile
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ import torch
 
 from equidp.data.cache import Array, key_of
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.fetch import DATA_VARIABLE, RemoteFile
+from equidp.data.fetch import RemoteFile
 from equidp.data.images import decoded, kept_pixels, state_of
+from equidp.data.origins import ORIGINS, data_folder
 from equidp.errors import DataError
 
 SIDE = 32
@@ -27,7 +27,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 _FOLDER = "cifar-10-batches-py"
 _BATCHES = {"train": tuple(f"data_batch_{each}" for each in range(1, 6)), "test": ("test_batch",)}
 _ARCHIVE = RemoteFile(
-    "cifar10",
+    ORIGINS["cifar10"],
     "cifar-10-python.tar.gz",
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     "",
@@ -76,12 +76,12 @@ class _Part(NamedTuple):
 
 def _found() -> Path:
     """A folder of batches, a folder of Parquet files, or the archive of batches."""
-    if given := os.environ.get(DATA_VARIABLE):
-        for place in (Path(given) / "cifar10" / _FOLDER, Path(given) / _FOLDER):
+    if (given := data_folder()) is not None:
+        for place in (given / "cifar10" / _FOLDER, given / _FOLDER):
             if place.is_dir():
                 return place
-        if any((Path(given) / "cifar10").glob("*.parquet")):
-            return Path(given) / "cifar10"
+        if any((given / "cifar10").glob("*.parquet")):
+            return given / "cifar10"
     return _ARCHIVE.path()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
-import os
 import sys
 import zlib
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from equidp.data.cache import CACHE_VARIABLE, cache_folder
+from equidp.data.origins import Origin, data_folder
 from equidp.errors import DataError
-
-DATA_VARIABLE = "EQUIDP_DATA"
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,14 @@ class RemoteFile:
     """A file of a public source.
 
     Attributes:
-        folder, name: place below a data folder.
+        origin: of its dataset.
+        name: of the file, in the dataset's folder.
         url: where it is downloaded from.
         sha256: of its content, after decompression, where `content` is asked for.
         known_hash: of the file as it is downloaded, "algorithm:digest".
     """
 
-    folder: str
+    origin: Origin
     name: str
     url: str
     sha256: str
@@ -54,8 +53,8 @@ class RemoteFile:
             ) from error
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise DataError(
-                f"{path} is not the {self.folder} file that was expected (its content has another checksum); "
-                "remove it, and it will be downloaded again."
+                f"{path} is not the file of {self.origin.dataset} that was expected (its content has another "
+                "checksum); remove it, and it will be downloaded again."
             )
         return content
 
@@ -68,17 +67,13 @@ class RemoteFile:
         return self._local() or self._downloaded()
 
     def _local(self) -> Path | None:
-        folder = os.environ.get(DATA_VARIABLE)
-        if not folder:
-            return None
-        if not Path(folder).is_dir():
-            raise DataError(f"{DATA_VARIABLE} names {folder!r}, which is no folder; correct it, or unset it.")
-        path = Path(folder) / self.folder / self.name
-        return path if path.exists() else None
+        folder = data_folder()
+        path = None if folder is None else folder / self.origin.folder / self.name
+        return path if path is not None and path.exists() else None
 
     def _downloaded(self) -> Path:
-        folder = cache_folder() / self.folder
-        way_out = f"set {DATA_VARIABLE} to a folder that holds {self.folder}/{self.name}."
+        folder = cache_folder() / self.origin.folder
+        way_out = self.origin.by_hand
         # pooch logs each download; the bar below shows it, on a terminal only.
         pooch.get_logger().setLevel(logging.WARNING)
         bar = _Bar(self.name)

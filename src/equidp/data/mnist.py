@@ -12,6 +12,7 @@ from torch import Tensor
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.digits import RARE, grouped_by_digit
 from equidp.data.fetch import RemoteFile
+from equidp.data.origins import ORIGINS
 from equidp.errors import DataError
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -19,7 +20,7 @@ _MEAN, _DEVIATION = 0.1307, 0.3081
 
 
 def _file(name: str, sha256: str, md5: str) -> RemoteFile:
-    return RemoteFile("mnist", f"{name}.gz", f"{_URL}{name}.gz", sha256, f"md5:{md5}")
+    return RemoteFile(ORIGINS["mnist"], f"{name}.gz", f"{_URL}{name}.gz", sha256, f"md5:{md5}")
 
 
 _FILES = {
@@ -53,7 +54,7 @@ class MNIST:
     Attributes:
         kept_eights: how many eights to keep, chosen by the seed (Xu et al.: 500); None: use
             `keep_probability`.
-        keep_probability: chance of each eight to be kept (Esipova et al.: 0.09).
+        keep_probability: chance of each eight to be kept (Esipova et al.: 0.09; Yu et al.: 1).
         standardised: scale pixels to mean 0 and deviation 1, by MNIST's public constants; otherwise to
             [0, 1].
     """
@@ -85,7 +86,7 @@ class MNIST:
         count = int((train.targets[kept] == RARE).sum())
         eights = int((train.targets == RARE).sum())
         note = f"Eights are rare by choice: {count} of {eights} are kept in training."
-        return DataSplit(train.subset(kept), test, (note,))
+        return DataSplit(train.subset(kept), test, (note,) if count < eights else ())
 
     def _pixels(self, images: Tensor) -> Tensor:
         pixels = images.float().div_(255.0).unsqueeze(1)

@@ -47,5 +47,11 @@ PUBLISHED: dict[str, Settings] = {
         {"model": "logistic", "learning_rate": 0.5, **_ESIPOVA_TABLE},
         adapt={"learning_rate": 0.5}, fixed={"learning_rate": 0.5},
     ),
+    # 30 epochs by the paper; the global methods' settings by experiment_scripts/celeba_script.sh of its code.
+    "celeba": _esipova(
+        {**_MNIST, "model": "tanh-cnn", "epochs": 30},
+        adapt={"learning_rate": 0.1, "tolerance": 0.7},
+        fixed={"learning_rate": 0.1, "strict_bound": 100.0},
+    ),
 }  # fmt: skip
 """Name of a dataset -> settings of its plan. Any other data starts from the defaults of `equidp.Plan`."""

@@ -10,6 +10,7 @@ from typing import Any
 from equidp._parts import is_import_path
 from equidp._validate import unknown_name
 from equidp.data.adult import ADULT, ADULT_ESIPOVA
+from equidp.data.celeba import CelebA
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
@@ -19,8 +20,9 @@ from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
 from equidp.data.read import is_file_name
 from equidp.data.recipe import Recipe
+from equidp.data.roles import RoleSource
 from equidp.data.table import TableSource
-from equidp.data.utkface import UTKFace
+from equidp.data.utkface import ETHNICITIES, UTKFace
 from equidp.errors import DataError, SettingError
 
 SOURCES: dict[str, DataSource] = {
@@ -37,10 +39,16 @@ SOURCES: dict[str, DataSource] = {
         DUTCH_ESIPOVA,
         CIFAR10(),
         UTKFace(),
-        UTKFace("utkface-age", age=True),
+        UTKFace("utkface-age", target="age"),
+        UTKFace("utkface-yu", ethnicities=ETHNICITIES[:4], balanced=True),
+        UTKFace("utkface-young", target="under-30", ethnicities=ETHNICITIES[:4], balanced=True),
+        CelebA(),
     )
 }
-"""Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), others as by Xu et al. (KDD 2021)."""
+"""Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), -yu by Yu et al. (TMLR 2023).
+
+Those of MNIST, Adult and Dutch without an ending are as Xu et al. (KDD 2021) prepared them.
+"""
 
 
 def open_source(
@@ -59,7 +67,7 @@ def open_source(
 
     Args:
         name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
-            arguments but features are for files.
+            arguments but features are for files; a target and a group are also for celeba and utkface.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
             column, or several, which are crossed.
@@ -89,10 +97,14 @@ def open_source(
     if not is_file_name(name_or_path) and not (path.exists() if named is None else path.is_file()):
         if named is None:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
-        if given := whole.to_plain():
+        given = set(whole.to_plain())
+        if isinstance(named, RoleSource):
+            named = named.with_roles(whole.target, whole.group)
+            given -= {"target", "group"}
+        if given:
             raise SettingError(
-                f"{', '.join(given)} and other settings of a recipe are for files; {name_or_path!r} comes "
-                "with its own. Leave them out."
+                f"{', '.join(sorted(given))} and other settings of a recipe are for files; "
+                f"{name_or_path!r} comes with its own. Leave them out."
             )
         return named if features is None else WithFeatures(named, features)
     if not path.exists():

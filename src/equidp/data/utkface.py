@@ -2,136 +2,154 @@
 
 from __future__ import annotations
 
-import os
 import re
-import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from equidp.data.cache import Array, key_of
+from equidp._validate import unknown_name
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.fetch import DATA_VARIABLE
-from equidp.data.images import decoded, kept_pixels, state_of
-from equidp.errors import DataError
+from equidp.data.images import image_paths, images_in, images_key, is_image, kept_pixels
+from equidp.data.origins import ORIGINS, data_folder
+from equidp.data.roles import Labels, crossed_labels
+from equidp.errors import DataError, SettingError
 
 SIDE = 48
 GENDERS = ("male", "female")
 ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
 AGES = (0.0, 120.0)
-_SUFFIXES = (".jpg", ".jpeg", ".png")
+_BANDS = ((20, 40, 60), ("under 20", "20 to 39", "40 to 59", "60 and over"))
+FIELDS = ("gender", "ethnicity", "under-30", "age")
 _NAME = re.compile(r"(\d{1,3})_([01])_([0-4])_[^_]*")
 
 
 @dataclass(frozen=True)
 class UTKFace:
-    """UTKFace (Zhang, Song and Qi 2017): aligned faces, brought to 48x48. Groups are ethnicities.
+    """UTKFace (Zhang, Song and Qi 2017): aligned faces, brought to 48x48.
 
     The files are a zip or a folder, UTKFace.zip or UTKFace, in the folder utkface of the one that EQUIDP_DATA
-    names. They are for research only, and are not downloaded.
+    names. They are for non-commercial research only, and are not downloaded.
 
     Attributes:
-        age: whether to predict age, a number from 0 to 120; otherwise gender.
+        target: what to predict: gender, ethnicity, under-30 (Yu et al.), or age, a number from 0 to 120.
+        group: whose costs to compare: ethnicity, gender, under-30 or age (in bands of twenty years); several
+            are crossed.
+        ethnicities: faces of others are left out.
+        balanced: remove faces, chosen by the seed, until each group has as many of each class (Yu et al.).
         test_share: share of the faces to test on, chosen by the seed.
+
+    Raises:
+        SettingError: no such target, group or ethnicity; or a balance of numbers.
     """
 
     name: str = "utkface"
-    age: bool = False
+    target: str = "gender"
+    group: tuple[str, ...] = ("ethnicity",)
+    ethnicities: tuple[str, ...] = ETHNICITIES
+    balanced: bool = False
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for what, given, known in (
+            ("target of UTKFace", (self.target,), FIELDS),
+            ("group of UTKFace", self.group, FIELDS),
+            ("ethnicity", self.ethnicities, ETHNICITIES),
+        ):
+            for each in given:
+                if each not in known:
+                    raise unknown_name(what, each, known)
+        if self.balanced and self.target == "age":
+            raise SettingError("ages are numbers, of which there are no classes to balance; use under-30.")
+
+    def with_roles(self, target: str | None, group: tuple[str, ...]) -> UTKFace:
+        """Returns this source with another target, or other groups; None and (): as they are."""
+        return replace(self, target=target or self.target, group=group or self.group)
 
     def split(self, seed: int) -> DataSplit:
         """Splits all faces by the seed."""
         return self.chosen(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset]:
-        """Returns all faces whose names have every field."""
+        """Returns all faces whose names have every field, of these ethnicities."""
         place = _found()
-        faces, _ = _faces(place)
-        files = [place / face.path for face in faces] if place.is_dir() else [place]
-        key = key_of(state_of(files), [face.path for face in faces])
-        images = kept_pixels("UTKFace", key, len(faces), SIDE, _images(place, faces))
-        genders, groups = torch.tensor([(face.gender, face.ethnicity) for face in faces]).unbind(1)
-        if self.age:
-            ages = torch.tensor([float(face.age) for face in faces])
-            whole = GroupedDataset(images, ages, groups, ETHNICITIES, (), "utkface", target_bounds=AGES)
+        paths, fields, _ = _faces(place)
+        images = kept_pixels(
+            "UTKFace", images_key(place, paths), len(paths), SIDE, images_in(place, paths, SIDE)
+        )
+        if self.ethnicities != ETHNICITIES:
+            taken = torch.tensor([ETHNICITIES.index(each) for each in self.ethnicities])
+            rows = torch.nonzero(torch.isin(fields[:, 2], taken)).flatten()
+            images, fields = images[rows], fields[rows]
+        groups = crossed_labels([self._labels(fields, each) for each in self.group])
+        if self.target == "age":
+            target, bounds = Labels(fields[:, 0].float(), ()), AGES
         else:
-            whole = GroupedDataset(images, genders, groups, ETHNICITIES, GENDERS, "utkface")
+            target, bounds = self._labels(fields, self.target), None
+        whole = GroupedDataset(
+            images, target.codes, groups.codes, groups.names, target.names, "utkface", target_bounds=bounds
+        )
         return (whole,)
 
     def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
         """Returns the split of a seed of all faces."""
         (whole,) = parts
         order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
-        test, train = order.tensor_split([round(self.test_share * len(whole))])
-        _, left_out = _faces(_found())
-        note = f"{left_out} of {left_out + len(whole)} images were left out: their names lack a field."
+        paths, _, left_out = _faces(_found())
+        notes = []
+        if left_out:
+            notes.append(
+                f"{left_out} of {left_out + len(paths)} images were left out: their names lack a field."
+            )
+        if self.balanced:
+            order = _balanced(whole, order)
+            notes.append(
+                f"{len(whole) - len(order)} faces were removed at random, so that each group has as many of "
+                "each class; epsilon does not cover the counts that this goes by."
+            )
+        test, train = order.tensor_split([round(self.test_share * len(order))])
         trained, tested = (whole.subset(rows.sort().values) for rows in (train, test))
-        return DataSplit(trained, tested, (note,) if left_out else ())
+        return DataSplit(trained, tested, tuple(notes))
+
+    def _labels(self, fields: Tensor, column: str) -> Labels:
+        age, gender, ethnicity = fields.T.contiguous()
+        if column == "gender":
+            return Labels(gender, GENDERS)
+        if column == "under-30":
+            return Labels((age < 30).long(), ("30 and over", "under 30"))
+        if column == "age":
+            ends, names = _BANDS
+            return Labels(torch.bucketize(age, torch.tensor(ends), right=True), names)
+        places = torch.tensor([ETHNICITIES.index(each) for each in self.ethnicities])
+        return Labels((ethnicity[:, None] == places).long().argmax(1), self.ethnicities)
 
 
-class _Face(NamedTuple):
-    """One image and what its name says."""
-
-    path: str
-    age: int
-    gender: int
-    ethnicity: int
+def _balanced(data: GroupedDataset, order: Tensor) -> Tensor:
+    """The first examples of `order` of each class of a group, as many of each class as of the rarest."""
+    cells = (data.groups * data.num_classes + data.targets)[order]
+    counts = torch.bincount(cells, minlength=data.num_groups * data.num_classes)
+    kept = counts.view(data.num_groups, data.num_classes).min(1).values.repeat_interleave(data.num_classes)
+    rows = [torch.nonzero(cells == cell).flatten()[:count] for cell, count in enumerate(kept.tolist())]
+    return order[torch.cat(rows).sort().values]
 
 
 def _found() -> Path:
-    given = os.environ.get(DATA_VARIABLE)
+    given = data_folder()
     names = ("utkface/UTKFace.zip", "utkface/UTKFace", "UTKFace.zip", "UTKFace", "utkface")
-    for place in (Path(given) / name for name in names) if given else ():
-        if place.is_file() or (place.is_dir() and any(map(_is_image, os.listdir(place)))):
+    for place in (given / name for name in names) if given else ():
+        if place.is_file() or (place.is_dir() and any(is_image(each.name) for each in place.iterdir())):
             return place
-    raise DataError(
-        "UTKFace is for research only and is not downloaded: get the aligned and cropped faces from "
-        f"https://susanqq.github.io/UTKFace and set {DATA_VARIABLE} to a folder that holds "
-        "utkface/UTKFace.zip, or the folder utkface/UTKFace."
-    )
+    raise ORIGINS["utkface"].missing()
 
 
-def _is_image(path: str) -> bool:
-    return path.lower().endswith(_SUFFIXES) and not PurePosixPath(path).name.startswith(".")
-
-
-def _faces(place: Path) -> tuple[list[_Face], int]:
-    """Faces in order of their names, and how many images have a name that lacks a field."""
-    if place.is_dir():
-        paths = sorted(filter(_is_image, os.listdir(place)))
-    else:
-        with _opened(place) as archive:
-            paths = sorted(path for path in archive.namelist() if _is_image(path) and "__MACOSX" not in path)
-    read = [(path, _NAME.fullmatch(PurePosixPath(path).name)) for path in paths]
-    faces = [_Face(path, *map(int, found.groups())) for path, found in read if found]
+def _faces(place: Path) -> tuple[list[str], Tensor, int]:
+    """Paths in order, [n, 3] ages, genders and ethnicities, and how many other images lack one."""
+    every = image_paths(place)
+    read = [(path, _NAME.fullmatch(PurePosixPath(path).name)) for path in every]
+    faces = [(path, tuple(map(int, found.groups()))) for path, found in read if found]
     if not faces:
         raise DataError(f"{place} has no images named [age]_[gender]_[race]_[date].jpg; it is not UTKFace.")
-    return faces, len(paths) - len(faces)
-
-
-def _images(place: Path, faces: Sequence[_Face]) -> Iterator[Array]:
-    if place.is_dir():
-        for face in faces:
-            yield decoded((place / face.path).read_bytes(), face.path, SIDE)
-        return
-    with _opened(place) as archive:
-        for face in faces:
-            try:
-                content = archive.read(face.path)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                message = f"{place}: {face.path} cannot be read ({error}); bring the file back."
-                raise DataError(message) from error
-            yield decoded(content, face.path, SIDE)
-
-
-def _opened(place: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(place)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise DataError(
-            f"{place} cannot be read as a zip file ({error}); bring the whole file back."
-        ) from error
+    paths, fields = zip(*faces, strict=True)
+    return list(paths), torch.tensor(fields), len(every) - len(faces)

@@ -52,7 +52,11 @@ def write_cards(
         details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
     if plan.recalibration is not None:
         details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
-    if (recipe := config.recipe).target is not None:
+    recipe = config.recipe
+    if not (place / layout.ENCODER).exists():
+        asked = {"target": recipe.target, "group columns": recipe.group}  # of a named source
+        details |= {name: value for name, value in asked.items() if value}
+    elif recipe.target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
         bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
