@@ -85,9 +85,9 @@ def _item(name: str, title: str, studies: tuple[ReadingStudy, ...]) -> Item:
             "Most of these readings break the guarantee. None is part of a method here; what each is worth "
             "in epsilon is computed by equidp.reproduction.reading_costs.",
             "code-of-predecessor is what the published code of Bagdasaryan et al. (NeurIPS 2019) does, whose "
-            "setting Xu et al. say they replicate. Its learning rate of .01, b 256, 60 epochs, C 1 and sigma "
-            ".8 are theirs too; its momentum of .5 they do not mention. Its batches are of 256, from shuffled "
-            "passes whose rest is dropped, and it ends after 59 epochs.",
+            "setting Xu et al. say they replicate. Its learning rate of .01, b 256, 60 epochs, C 1 and "
+            "sigma .8 are theirs too; its momentum of .5 they do not mention. Its batches are of 256, from "
+            "shuffled passes whose rest is dropped, and it ends after 59 epochs.",
         ),
     )  # fmt: skip
 
