@@ -48,6 +48,7 @@ class Data:
 
 MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, 1, seeds=3)
 ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.05, 0.3, 2)
+CELEBA = Data("celeba", "CelebA", ("no Eyeglasses", "Eyeglasses"), 2000, 8.0, 16.0, 0.2)
 DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.02, 0.1, 2)
 
 
@@ -155,9 +156,11 @@ def _closer(found: Found, data: Data) -> bool | None:
 
 ITEMS = (
     _table(2, MNIST),
+    _table(3, CELEBA),
     _table(4, ADULT),
     _table(5, DUTCH),
     _curves(3, DUTCH),
     _curves(8, ADULT),
     _curves(9, MNIST),
+    _curves(10, CELEBA),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equidp.reproduction.compared import Ablated
-from equidp.reproduction.esipova import ADULT, DUTCH, MNIST, PAIRS, Data
+from equidp.reproduction.esipova import ADULT, CELEBA, DUTCH, MNIST, PAIRS, Data
 from equidp.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, printed_table
 from equidp.reproduction.pictures import Curves
 
@@ -167,7 +167,9 @@ ITEMS = (
     _ASSUMPTIONS,
     _terms(11, DUTCH),
     _terms(12, MNIST),
+    _terms(13, CELEBA),
     _terms(14, ADULT, full_length=True),
     _terms(15, DUTCH, full_length=True),
     _terms(16, MNIST, full_length=True),
+    _terms(17, CELEBA, full_length=True),
 )

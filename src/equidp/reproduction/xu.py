@@ -98,7 +98,7 @@ ITEMS = (
         claims=(
             Claim(
                 "DPSGD costs eights the most of all classes of MNIST",
-                lambda found: _least(found, "dpsgd", "change") == "8",
+                lambda found: _least(found, "dpsgd", "change"),
             ),
             _narrows("mnist", _MNIST_GROUPS),
             _narrows("adult", _ADULT_GROUPS),
@@ -261,10 +261,11 @@ def _swept_gap(found: Found, at: float) -> float:
     return abs(_swept(found, at, "2") - _swept(found, at, "8"))
 
 
-def _least(found: Found, method: str, quantity: str) -> str | None:
+def _least(found: Found, method: str, quantity: str) -> bool | None:
+    """Whether the smallest figure of all classes is that of eights."""
     rows = found.where(data="mnist", method=method, quantity=quantity)
     rows = rows[rows["group"] != ALL]
-    return None if rows.empty else str(rows.loc[rows["mean"].idxmin(), "group"])
+    return None if rows.empty else bool(rows.loc[rows["mean"].idxmin(), "group"] == "8")
 
 
 def _spread(found: Found, method: str) -> float:

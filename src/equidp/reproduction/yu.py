@@ -20,7 +20,7 @@ CIFAR = Accounted(
     median_bound=1.0, quick_epochs=0.1,
 )  # fmt: skip
 _FACES: dict[str, object] = {**_DELTA, "model": "resnet20", "epochs": 100, "noise_multiplier": 2.857}
-GENDER = Accounted("utkface", 6.0, changes=_FACES, median_bound=1.0, quick_epochs=0.1)
+GENDER = Accounted("utkface-yu", 6.0, changes=_FACES, median_bound=1.0, quick_epochs=0.1)
 _AGE = Accounted("utkface-young", 6.0, changes=_FACES, median_bound=1.0, quick_epochs=0.1)
 SETTING = (
     "CIFAR-10 is trained with their ResNet-20 of 0.27 million parameters with GroupNorm for 40 epochs, where "

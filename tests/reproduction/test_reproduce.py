@@ -1,0 +1,238 @@
+"""From data to a page: what is written, what is kept, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from unittest.mock import patch
+
+import pandas as pd
+import pytest
+
+from equidp.comparison import grid
+from equidp.data.dataset import ALL
+from equidp.errors import DataError, SettingError
+from equidp.reproduction import reproduce as module
+from equidp.reproduction.accounted import Accounted
+from equidp.reproduction.catalogue import ITEMS
+from equidp.reproduction.compared import Ablated, Compared
+from equidp.reproduction.item import COLUMNS, XU, Asked, Item, Printed
+from equidp.reproduction.page import results_page
+from equidp.reproduction.pictures import Bars, Curves
+from equidp.reproduction.reproduce import judged_items, reproduce
+from equidp.reproduction.result import Result
+
+ROOT = Path(__file__).parents[2]
+LITTLE = {"epochs": 1, "batch_size": 256}
+SMALL = Compared(
+    "digits", ("dpsgd",), 0.001, changes=LITTLE, by_epoch=("loss",), last=("mean_norm",), quick_epochs=1
+)
+TOY = Item(
+    "xu-table-9", XU, "A toy", (SMALL,), seeds=2, printed=(Printed("digits", "sgd", ALL, "accuracy", 2.0),),
+    pictures=(Bars("Cost", "change", "change"), Curves("Loss", "loss", "loss")),
+)  # fmt: skip
+
+
+@pytest.fixture
+def toy():
+    with patch.dict(ITEMS, {TOY.name: TOY}):
+        yield TOY
+
+
+def made(place: Path, **changes):
+    return reproduce(TOY.name, into=place / "results", directory=place / "runs", jobs=1, **changes)
+
+
+def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
+    judged = made(tmp_path)
+    folder = tmp_path / "results" / TOY.name
+    names = {
+        "index.html",
+        "figures.parquet",
+        "picture-1.pdf",
+        "picture-1.svg",
+        "picture-2.pdf",
+        "picture-2.svg",
+    }
+    assert {path.name for path in folder.iterdir()} == names
+    assert "A toy" in (folder / "index.html").read_text()
+    by_seed = pd.read_parquet(folder / "figures.parquet")
+    assert list(by_seed) == COLUMNS
+    assert set(by_seed["seed"]) == {0, 1}
+    assert judged.state == "differs"  # nothing has an accuracy of 2
+    kept = Result.load(tmp_path / "results" / f"{TOY.name}.json")
+    assert kept.seeds == (0, 1)
+    assert kept.command == "equidp reproduce xu-table-9"
+    assert kept.found.mean(method="sgd", group=ALL, quantity="accuracy") == pytest.approx(
+        by_seed.query("method == 'sgd' and group == 'all' and quantity == 'accuracy'")["value"].mean(),
+        rel=1e-5,
+    )
+
+
+def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
+    first = made(tmp_path, seeds=1)
+    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+        again = made(tmp_path, seeds=1)
+    pd.testing.assert_frame_equal(first.result.found.table, again.result.found.table)
+    assert again.result.hours == first.result.hours
+
+
+def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
+    made(tmp_path, seeds=1)
+    before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()
+    judged = made(tmp_path, quick=True)
+    assert judged.state == "quick"
+    assert (tmp_path / "results" / f"{TOY.name}.json").read_bytes() == before
+    assert (tmp_path / "results" / f"{TOY.name}-quick.json").exists()
+
+
+def test_after_the_hours_no_further_run_begins(toy, tmp_path):
+    judged = made(tmp_path, hours=1e-9)
+    assert judged.result.seeds_in_words == "1 to 2 seeds"
+    assert judged.result.found.table["seeds"].max() == 1
+
+
+def test_a_name_with_a_typo_gets_the_nearest():
+    with pytest.raises(SettingError, match=r"unknown item 'xu-tabel-1'. Did you mean 'xu-table-1'\?"):
+        reproduce("xu-tabel-1")
+
+
+@pytest.mark.parametrize("hours", [0, -1, math.nan])
+def test_hours_are_positive(toy, tmp_path, hours):
+    with pytest.raises(SettingError, match="hours"):
+        made(tmp_path, hours=hours)
+
+
+def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
+    missing = Item("xu-table-9", XU, "A toy", (Compared("utkface", ("dpsgd",), 1.0),))
+    with (
+        patch.dict(ITEMS, {missing.name: missing}),
+        patch.object(grid, "train_cell", side_effect=AssertionError("trained")),
+        pytest.raises(DataError, match="xu-table-9 trains on 'utkface': "),
+    ):
+        made(tmp_path)
+
+
+def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="No space left"):
+        made(tmp_path, seeds=1)
+    assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
+    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+        made(tmp_path, seeds=1)
+
+
+def test_a_sweep_gives_each_value_its_point(tmp_path):
+    study = Compared("digits", ("dpsgd",), 0.001, changes=LITTLE, sweep=("clipping_bound", (0.5, 2.0)))
+    rows, seconds = study.rows(Asked((0,), tmp_path, 1))
+    change = rows[(rows["quantity"] == "change") & (rows["group"] == ALL) & (rows["method"] == "dpsgd")]
+    assert sorted(change["at"]) == [0.5, 2.0]
+    assert seconds > 0
+    assert set(rows[rows["method"] == "sgd"]["at"].isna()) == {True}
+
+
+def test_an_ablation_names_the_error_as_the_method(tmp_path):
+    study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    assert set(rows["method"]) == {"magnitude", "direction"}
+    with patch("equidp.comparison.ablation.ablate", side_effect=AssertionError("trained again")):
+        again, _ = study.rows(Asked((0,), tmp_path, 1))
+    pd.testing.assert_frame_equal(rows, again)
+
+
+@pytest.fixture(scope="module")
+def accounted(tmp_path_factory):
+    study = Accounted(
+        "digits",
+        0.001,
+        changes={**LITTLE, "epochs": 2},
+        median_bound=0.5,
+        per_epoch=4,
+        held=20,
+        attacked=True,
+    )
+    return study.rows(Asked((0,), tmp_path_factory.mktemp("runs"), 1))[0]
+
+
+def one(rows: pd.DataFrame, quantity: str) -> float:
+    return rows[(rows["quantity"] == quantity) & (rows["group"] == ALL)]["value"].iloc[0]
+
+
+def test_no_example_has_more_than_the_epsilon_of_the_run(accounted):
+    largest = one(accounted, "epsilon")
+    own = accounted[accounted["quantity"] == "epsilon of an example"]["value"]
+    assert 0 < own.min() <= own.max() <= largest * (1 + 1e-9)
+    quantiles = accounted[accounted["quantity"] == "quantile of epsilon"].sort_values("at")["value"]
+    assert quantiles.is_monotonic_increasing
+    assert 0 <= one(accounted, "share at the worst case") <= 1
+
+
+def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted):
+    assert one(accounted, "correlation with exact") > 0.9
+    assert one(accounted, "mean error of estimates") < 0.1 * one(accounted, "epsilon")
+
+
+def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
+    asked = Asked((0,), tmp_path, 1)
+    clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
+    assert one(clipped, "individual epsilon") <= one(clipped, "epsilon")
+    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, attacked=True).rows(asked)
+    assert set(plain["quantity"]) == {"accuracy", "median norm", "success of membership inference"}
+
+
+def test_the_hinge_loss_is_that_of_each_example():
+    import torch
+
+    from equidp.reproduction.accounted import hinge
+
+    outputs, targets = torch.tensor([[1.0, 0.5, -1.0], [0.0, 0.0, 3.0]]), torch.tensor([0, 0])
+    expected = [max(0, 1 - (1 - 0.5)) / 3, (1 + max(0, 1 + 3.0)) / 3]
+    assert hinge(outputs, targets).tolist() == pytest.approx(expected)
+
+
+def test_each_paper_has_its_tables_and_figures():
+    names = set(ITEMS)
+    assert len(names) >= 35
+    assert {f"xu-table-{number}" for number in (1, 2, 3)} < names
+    assert {f"yu-figure-{number}" for number in range(1, 15)} < names
+    assert {f"esipova-table-{number}" for number in range(1, 6)} < names
+    assert {f"esipova-figure-{number}" for number in (3, 4, 5, *range(7, 18))} < names
+
+
+@pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
+def test_an_item_is_whole(item):
+    """Its short form is of the same data, its claims judge nothing without figures, its printed figures fit."""
+    for study in item.studies:
+        assert study.shortened().data == study.data
+        assert study.hours > 0
+    assert all(each.holds(Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found) is None
+               for each in item.claims)  # fmt: skip
+    labels = {getattr(study, "label", "") or study.data for study in item.studies}
+    assert {each.data for each in item.printed} <= labels
+
+
+def test_the_page_of_results_follows_from_the_kept_results():
+    """`equidp reproduce --page docs/results.md --results docs/results` writes what is there."""
+    page = results_page(judged_items(ROOT / "docs" / "results"))
+    assert (ROOT / "docs" / "results.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "results").glob("*.json")), ids=lambda path: path.stem
+)
+def test_a_kept_result_is_small_and_of_an_item(path):
+    result = Result.load(path)
+    assert result.item == path.stem
+    assert result.item in ITEMS
+    assert not result.quick
+    assert path.stat().st_size < 300_000
+    assert json.loads(path.read_text())["commit"]
+
+
+def test_each_difference_from_print_has_its_reason():
+    for judged in judged_items(ROOT / "docs" / "results"):
+        assert judged.unexplained == [], judged.item.name
