@@ -147,7 +147,7 @@ def _trained(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Ro
         torch.save(saved, content)
         write_whole(checkpoint, content.getvalue())
         on_epoch(epoch + 1, found)
-    return KeptRun(rows, round(spent, 1))
+    return KeptRun(rows, round(spent, 2))
 
 
 def learner_of(run: ReadingRun, train: GroupedDataset) -> Learner:
