@@ -205,7 +205,7 @@ def test_each_paper_has_its_tables_and_figures():
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
 def test_an_item_is_whole(item):
-    """Its short form is of the same data, its claims judge nothing without figures, its printed figures fit."""
+    """Its short form is of the same data, its claims judge nothing without figures, what is printed fits."""
     for study in item.studies:
         assert study.shortened().data == study.data
         assert study.hours > 0

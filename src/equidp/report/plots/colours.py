@@ -34,9 +34,10 @@ METHOD_LOOKS = {
     "softadaclip": Look("#7D8F69", "8"),
     "automatic": Look("#14AEBF", "<"),
     "psac": Look("#C7A800", ">"),
+    "auto": Look("#A33B20", "*"),
 }
-"""Method -> look, the same on every page; the reference without privacy is grey."""
-OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#A33B20", "*"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
+"""Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""
+OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
 """Of methods that equidp did not bring."""
 GROUP_LOOKS = (
     *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
