@@ -90,8 +90,9 @@ _ABLATION = Item(
             method="magnitude",
         ),
         Reason(
-            "Their losses below .01 at an accuracy of .935 are of another scale than the mean cross "
-            "entropy on the test data; theirs may be of the training data.",
+            "Their losses of .002 and .005 cannot be mean cross entropies of the examples that their "
+            "accuracies of .990 and .935 are of: a wrong answer costs at least ln 2, so that these would be "
+            "at least .007 and .045. Theirs may be of the training data.",
             quantity="loss",
         ),
     ),
