@@ -106,8 +106,8 @@ class UTKFace:
         if self.balanced:
             order = _balanced(whole, order)
             notes.append(
-                f"{len(whole) - len(order)} faces were removed at random, so that each group has as many of "
-                "each class; epsilon does not cover the counts that this goes by."
+                "Faces were removed at random, so that each group has as many of each class; epsilon does "
+                "not cover the counts that this goes by."
             )
         test, train = order.tensor_split([round(self.test_share * len(order))])
         trained, tested = (whole.subset(rows.sort().values) for rows in (train, test))
