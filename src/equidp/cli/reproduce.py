@@ -25,6 +25,7 @@ from equidp.reproduction.reproduce import (
     reproduce,
 )
 from equidp.reproduction.result import Judged
+from equidp.training.plan import checked_seeds
 from equidp.training.progress import duration
 
 app = command(
@@ -77,11 +78,12 @@ def reproduce_command(
         return
     found = item_named(item)
     check_data(found, 0)
+    wanted = len(checked_seeds(found.seeds if seeds is None else seeds))
     if not quick:
-        hours = found.hours(seeds)
+        expected = duration(3600 * found.hours(wanted))
         say(
-            f"{item}, {seeds or found.seeds} seed{'s' if (seeds or found.seeds) > 1 else ''}: "
-            f"{duration(3600 * hours)} on two cores, less what is kept in {directory}. It can be stopped, "
+            f"{item}, {wanted} seed{'s' if wanted > 1 else ''}: "
+            f"{expected} on two cores, less what is kept in {directory}. It can be stopped, "
             "and goes on from its finished runs; --quick shows in minutes that it works."
         )
     otherwise = "stopped. Finished runs are kept: the same command goes on from them."

@@ -61,7 +61,8 @@ def reproduce(
         DataError: data that is not there; before anything is trained.
     """
     item = item_named(name)
-    chosen = checked_seeds(seeds or (1 if quick else item.seeds))
+    own_seeds = 1 if quick else item.seeds
+    chosen = checked_seeds(own_seeds if seeds is None else seeds)
     check_data(item, chosen[0])
     into, stem = Path(into), f"{name}-quick" if quick else name
     folder = into / stem
