@@ -41,7 +41,7 @@ _HINGE = replace(
     label="cifar10, hinge loss",
 )
 _SMALL = replace(
-    CIFAR, hours=1.5, changes={**CIFAR.changes, "model": "deep-tanh-cnn", "learning_rate": 1.0}, held=400,
+    CIFAR, hours=3.6, changes={**CIFAR.changes, "model": "deep-tanh-cnn", "learning_rate": 1.0}, held=400,
     label="cifar10, small CNN",
 )  # fmt: skip
 
