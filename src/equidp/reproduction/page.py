@@ -92,7 +92,11 @@ def _section(judged: Judged) -> str:
     parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
     parts += [markdown(table) for table in tables(judged)]
     if judged.claims:
-        parts.append("\n".join(f"- {text[:1].upper()}{text[1:]}: **{_verdict(held)}**." for text, held, _ in judged.claims))
+        parts.append(
+            "\n".join(
+                f"- {text[:1].upper()}{text[1:]}: **{_verdict(held)}**." for text, held, _ in judged.claims
+            )
+        )
     if judged.reasons:
         parts.append("Why figures differ:\n" + "\n".join(f"- {text}" for text in judged.reasons))
     if judged.unexplained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equidp.data.dataset import ALL
+from equidp.reproduction import xu_reasons
 from equidp.reproduction.compared import Compared
 from equidp.reproduction.item import XU, Claim, Found, Item, Printed, printed_table
 from equidp.reproduction.pictures import Bars, Curves
@@ -83,11 +84,6 @@ def _told(holds: bool, *needed: float) -> bool | None:
     return None if any(each != each for each in needed) else holds
 
 
-ATTRIBUTES = (
-    "Xu et al. count 40 attributes on Adult and 35 on Dutch and do not list them; ours are readings with as "
-    "many columns."
-)
-"""Of both census datasets."""
 ITEMS = (
     Item(
         "xu-table-1",
@@ -95,6 +91,7 @@ ITEMS = (
         "Accuracy of all, of the majority and of the minority group",
         (_ADULT, _DUTCH, _MNIST),
         printed=_TABLE_1,
+        reasons=xu_reasons.TABLE_1,
         claims=(
             Claim(
                 "DPSGD costs eights the most of all classes of MNIST",
@@ -106,7 +103,7 @@ ITEMS = (
         ),
         pictures=(Bars("Accuracy less that without privacy", "change", "change of accuracy"),),
         notes=(
-            ATTRIBUTES,
+            xu_reasons.ATTRIBUTES,
             "Their 30,273 \"male\" rows of Dutch have code 2 for sex, which the source describes as female; "
             "figures of groups of equal size stand side by side.",
             "dpsgd-f-code is DPSGD-F as its authors ran it, dpsgd-f as they print it; their table is of the "
@@ -121,6 +118,7 @@ ITEMS = (
         "Mean loss and gradient norm of each group in the last epoch",
         (_ADULT, _DUTCH, _MNIST),
         printed=_TABLE_2,
+        reasons=xu_reasons.TABLE_2,
         columns=("loss", "mean_norm"),
         pictures=(Bars("Mean loss in the last epoch", "loss", "mean loss"),),
         claims=(
