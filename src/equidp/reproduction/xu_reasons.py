@@ -19,7 +19,10 @@ _GROUPS = (
     "bound is the same. The data differs, by the row without privacy; batches of a fixed size were not tried."
 )
 TABLE_1 = (
-    Reason(f"SGD has no privacy and differs, on Dutch by 2.5 points, so the data does. {ATTRIBUTES}", method="sgd"),
+    Reason(
+        f"SGD has no privacy and differs, on Dutch by 2.5 points, so the data does. {ATTRIBUTES}",
+        method="sgd",
+    ),
     Reason(_CONSTANT, data="adult", method="dpsgd"),
     Reason(_CONSTANT, data="adult", method="naive"),
     *(Reason(_GROUPS, data=data, method="dpsgd-f-code") for data in ("adult", "dutch")),
