@@ -140,7 +140,8 @@ class Contest:
         return {**self.fixed, **drawn}
 
 
-PRIVATE = tuple(name for name in METHODS if name != BASELINE)
+PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.penalises)
+"""What is compared: all private methods but fairlens, which takes two groups and small models alone."""
 _SCHEDULE: Mapping[str, Space] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),

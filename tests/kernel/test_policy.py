@@ -146,7 +146,7 @@ class Slotted(Plain):
 def test_plain_settings_pass_and_using_them_changes_nothing(policy):
     check_settings(policy)
     before = attributes(policy)
-    policy.init(Setting(3, 5.0, 1.0))
+    policy.init(Setting(2, 5.0, 1.0))
     assert repr(policy)
     assert hash(policy) == hash(replace(policy))
     # Pickling and annotations write to the class, without a rule's doing.

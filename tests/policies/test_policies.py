@@ -20,6 +20,7 @@ from equidp.policies import (
     SGD,
     Automatic,
     DPSGDFCode,
+    FairLens,
     Global,
     GlobalAdapt,
     Naive,
@@ -65,6 +66,13 @@ def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | 
 def test_keeps_the_contract(policy):
     check_policy(policy, K)
     check_policy(policy)
+
+
+def test_fairlens_keeps_the_contract_for_two_groups_and_refuses_more():
+    check_policy(FairLens(0.7))
+    check_policy(FairLens(0.7, smoothing=0.0, min_count=0.5), 2)
+    with pytest.raises(PolicyError, match="FairLens is for two groups, and the data has 3"):
+        check_policy(FairLens(), K)
 
 
 def test_plain_sgd_keeps_the_contract_without_noise():

@@ -20,8 +20,8 @@ from equidp.diagnostics.step import Step
 from equidp.engines.preserved import undisturbed
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
-from equidp.individual.account import in_memory
 from equidp.individual.accountant import IndividualClipping
+from equidp.individual.examples import in_memory
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 

@@ -21,7 +21,7 @@ from equidp.diagnostics.measure import draw_batches, group_curvature, view_group
 from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
 from equidp.diagnostics.step import Step
-from equidp.engines import make_engine
+from equidp.engines import engine_for, make_engine
 from equidp.engines.preserved import undisturbed
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, DataError, SettingError
@@ -101,14 +101,15 @@ def diagnose(
     """
     loss = data.training_loss(loss)
     reads = reading(model, loss)
-    subject = Subject(reads, loss, make_engine(engine, reads, loss))
+    subject = Subject(reads, loss, make_engine(engine_for(policy, engine), reads, loss))
     chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):
         raise SettingError(
             f"batch_size={batch_size}; expected between 1 and {len(data)}, the number of examples."
         )
     if policy_state is None:
-        policy_state = policy.init(Setting(data.num_groups, float(batch_size), noise_multiplier))
+        setting = Setting(data.num_groups, float(batch_size), noise_multiplier, len(subject.zeros()))
+        policy_state = policy.init(setting)
     step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size)
     check_clips(step)
     warn_of_kinks(subject, data)

@@ -13,9 +13,10 @@ from equidp.data.dataset import GroupedDataset
 from equidp.engines.called import called
 from equidp.engines.preserved import device_of, flat
 from equidp.kernel.bounding import step_weights
-from equidp.kernel.engine import Engine, LossFunction, Measured
+from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import doubled
+from equidp.kernel.penalty import measure, penalty_of
 from equidp.kernel.policy import Policy
 from equidp.kernel.processes import ALONE, Processes
 
@@ -66,19 +67,21 @@ class Subject:
         """Returns a flat vector of zeros, [parameters]."""
         return flat([None] * len(self.parameters), self.parameters)
 
-    def measured(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
+    def measured(
+        self, data: GroupedDataset, members: Tensor, penalty: Penalty | None = None
+    ) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
         """Yields the chunks of `chunks`, measured, without examples whose gradient is not finite.
 
-        Training leaves those out too.
+        Training leaves those out too. Losses have a penalty where one is given.
         """
         for chunk in self.chunks(data, members):
-            measured = self.engine(chunk[0], chunk[1])
+            measured = measure(self.engine, penalty, *chunk[:3])
             finite = torch.isfinite(measured.norms)
             if not finite.all():
                 chunk = taken(chunk, finite)
                 if not len(chunk[1]):
                     continue
-                measured = self.engine(chunk[0], chunk[1])
+                measured = measure(self.engine, penalty, *chunk[:3])
             yield measured, chunk
 
     def summed(self, measured: Measured, weights: Tensor) -> Tensor:
@@ -106,7 +109,7 @@ class BatchGradients:
 
     Attributes:
         mean: g_B = sum_i g_i / b, [parameters].
-        clipped: c_B = sum_i w_i g_i / b, [parameters].
+        clipped: c_B = sum_i w_i g_i / b, [parameters]; of a policy that penalises, of penalised losses.
     """
 
     mean: Tensor
@@ -153,7 +156,7 @@ def batch_gradients(
         expected_batch_size: b.
     """
     mean, clipped = subject.zeros(), subject.zeros()
-    for measured, (inputs, targets, groups, _) in subject.measured(data, sample):
+    for measured, (inputs, targets, groups, _) in subject.measured(data, sample, penalty_of(policy, state)):
         clipped += subject.summed(measured, step_weights(policy, state, measured.norms.detach(), groups))
         mean += subject.plain_sum(inputs, targets)
     subject.total(mean, clipped)

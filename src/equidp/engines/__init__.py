@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from equidp._validate import unknown_name
 from equidp.engines.check import check_model
 from equidp.engines.check_gradients import check_engine
+from equidp.engines.check_penalties import check_penalties
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
@@ -18,6 +19,7 @@ from equidp.engines.norms import dataset_norms
 from equidp.engines.units import UnitLoss, as_units, reading
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs
+from equidp.kernel.policy import Policy
 
 __all__ = [
     "ENGINES",
@@ -25,8 +27,10 @@ __all__ = [
     "MeasuringEngine",
     "check_engine",
     "check_model",
+    "check_penalties",
     "checked_engine",
     "dataset_norms",
+    "engine_for",
     "made_up_examples",
     "make_compatible",
     "make_engine",
@@ -57,6 +61,18 @@ def make_engine(name: str, model: nn.Module, loss: LossFunction) -> MeasuringEng
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
     return ENGINES[name](model, loss)
+
+
+def engine_for(policy: Policy, name: str) -> str:
+    """Returns the name of the engine that a policy takes: functional, whatever the name, if it penalises.
+
+    >>> from equidp.policies import DPSGD, FairLens
+    >>> engine_for(DPSGD(), "ghost"), engine_for(FairLens(), "ghost")
+    ('ghost', 'functional')
+    """
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    return "functional" if policy.penalises else name
 
 
 def checked_engine(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,15 @@ from equidp.kernel.inputs import Inputs, taken
 
 _CHUNK_NUMBERS = 2**26
 """Gradient entries held at a time: a quarter of a gibibyte in float32."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Added:
+    """What a penalty adds: factors of each example, [batch, 2], and the direction by parameter name."""
+
+    factors: Tensor
+    direction: dict[str, Tensor]
 
 
 class FunctionalEngine:
@@ -48,44 +59,82 @@ class FunctionalEngine:
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
+        return self._measured(inputs, targets, None)
+
+    def penalised(self, inputs: Inputs, targets: Tensor, factors: Tensor, direction: Tensor) -> MeasuredBatch:
+        """See `kernel.engine.PenalisingEngine`; for classifiers, whose outputs are [batch, classes]."""
+        trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        parts = direction.split([parameter.numel() for parameter in trained.values()])
+        along = {
+            name: part.reshape(parameter.shape).to(parameter)
+            for (name, parameter), part in zip(trained.items(), parts, strict=True)
+        }
+        return self._measured(inputs, targets, _Added(factors, along))
+
+    def _measured(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
         random = RandomState(targets.device)
         if len(targets) <= self.chunk_size:
-            (gradients,) = self._chunks(inputs, targets)
-            return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients))
-        norms = torch.cat([_norms_of(gradients) for gradients in self._chunks(inputs, targets)])
-        return MeasuredBatch(norms, partial(self._add_again, inputs, targets, random, norms.clone()))
+            ((gradients, terms),) = self._chunks(inputs, targets, added)
+            return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients), terms=terms)
+        chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(inputs, targets, added)]
+        norms = torch.cat([each for each, _ in chunks])
+        terms = None if added is None else torch.cat([each for _, each in chunks if each is not None])
+        again = partial(self._add_again, inputs, targets, added, random, norms.clone())
+        return MeasuredBatch(norms, again, terms=terms)
 
     def _add_again(
-        self, inputs: Inputs, targets: Tensor, random: RandomState, norms: Tensor, weights: Tensor
+        self,
+        inputs: Inputs,
+        targets: Tensor,
+        added: _Added | None,
+        random: RandomState,
+        norms: Tensor,
+        weights: Tensor,
     ) -> None:
         """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
         with random.again():
-            for gradients, (part, before) in zip(self._chunks(inputs, targets), parts, strict=True):
+            chunks = zip(self._chunks(inputs, targets, added), parts, strict=True)
+            for (gradients, _), (part, before) in chunks:
                 self._add(gradients, held_to_norms(part, gradients, before, _norms_of(gradients)))
 
     def _add(self, gradients: dict[str, Tensor], weights: Tensor) -> None:
         with torch.autocast(weights.device.type, enabled=False):
             accumulate(dict(self.model.named_parameters()), weighted_sums(weights, gradients))
 
-    def _chunks(self, inputs: Inputs, targets: Tensor) -> Iterator[dict[str, Tensor]]:
-        """Per-example gradients by parameter name, [chunk, *shape] each."""
+    def _chunks(
+        self, inputs: Inputs, targets: Tensor, added: _Added | None
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor | None]]:
+        """Per-example gradients by parameter name, [chunk, *shape] each, and terms of the losses."""
         parameters = dict(self.model.named_parameters())
         trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
         fixed |= dict(self.model.named_buffers())
 
-        def example_loss(trained: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        def plain(trained: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[Tensor, Any]:
             alone = arguments(taken(x, None))
             outputs = outputs_in(functional_call(self.model, {**trained, **fixed}, *alone))
-            return self.loss(outputs, y.unsqueeze(0)).squeeze(0)
+            loss = self.loss(outputs, y.unsqueeze(0)).squeeze(0)
+            return loss, (loss, outputs)
 
-        gradient = vmap(grad(example_loss), in_dims=(None, 0, 0), randomness="different")
+        def penalised(
+            direction: dict[str, Tensor], trained: dict[str, Tensor], x: Inputs, y: Tensor, factors: Tensor
+        ) -> tuple[Tensor, Any]:
+            # Two backward passes: torch differentiates tangents of LayerNorm wrongly.
+            own, (loss, outputs) = grad(plain, has_aux=True)(trained, x, y)
+            slope = sum((own[name] * direction[name]).sum() for name in own)
+            terms = torch.stack([slope, closeness(outputs).squeeze(0).to(slope.dtype)])
+            return loss + (factors.to(terms) * terms).sum(), terms
+
+        chosen: Any = plain if added is None else partial(penalised, added.direction)
+        examples = (inputs, targets) if added is None else (inputs, targets, added.factors)
+        in_dims = (None, *(0 for _ in examples))
+        gradient: Any = vmap(grad(chosen, has_aux=True), in_dims=in_dims, randomness="different")
         for start in range(0, len(targets), self.chunk_size):
-            part = taken((inputs, targets), slice(start, start + self.chunk_size))
+            part = taken(examples, slice(start, start + self.chunk_size))
             try:
                 with unrolled(self.model):
-                    gradients = gradient(trained, *part)
+                    gradients, aside = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):
                     raise
@@ -93,7 +142,18 @@ class FunctionalEngine:
                     "the model decides by values of its inputs how it computes, as `transformers` does with "
                     "attention masks, and torch.func cannot follow that. Use engine='ghost'."
                 ) from error
-            yield gradients
+            yield gradients, None if added is None else aside
+
+
+def closeness(outputs: Tensor) -> Tensor:
+    """Returns how close examples are to the decision boundary, 1 - sum_c p_c^2, [batch], of [batch, classes].
+
+    It stands for the trace of the loss's Hessian (Tran, Dinh, Fioretto, NeurIPS 2021).
+
+    >>> closeness(torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
+    tensor([0.5000, 0.0904])
+    """
+    return 1 - outputs.softmax(dim=1).square().sum(dim=1)
 
 
 def _norms_of(gradients: dict[str, Tensor]) -> Tensor:

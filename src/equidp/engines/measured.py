@@ -20,12 +20,17 @@ class MeasuredBatch:
             its only use.
         drew_otherwise: which examples got other random numbers (dropout) where a module was run again,
             [batch]; None: none did.
+        terms: that a penalty added to the losses, [batch, 2]; None: it added none.
     """
 
     def __init__(
-        self, norms: Tensor, add: Callable[[Tensor], None], drew_otherwise: Tensor | None = None
+        self,
+        norms: Tensor,
+        add: Callable[[Tensor], None],
+        drew_otherwise: Tensor | None = None,
+        terms: Tensor | None = None,
     ) -> None:
-        self.norms, self.drew_otherwise = norms, drew_otherwise
+        self.norms, self.drew_otherwise, self.terms = norms, drew_otherwise, terms
         self._add: Callable[[Tensor], None] | None = add
 
     def weighted_sum(self, weights: Tensor) -> None:

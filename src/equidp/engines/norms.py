@@ -5,12 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equidp.kernel.engine import Engine
-from equidp.kernel.inputs import Inputs, moved_to, taken
+from equidp.kernel.engine import Engine, Penalty
+from equidp.kernel.inputs import Inputs, in_parts, moved_to
+from equidp.kernel.penalty import measure
 
 
 def dataset_norms(
-    engine: Engine, inputs: Inputs, targets: Tensor, chunk_size: int = 256, device: torch.device | None = None
+    engine: Engine,
+    inputs: Inputs,
+    targets: Tensor,
+    chunk_size: int = 256,
+    device: torch.device | None = None,
+    *,
+    groups: Tensor | None = None,
+    penalty: Penalty | None = None,
 ) -> Tensor:
     """Returns the gradient norm of each example at the model's present parameters, [n].
 
@@ -21,6 +29,7 @@ def dataset_norms(
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
         device: of the model, to which each chunk is moved; None: the examples are there.
+        groups, penalty: [n], and what is added to the losses of each group; None: nothing.
 
     >>> from equidp.engines import make_engine
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -29,8 +38,8 @@ def dataset_norms(
     >>> dataset_norms(engine, torch.ones(5, 2), torch.zeros(5, dtype=torch.int64))
     tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
     """
-    starts = range(0, len(targets), chunk_size)
-    parts = (taken((inputs, targets), slice(start, start + chunk_size)) for start in starts)
+    members = torch.zeros(len(targets), dtype=torch.int64) if groups is None else groups
+    parts = iter(in_parts((inputs, targets, members), chunk_size))
     if device is not None:
         parts = (moved_to(part, device) for part in parts)
-    return torch.cat([engine(*part).norms.detach() for part in parts])
+    return torch.cat([measure(engine, penalty, *part).norms.detach() for part in parts])

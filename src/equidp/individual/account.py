@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from abc import abstractmethod
 from collections.abc import Collection
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from equidp._validate import check_number
 from equidp.accounting.risk import EPSILONS
@@ -22,17 +20,18 @@ from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
+from equidp.individual.examples import chunk_of, fingerprint_of, in_memory
 from equidp.individual.histories import Histories
 from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.inputs import taken
+from equidp.kernel.penalty import penalty_of
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
 
 _PURPOSE = "individual accounting needs"
-_CHUNK = 2**18  # examples that are checked at a time
 
 
 class ExampleAccount(KeptCallback):
@@ -147,7 +146,7 @@ class ExampleAccount(KeptCallback):
                 f"the histories in {os.fspath(folder)!r} are of {_in_words(facts['settings'])}; this is "
                 f"{_in_words(self._settings)}. Make it, and the trainer's callbacks, as the run began."
             )
-        if facts["fingerprint"] != (fingerprint := _fingerprint(in_memory(trainer, _PURPOSE))):
+        if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
             raise DataError(
                 f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
                 "it; give the data that the run began with."
@@ -240,7 +239,7 @@ class ExampleAccount(KeptCallback):
         return self._counts
 
     def _check_data(self, data: GroupedDataset) -> None:
-        fingerprint = _fingerprint(data)
+        fingerprint = fingerprint_of(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
             raise DataError("the training data changed between two passes; each example's history is lost.")
         self._fingerprint = fingerprint
@@ -259,40 +258,18 @@ class ExampleAccount(KeptCallback):
         data, processes = in_memory(trainer, _PURPOSE), trainer.processes
         self._check_data(data)
         device = device_of(trainer.model)
-        inputs, targets = taken((data.inputs, data.trained_targets), processes.shard(len(data)))
+        columns = data.inputs, data.trained_targets, data.groups
+        inputs, targets, groups = taken(columns, processes.shard(len(data)))
+        penalised = {"groups": groups, "penalty": penalty_of(trainer.policy, trainer.policy_state)}
+        chunk = self._chunk_size or chunk_of(inputs)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with RandomState(device).kept(), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, inputs, targets, self._chunk_size or _chunk(inputs), device)
+            norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)
         norms = processes.joined(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
         if not processes.first:  # which alone reports: the others need no more than the norms that hold
             self._counted.histories.periods.clear()
-
-
-def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
-    """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
-    if not isinstance(trainer.train, GroupedDataset):
-        raise SettingError(
-            f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
-        )
-    trainer.views.refuse(purpose)
-    return trainer.train
-
-
-def _chunk(inputs: Inputs) -> int:
-    """Returns how many examples to measure at a time: more where they are rows of a table."""
-    rows = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
-    return 4096 if rows else 256
-
-
-def _fingerprint(data: GroupedDataset) -> int:
-    """Returns a number that changes with the examples and their order."""
-    code = len(data)
-    for column in tensors((data.inputs, data.trained_targets, data.groups)):
-        for part in column.split(_CHUNK):
-            code = zlib.crc32(part.cpu().contiguous().view(torch.uint8).numpy(), code)
-    return code
 
 
 def _in_words(settings: dict[str, Any]) -> str:

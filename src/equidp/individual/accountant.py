@@ -10,7 +10,8 @@ from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.engines.units import as_units, measures_units
 from equidp.errors import SettingError
-from equidp.individual.account import ExampleAccount, in_memory
+from equidp.individual.account import ExampleAccount
+from equidp.individual.examples import in_memory
 from equidp.kernel.inputs import moved_to
 from equidp.training.trainer import Trainer
 

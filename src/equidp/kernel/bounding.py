@@ -73,11 +73,11 @@ def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
 
 
 def each_alone(
-    rule: Callable[[Any, Tensor, Tensor], Tensor], state: Any, norms: Tensor, groups: Tensor
+    rule: Callable[..., Tensor], state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
 ) -> Tensor:
-    """`rule(state, norm, group)` of each example, [batch, ...], by `torch.vmap`.
+    """`rule(state, norm, group, *terms)` of each example, [batch, ...], by `torch.vmap`.
 
-    Formal guarantee: what is returned for an example follows from the state, its own norm and its own group.
+    Formal guarantee: what is returned for an example follows from the state, its own norm, group and terms.
     The rule gets copies, so what it writes to is neither the state nor what weights are capped by.
 
     | case | result |
@@ -90,11 +90,13 @@ def each_alone(
         rule: `policy.statistics` or `policy.weight`.
         state: of the policy.
         norms, groups: [batch], not empty.
+        terms: that a penalty has, [batch, terms]; None: there are none.
     """
     name = getattr(rule, "__qualname__", repr(rule))
     own = on_device(copied(state), norms.device)
+    seen = [each.clone() for each in (norms, groups, *(() if terms is None else terms.unbind(dim=1)))]
     try:
-        return torch.vmap(lambda norm, group: rule(own, norm, group))(norms.clone(), groups.clone())
+        return torch.vmap(lambda *example: rule(own, *example))(*seen)
     except IndexError as error:
         raise PolicyError(
             f"{name} failed on some group ({error}); the state must be made for as many groups as the data "
@@ -116,9 +118,11 @@ def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -
     return weights
 
 
-def example_rows(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
+def example_rows(
+    policy: Policy, state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
+) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells]."""
-    rows = each_alone(policy.statistics, state, norms, groups)
+    rows = each_alone(policy.statistics, state, norms, groups, terms)
     if rows.dim() != 2:
         raise PolicyError(
             f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."

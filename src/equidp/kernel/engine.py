@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -24,6 +24,10 @@ class Measured(Protocol):
         unaffected.
         """
 
+    @property
+    def terms(self) -> Tensor | None:
+        """The terms of a `Penalty`, [batch, 2]; None where there is none."""
+
     def weighted_sum(self, weights: Tensor, /) -> None:
         """Adds sum_i weights[i] * gradient_i to p.grad (created where missing) of each trainable parameter.
 
@@ -43,3 +47,25 @@ class Engine(Protocol):
 
     def __call__(self, inputs: Inputs, targets: Tensor, /) -> Measured:
         """Runs forward and backward over examples [batch, ...], batch >= 1."""
+
+
+class Penalty(NamedTuple):
+    """What a policy adds to the losses of a step; it follows from releases.
+
+    The loss of an example of group a is l + factors[a, 0] slope + factors[a, 1] closeness, where slope is
+    <grad l, u> and closeness to the decision boundary is 1 - sum_c p_c^2 over the classes' probabilities.
+
+    Attributes:
+        factors: of both terms, [K, 2].
+        direction: u, [parameters]: all trainable ones in the model's order, flat.
+    """
+
+    factors: Tensor
+    direction: Tensor
+
+
+class PenalisingEngine(Protocol):
+    """An engine that also measures losses with penalties."""
+
+    def penalised(self, inputs: Inputs, targets: Tensor, factors: Tensor, direction: Tensor, /) -> Measured:
+        """Measures examples [batch, ...] under factors [batch, 2]; `terms` of the result are set."""

@@ -63,6 +63,17 @@ def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
     return mapped(lambda each: each[which], inputs)
 
 
+def in_parts(inputs: Any, size: int | None) -> list[Any]:
+    """Returns the examples in order, at most so many at a time; None: all at once. None of an empty batch.
+
+    >>> in_parts((torch.arange(3), torch.ones(3)), 2)
+    [(tensor([0, 1]), tensor([1., 1.])), (tensor([2]), tensor([1.]))]
+    """
+    count = len(tensors(inputs)[-1])
+    size = size or max(1, count)
+    return [taken(inputs, slice(start, start + size)) for start in range(0, count, size)]
+
+
 def joined(*inputs: Any) -> Any:
     """Returns several batches of one form as one.
 

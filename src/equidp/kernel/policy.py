@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from equidp.errors import PolicyError
+from equidp.errors import PolicyError, SettingError
+from equidp.kernel.engine import Penalty
 from equidp.kernel.noise import exact_place
 
 
@@ -23,6 +24,7 @@ class Setting(NamedTuple):
         num_groups: K.
         expected_batch_size: b = q n.
         noise_multiplier: sigma.
+        num_parameters: of the model, those that are trained.
 
     Example:
         >>> import equidp
@@ -34,6 +36,7 @@ class Setting(NamedTuple):
     num_groups: int
     expected_batch_size: float
     noise_multiplier: float
+    num_parameters: int = 0
 
 
 class NoState(NamedTuple):
@@ -59,11 +62,16 @@ class Policy(ABC):
     place of `if`. The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs
     accuracy, not privacy.
 
+    A policy that penalises adds terms to the loss of each example. Its `penalty` is asked for once, before
+    the batch is measured, so it follows from the releases of earlier steps; `statistics` then gets the terms
+    of the example too; and after the step the policy sees the private gradient (`after_gradient`).
+
     Attributes:
         statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no
             statistics.
         private: False for plain SGD alone, which takes no noise.
         needs_groups: whether the method treats groups differently, and so needs to be told of them.
+        penalises: whether the method adds terms to losses; it then takes an engine that measures them.
 
     Example:
         >>> import torch, equidp
@@ -81,13 +89,18 @@ class Policy(ABC):
     statistics_ratio: float | None = None
     private: ClassVar[bool] = True
     needs_groups: ClassVar[bool] = False
+    penalises: ClassVar[bool] = False
 
     def init(self, setting: Setting) -> NamedTuple:
         """The state before the first release."""
         return NoState()
 
     def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        """The row of one example, [cells], of L2 norm <= 1."""
+        """The row of one example, [cells], of L2 norm <= 1.
+
+        A policy that penalises also gets the two terms of a `Penalty`, as further numbers; each needs a
+        default.
+        """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     def update(self, state: Any, released: Tensor) -> NamedTuple:
@@ -96,6 +109,17 @@ class Policy(ABC):
         The state and the release are on the CPU, wherever the model is.
         """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
+
+    def penalty(self, state: Any) -> Penalty:
+        """What is added to the losses of a step; `kernel.penalty` says what the guarantee rests on."""
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
+
+    def after_gradient(self, state: Any, gradient: Tensor) -> NamedTuple:
+        """The state after the private gradient of a step, flat, [parameters], for a policy that penalises.
+
+        The gradient is a release, so a state that follows from it costs nothing. Both are on the CPU.
+        """
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     @abstractmethod
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
@@ -223,6 +247,22 @@ def checked_state(policy: Policy, state: Any) -> Any:
             "tensors."
         )
     return state
+
+
+def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> Any:
+    """The saved values, by name, as a state in place of this one.
+
+    Raises:
+        SettingError: they are of another policy, or for another number of groups.
+    """
+    there = {name: getattr(value, "shape", None) for name, value in values.items()}
+    expected = {name: value.shape for name, value in state._asdict().items()}
+    if there != expected:
+        raise SettingError(
+            f"the saved state has {there}; {type(policy).__name__} expects {expected}. "
+            "Restore it with the policy and the groups it was saved from."
+        )
+    return copied(type(state)(**values))
 
 
 def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> float:

@@ -9,6 +9,7 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 - The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
+- What a policy adds to losses follows from the releases of earlier steps alone (`penalty`).
 - Examples without finite gradients contribute nothing. An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
@@ -29,11 +30,12 @@ from torch import Tensor
 from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
 from equidp.kernel.bounding import bounded_shares, capped_weights, example_rows, example_weights
-from equidp.kernel.engine import Engine, Measured
-from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.engine import Engine, Measured, Penalty
+from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum, release
+from equidp.kernel.penalty import measure, penalty_of, state_after
 from equidp.kernel.policy import (
     Policy,
     Setting,
@@ -43,6 +45,7 @@ from equidp.kernel.policy import (
     checked_sensitivity,
     checked_state,
     copied,
+    restored_state,
     statistics_noise,
 )
 from equidp.kernel.processes import ALONE, Processes
@@ -67,6 +70,7 @@ class PrivateStep:
     | empty sample | charged; noise alone is released |
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | gradient infinite or NaN | the example leaves the batch before statistics and sums |
+    | a policy that penalises | one penalty for the whole batch, from before any of it was measured |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | the model draws random numbers (dropout) | `Randomness.for_model`: afresh for each forward pass |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
@@ -135,7 +139,8 @@ class PrivateStep:
         self.event, self.ledger, self.randomness, self.processes = event, ledger, randomness, processes
         self.expected_batch_size = float(expected_batch_size)
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
-        setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier)
+        size = sum(parameter.numel() for parameter in self.parameters)
+        setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
         self.state: Any = copied(checked_state(policy, policy.init(setting)))
         self._held, self._paid = attributes(policy), False
 
@@ -152,17 +157,18 @@ class PrivateStep:
         self._clear()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
-            parts = self._parts((inputs, targets, groups, indices))
+            parts: list[Part] = in_parts((inputs, targets, groups, indices), self.physical_batch_size)
             if not self._paid:
                 self.pay()
             self._paid = False
+            penalty = penalty_of(self.policy, self.state)
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
-                measured = self._release_statistics(parts, groups)
+                measured = self._release_statistics(parts, groups, penalty)
             sensitivity = self._sensitivity()
             for part, known in measured:
                 if known is None:
-                    part, known = self._measured(part)
+                    part, known = self._measured(part, penalty)
                 self._add(part, known, sensitivity)
             self._release(sensitivity)
         except BaseException as error:
@@ -205,30 +211,17 @@ class PrivateStep:
         Raises:
             SettingError: they are of another policy, or for another number of groups.
         """
-        there = {name: getattr(value, "shape", None) for name, value in values.items()}
-        expected = {name: value.shape for name, value in self.state._asdict().items()}
-        if there != expected:
-            raise SettingError(
-                f"the saved state has {there}; {type(self.policy).__name__} expects {expected}. "
-                "Restore it with the policy and the groups it was saved from."
-            )
-        self.state = copied(type(self.state)(**values))
+        self.state = restored_state(self.policy, self.state, values)
 
     def _clear(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _parts(self, batch: Part) -> list[Part]:
-        """The batch in parts that the engine can take; none of an empty batch."""
-        count = len(batch[2])
-        size = self.physical_batch_size or max(1, count)
-        return [taken(batch, slice(start, start + size)) for start in range(0, count, size)]
-
-    def _measured(self, part: Part) -> tuple[Part, Measured | None]:
+    def _measured(self, part: Part, penalty: Penalty | None) -> tuple[Part, Measured | None]:
         """The part's examples with finite gradients, and what was measured of them; None: there are none."""
         while len(part[2]):
             with self.randomness.for_model(tensors(part)[0].device):
-                measured = self.engine(*part[:2])
+                measured = measure(self.engine, penalty, *part[:3])
             norms = measured.norms
             if math.isfinite(norms.sum()) or (finite := torch.isfinite(norms)).all():
                 return part, measured
@@ -237,27 +230,29 @@ class PrivateStep:
         return part, None
 
     def _release_statistics(
-        self, parts: Sequence[Part], groups: Tensor
+        self, parts: Sequence[Part], groups: Tensor, penalty: Penalty | None
     ) -> list[tuple[Part, Measured | None]]:
         """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
         known: list[tuple[Part, Measured | None]] = []
         norms = [torch.empty(0, device=groups.device)]
-        members = [groups[:0]]
+        members, terms = [groups[:0]], []
         for part in parts:
-            kept, measured = self._measured(part)
+            kept, measured = self._measured(part, penalty)
             if measured is not None:
                 norms.append(measured.norms.detach())
                 members.append(kept[2])
+                terms.extend([] if measured.terms is None else [measured.terms.detach()])
                 known.append((kept, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
-        self._update(torch.cat(norms[1:] or norms), torch.cat(members))
+        seen = torch.cat(norms[1:] or norms), torch.cat(members)
+        self._update(*seen, torch.cat(terms) if terms else None)
         return known
 
-    def _update(self, norms: Tensor, groups: Tensor) -> None:
+    def _update(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
         assert self.event.statistics_noise is not None
         # One made-up example shows how many cells an empty batch has, and is dropped.
         made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
-        asked = (norms, groups) if len(norms) else made_up
+        asked = (norms, groups, terms) if len(norms) else made_up
         rows = example_rows(self.policy, self.state, *asked)[: len(norms)]
         check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
@@ -298,3 +293,4 @@ class PrivateStep:
         release(totals, sensitivity, noise, self.randomness, self.expected_batch_size, self.processes)
         for parameter, total in zip(self.parameters, totals, strict=True):
             parameter.grad = total
+        self.state = state_after(self.policy, self.state, totals)

@@ -14,6 +14,7 @@ from equidp.kernel.policy import Policy, check_settings
 from equidp.policies.automatic import Automatic
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
+from equidp.policies.fairlens import FairLens
 from equidp.policies.global_ import Global
 from equidp.policies.global_adapt import GlobalAdapt
 from equidp.policies.naive import Naive
@@ -53,6 +54,10 @@ METHODS: dict[str, Method] = {
         DPSGDF, "a higher bound for groups that are clipped more often; needs groups (Xu 2021, as printed)"
     ),
     "dpsgd-f-code": Method(DPSGDFCode, "DPSGD-F as its authors ran it: ratios to the mean over groups"),
+    "fairlens": Method(
+        FairLens,
+        "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
+    ),
     "naive": Method(Naive, "reweights groups by size; a baseline (Xu 2021)"),
     "global": Method(
         Global, "scales all gradients by one factor and drops the longest; needs no groups (Bu 2021)"

@@ -18,7 +18,7 @@ from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.data.weights import RowWeighted
-from equidp.engines import MeasuringEngine, checked_engine
+from equidp.engines import MeasuringEngine, check_penalties, checked_engine, engine_for, made_up_examples
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -118,16 +118,30 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
 
 
 def tried_engine(
-    name: str, model: nn.Module, loss: LossFunction, load: Load, class_names: tuple[str, ...]
+    name: str, policy: Policy, model: nn.Module, loss: LossFunction, load: Load, train: object
 ) -> MeasuringEngine:
-    """The engine of that name, tried on made-up examples, on the model's device."""
+    """The engine of that name, tried on made-up examples, on the model's device.
+
+    A policy that penalises has the functional engine (`engine_for`), and its penalties are tried too.
+    """
     like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), of_row = (like.inputs, like.targets), loss
     if isinstance(loss, UnitLoss):
         (inputs, targets), of_row = by_row((inputs, targets)), loss.loss
+    weighted = isinstance(of_row, RowWeighted)
     targets = of_row.targets(targets) if isinstance(of_row, RowWeighted) else targets
-    return checked_engine(name, model, loss, moved_to((inputs, targets), device), class_names)
+    row, names = moved_to((inputs, targets), device), class_names(train)
+    if policy.penalises and (weighted or isinstance(loss, UnitLoss)):
+        raise SettingError(
+            f"{type(policy).__name__} adds penalties to losses of rows that count once each; leave out "
+            "weights of rows, several rows a person and views, or choose another method."
+        )
+    engine = checked_engine(engine_for(policy, name), model, loss, row, names)
+    if policy.penalises:
+        inputs, targets = made_up_examples(model, loss, row[0], row[1], len(names) or None)
+        check_penalties(model, loss, inputs, targets)
+    return engine
 
 
 def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:

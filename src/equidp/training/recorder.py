@@ -15,6 +15,7 @@ from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.inputs import moved_to, taken
+from equidp.kernel.penalty import measure, penalty_of
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -82,14 +83,16 @@ class EpochRecorder(Callback):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = device_of(trainer.model)
         rows = moved_to(taken((self.test.inputs, self.test.targets), sample), device)
-        measured = trainer.engine(*(as_units(*rows) if measures_units(trainer.engine) else rows))
+        rows = as_units(*rows) if measures_units(trainer.engine) else rows
+        groups = torch.full((len(sample),), group, device=device)
+        penalty = penalty_of(trainer.policy, trainer.policy_state)
+        measured = measure(trainer.engine, penalty, rows[0], rows[1], groups)
         norms = measured.norms
         trainer.optimizer.zero_grad(set_to_none=True)
         measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))
         gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
         trainer.optimizer.zero_grad(set_to_none=True)
-        groups = torch.full_like(norms, group, dtype=torch.int64)
         weights = step_weights(trainer.policy, trainer.policy_state, norms, groups)
         return {
             "mean_norm": float(norms.mean()),

@@ -145,7 +145,7 @@ class Trainer:
             self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
             load = parts.loader(train, num_groups, workers, model, views, self.randomness)
             self.loss = parts.chosen_loss(loss, train, views)
-            self.engine = parts.tried_engine(engine, model, self.loss, load, parts.class_names(train))
+            self.engine = parts.tried_engine(engine, policy, model, self.loss, load, train)
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)

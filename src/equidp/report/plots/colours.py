@@ -26,6 +26,7 @@ METHOD_LOOKS = {
     "dpsgd": Look("#0072B2", "o"),
     "dpsgd-f": Look("#D55E00", "s"),
     "dpsgd-f-code": Look("#E69F00", "D"),
+    "fairlens": Look("#8E5572", "$F$"),
     "naive": Look("#8C5A2B", "v"),
     "global": Look("#56B4E9", "P"),
     "global-adapt": Look("#009E73", "^"),

@@ -1,0 +1,95 @@
+"""Holds the functional engine's penalised gradients to those of autograd, before any budget is spent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from equidp.engines.called import called
+from equidp.engines.functional import FunctionalEngine, closeness
+from equidp.engines.preserved import flat
+from equidp.engines.trying import in_words, outputs_of, tried
+from equidp.errors import ModelError
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, taken
+
+_TOLERANCE = 0.02
+
+
+def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> None:
+    """Refuses a model whose losses cannot be penalised, or whose penalised gradients are not autograd's.
+
+    The model is tried in evaluation mode, in which it draws no random numbers.
+
+    Args:
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...], best made up.
+
+    Raises:
+        ModelError: outputs are not [batch, classes], or there are no second derivatives.
+
+    >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
+    >>> few = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    >>> check_penalties(model, loss, *few)
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    inputs, targets = taken((inputs, targets), slice(4))
+    with tried(model, loss), torch.enable_grad():
+        model.eval()
+        outputs = outputs_of(model, inputs)
+        if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.is_floating_point() or targets.dim() > 1:
+            raise ModelError(
+                f"the model gives {list(outputs.shape)} for {len(targets)} examples; penalties need a "
+                "classifier with one output per class, [batch, classes >= 2], and one class per example. "
+                "Choose another method."
+            )
+        generator = torch.Generator().manual_seed(0)
+        size = sum(parameter.numel() for parameter in trained)
+        direction = torch.nn.functional.normalize(torch.randn(size, generator=generator), dim=0)
+        factors = torch.randn(len(targets), 2, generator=generator).to(outputs.device)
+        try:
+            measured = FunctionalEngine(model, loss).penalised(inputs, targets, factors, direction)
+            examples = (taken((inputs, targets), [place]) for place in range(len(targets)))
+            singly = [
+                _gradient(model, loss, trained, x, y, own, direction)
+                for (x, y), own in zip(examples, factors, strict=True)
+            ]
+            true = torch.stack(singly)
+        except Exception as error:
+            raise ModelError(
+                f"penalised losses need second derivatives of model and loss: {in_words(error)}. Choose "
+                "another method, or a model of plain layers."
+            ) from error
+        norms, usual = measured.norms, torch.linalg.vector_norm(true, dim=1)
+        usable = torch.isfinite(usual)
+        if not usable.any() or not bool(torch.isfinite(norms[usable]).all()):
+            raise ModelError("the penalised losses of all examples that were tried have no finite gradient.")
+        if ((norms - usual)[usable].abs() > _TOLERANCE * usual[usable].max()).any():
+            raise ModelError(
+                f"the penalised gradients of {len(targets)} examples differ from those of one backward pass "
+                "each; choose another method, or a model of plain layers."
+            )
+
+
+def _gradient(
+    model: nn.Module,
+    loss: LossFunction,
+    trained: list[nn.Parameter],
+    inputs: Inputs,
+    targets: Tensor,
+    factors: Tensor,
+    direction: Tensor,
+) -> Tensor:
+    """The gradient of one example's penalised loss, [parameters], by two backward passes."""
+    outputs = called(model, inputs)
+    own = loss(outputs, targets).sum()
+    gradients = torch.autograd.grad(own, trained, create_graph=True, allow_unused=True)
+    parts = direction.to(own.device).split([parameter.numel() for parameter in trained])
+    slope = sum(
+        (gradient.flatten() @ part.to(gradient))
+        for gradient, part in zip(gradients, parts, strict=True)
+        if gradient is not None
+    )
+    total = own + factors[0] * slope + factors[1] * closeness(outputs).sum()
+    return flat(torch.autograd.grad(total, trained, allow_unused=True), trained)

@@ -1,0 +1,179 @@
+"""FairLens trains like any other method: resumed, accounted for one by one, and refused where it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.comparison.ablation import ablate
+from equidp.engines import dataset_norms
+from equidp.engines.functional import FunctionalEngine
+from equidp.errors import ModelError, SettingError
+from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.penalty import penalty_of
+from equidp.policies import FairLens
+from support.toy import make_trainer, toy
+
+
+def network(inputs: int = 5, outputs: int = 2) -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+def trainer(model=None, policy=None, **settings) -> equidp.Trainer:
+    given = {"secure": False, "seed": 3, "steps": 12, "epochs": None, **settings}
+    model = network() if model is None else model
+    return make_trainer(policy=FairLens(0.5) if policy is None else policy, model=model, **given)
+
+
+def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine():
+    policy = equidp.METHODS["fairlens"].policy()
+    assert policy == FairLens(slope_penalty=1.0, boundary_penalty=1.0)
+    trained = trainer()
+    assert isinstance(trained.engine, FunctionalEngine)
+    assert trained.event.statistics_noise == 10.0
+    run = trained.fit()
+    assert (
+        run.epsilon() < make_trainer(policy=equidp.DPSGD(0.5), steps=12, epochs=None).fit().epsilon() * 1.02
+    )
+    assert penalty_of(trained.policy, trained.policy_state).factors.any()
+
+
+def test_it_evens_out_what_it_penalises():
+    """Without noise, and with penalties that dwarf the loss, groups end as close to the boundary as each
+    other; without penalties they do not."""
+    data = toy()
+    harder = torch.where(data.groups[:, None] == 0, data.inputs, 0.05 * data.inputs)
+    data = replace(data, inputs=harder)
+
+    def gap(penalty: float) -> float:
+        policy = FairLens(1e3, smoothing=0.0, slope_penalty=0.0, boundary_penalty=penalty)
+        trained = trainer(nn.Linear(5, 2), policy, train=data, steps=60, noise_multiplier=0.0)
+        trained.fit()
+        counts, _, near = trained.policy_state.sums
+        return float((near / counts).diff().abs())
+
+    without = gap(0.0)
+    assert without > 0.1
+    assert gap(20.0) < 0.5 * without
+
+
+class _Stops(equidp.Callback):
+    def after_step(self, trainer):
+        if trainer.steps_done == 5:
+            trainer.stop(KeyboardInterrupt())
+
+
+def test_a_resumed_run_goes_on_with_the_same_factors_and_direction(tmp_path):
+    ledger = MemoryLedger()
+    stopped = trainer(ledger=ledger, callbacks=[_Stops(), equidp.Checkpoints(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit()
+    before = stopped.policy_state
+    assert before.direction.norm() == pytest.approx(1.0)
+    resumed = trainer(ledger=ledger)
+    assert equidp.Checkpoints(tmp_path).restore(resumed) == 0
+    for there, now in zip(before, resumed.policy_state, strict=True):
+        assert torch.equal(there, now)
+    one, other = (penalty_of(each.policy, each.policy_state) for each in (stopped, resumed))
+    assert torch.equal(one.factors, other.factors)
+    assert resumed.fit().facts.steps == 12
+
+
+class _Norms(equidp.Callback):
+    """The exact shares of the sensitivity, from norms that are taken apart."""
+
+    def __init__(self):
+        self.total = 0.0
+
+    def before_training(self, trainer):
+        self._take(trainer)
+
+    def after_step(self, trainer):
+        self.total = self.total + (self._norms / 0.5).clamp(max=1.0)
+        self._take(trainer)
+
+    def _take(self, trainer):
+        data = trainer.train
+        penalty = penalty_of(trainer.policy, trainer.policy_state)
+        self._norms = dataset_norms(
+            trainer.engine, data.inputs, data.targets, groups=data.groups, penalty=penalty
+        )
+
+
+def test_individual_accounts_are_of_penalised_gradients():
+    """Shares are those of norms that are taken before each step, up to the grid of 0.01."""
+    norms, accountant = _Norms(), equidp.IndividualAccountant(interval=1)
+    trained = trainer(steps=8, callbacks=[norms, accountant], accountant="rdp")
+    trained.fit()
+    report = accountant.report(trained)
+    histories = accountant._counted.histories
+    counts = torch.from_numpy(histories.part(slice(0, 300))).double()
+    found = counts @ torch.from_numpy(histories.shares).double()[: counts.shape[1]]
+    assert ((found - norms.total) > -1e-4).all()
+    assert ((found - norms.total) < 8 * 0.0101).all()
+    assert float(report.sensitive_epsilons.max()) <= trained.run().epsilon()
+
+
+def test_clipping_each_to_its_own_share_trains_too():
+    clipping = equidp.IndividualClipping(interval=4)
+    trained = trainer(callbacks=[clipping])
+    run = trained.fit()
+    assert float(clipping.report(trained).sensitive_epsilons.max()) <= run.epsilon()
+
+
+def three_groups() -> equidp.GroupedDataset:
+    return replace(toy(), groups=torch.arange(300) % 3, group_names=("a", "b", "c"))
+
+
+def numbers() -> equidp.GroupedDataset:
+    data = toy()
+    return replace(data, targets=data.targets.double(), class_names=(), target_bounds=(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"train": three_groups()}, SettingError, "FairLens is for two groups, and the data has 3"),
+        ({"train": replace(toy(), weights=torch.ones(300))}, SettingError, "leave out weights of rows"),
+        (
+            {"train": equidp.by_person(toy(), [number // 3 for number in range(300)], most_rows=4)},
+            SettingError,
+            "several rows a person",
+        ),
+        ({"train": numbers(), "model": network(outputs=1)}, ModelError, "need a classifier with one output"),
+        ({"engine": "gost"}, SettingError, "unknown engine 'gost'"),
+    ],
+)
+def test_what_it_cannot_train_is_refused_before_anything_is_spent(settings, error, says):
+    ledger = MemoryLedger()
+    with pytest.raises(error, match=says):
+        trainer(ledger=ledger, **settings)
+    assert ledger.steps == 0
+
+
+def test_audits_and_ablations_of_penalties_are_refused():
+    with pytest.raises(SettingError, match="fairlens adds penalties to losses, which canaries have not"):
+        equidp.audit_step(toy(), "fairlens", plan=equidp.Plan(batch_size=100), runs=300)
+    with pytest.raises(SettingError, match="'fairlens' adds penalties to losses, which are no error"):
+        ablate("digits", method="fairlens", seeds=1)
+
+
+def test_a_diagnosis_sees_the_penalised_step():
+    settings = {"batch_size": 50, "learning_rate": 0.1, "noise_multiplier": 1.0}
+    little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)
+    trained = trainer()
+    trained.fit()
+    model = trained.model
+
+    def risks(policy, state=None):
+        found = equidp.diagnose(model, policy, toy(), policy_state=state, effort=little, **settings)
+        return found.sensitive_groups["sensitive_clipping"].tolist()
+
+    fresh, plain = risks(FairLens(0.5)), risks(equidp.DPSGD(0.5))
+    assert fresh == pytest.approx(plain, rel=1e-4)  # no factors before a release
+    assert risks(FairLens(0.5), trained.policy_state) != pytest.approx(plain, rel=1e-2)
