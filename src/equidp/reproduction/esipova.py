@@ -10,7 +10,7 @@ from equidp.reproduction.compared import Compared
 from equidp.reproduction.item import ESIPOVA, Claim, Found, Item
 from equidp.reproduction.pictures import Bars, Curves
 
-_METHODS = ("dpsgd", "dpsgd-f-code", "global", "global-adapt")
+METHODS = ("dpsgd", "dpsgd-f-code", "global", "global-adapt")
 _EFFORT = Effort(batches=8, gradient_examples=1000, curvature_examples=64, trace_vectors=30)
 _TERMS = ("direction", "magnitude", "cosine_turned")
 PAIRS = ("direction_gap", "direction_bound", "norm_bound")
@@ -28,11 +28,12 @@ class Data:
     diagnosed_hours: float
     quick_epochs: float
     seeds: int = 5
+    methods: tuple[str, ...] = METHODS
 
     @property
     def trained(self) -> Compared:
         return Compared(
-            self.name, _METHODS, self.hours, quick_epochs=self.quick_epochs,
+            self.name, self.methods, self.hours, quick_epochs=self.quick_epochs,
             final=("accuracy", "loss", "change", "privacy_cost", "excessive_risk", "epsilon"),
             by_epoch=("loss", "mean_gradient_norm"),
         )  # fmt: skip
@@ -40,16 +41,16 @@ class Data:
     @property
     def diagnosed(self) -> Compared:
         return Compared(
-            self.name, _METHODS, self.diagnosed_hours, quick_epochs=self.quick_epochs,
+            self.name, METHODS, self.diagnosed_hours, quick_epochs=self.quick_epochs,
             diagnosed=(*_TERMS, "direction_alternative", "magnitude_alternative", "largest_eigenvalue"),
             pairs=PAIRS, diagnosis=DiagnosisPlan(self.every, self.groups, _EFFORT),
         )  # fmt: skip
 
 
 MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, 1, seeds=3)
-ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.05, 0.3, 2)
+ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.6, 0.3, 2, methods=(*METHODS, "fairlens"))
 CELEBA = Data("celeba", "CelebA", ("no Eyeglasses", "Eyeglasses"), 2000, 8.0, 16.0, 0.2)
-DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.02, 0.1, 2)
+DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.1, 0.1, 2, methods=(*METHODS, "fairlens"))
 
 
 def _gap(found: Found, data: Data, method: str, quantity: str) -> float:

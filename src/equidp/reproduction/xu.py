@@ -13,8 +13,8 @@ _CHANGES = ("dpsgd", "naive", "dpsgd-f-code")
 _MNIST = Compared(
     "mnist", _METHODS, 2.2, last=("loss", "mean_norm"), by_epoch=("clipping_bound",), quick_epochs=1
 )
-_ADULT = Compared("adult", _METHODS, 0.02, last=("loss", "mean_norm"))
-_DUTCH = Compared("dutch", _METHODS, 0.03, last=("loss", "mean_norm"))
+_ADULT = Compared("adult", _METHODS, 0.02, last=("loss", "mean_norm"), quick_epochs=5)
+_DUTCH = Compared("dutch", _METHODS, 0.03, last=("loss", "mean_norm"), quick_epochs=5)
 _MNIST_GROUPS, _ADULT_GROUPS, _DUTCH_GROUPS = (
     (ALL, "2", "8"),
     (ALL, "Male", "Female"),
