@@ -77,7 +77,7 @@ class Study(Protocol):
 
     @property
     def data(self) -> str:
-        """Name of the source that it trains on."""
+        """Name of the source that it trains on; "" for none."""
 
     def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
@@ -211,7 +211,7 @@ class Item:
 
     def sources(self) -> list[str]:
         """Names of the data that it needs."""
-        return list(dict.fromkeys(study.data for study in self.studies))
+        return [data for data in dict.fromkeys(study.data for study in self.studies) if data]
 
 
 def printed_table(

@@ -50,7 +50,7 @@ def below(value: float, than: float) -> bool | None:
     return None if value != value else value < than
 
 
-def _above(value: float, than: float) -> bool | None:
+def above(value: float, than: float) -> bool | None:
     return None if value != value else value > than
 
 
@@ -67,7 +67,7 @@ def _ranks(found: Found, name: str) -> float:
 def correlated(name: str, least: float) -> Claim:
     return Claim(
         f"on {name} epsilon correlates with the log of the final loss at {least:g} or more",
-        lambda found: _above(found.mean(data=name, quantity="correlation with log loss"), least),
+        lambda found: above(found.mean(data=name, quantity="correlation with log loss"), least),
     )
 
 
@@ -122,7 +122,7 @@ ITEMS = (
             ),
             Claim(
                 "more examples are at the worst case on CIFAR-10 than on MNIST",
-                lambda found: _above(
+                lambda found: above(
                     found.mean(data="cifar10", quantity="share at the worst case")
                     - found.mean(data="mnist-whole", quantity="share at the worst case"), 0,
                 ),
@@ -137,7 +137,7 @@ ITEMS = (
         claims=(
             Claim(
                 "the median norms of cats stay above those of ships and of automobiles",
-                lambda found: _above(
+                lambda found: above(
                     found.last(data="cifar10", quantity="median norm", group="cat")
                     - max(found.last(data="cifar10", quantity="median norm", group="ship"),
                           found.last(data="cifar10", quantity="median norm", group="automobile")), 0,
@@ -154,7 +154,7 @@ ITEMS = (
         claims=tuple(
             Claim(
                 f"estimates correlate with exact values at .99 or more on {study.data}",
-                lambda found, name=study.data: _above(  # type: ignore[misc]
+                lambda found, name=study.data: above(  # type: ignore[misc]
                     found.mean(data=name, quantity="correlation with exact"), 0.99
                 ),
             )
