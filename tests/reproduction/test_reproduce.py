@@ -17,6 +17,7 @@ from equidp.reproduction import reproduce as module
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.compared import Ablated, Compared
+from equidp.reproduction.costs import AccountingCosts
 from equidp.reproduction.item import COLUMNS, XU, Asked, Item, Printed
 from equidp.reproduction.page import results_page
 from equidp.reproduction.pictures import Bars, Curves
@@ -236,3 +237,11 @@ def test_a_kept_result_is_small_and_of_an_item(path):
 def test_each_difference_from_print_has_its_reason():
     for judged in judged_items(ROOT / "docs" / "results"):
         assert judged.unexplained == [], judged.item.name
+
+
+def test_costs_of_accounting_are_measured_rounded_and_not(tmp_path):
+    """Little is timed; how many computations there are is certain."""
+    rows, _ = AccountingCosts(examples=200, passes=3).rows(Asked((0,), tmp_path))
+    counted = rows[rows["quantity"] == "computations"].set_index("method")["value"]
+    assert counted.to_dict() == {"rounded": 100, "not rounded": 600}
+    assert (rows[rows["quantity"] == "seconds"]["value"] > 0).all()

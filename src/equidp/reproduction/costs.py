@@ -34,15 +34,17 @@ class AccountingCosts:
         steps: between two passes.
         batch_size, noise_multiplier: of a step.
         data: none is read.
+        label: what rows call it.
     """
 
-    hours: float = 0.02
+    hours: float = 0.002
     examples: int = 50_000
     passes: int = 200
     steps: int = 18
     batch_size: int = 4096
     noise_multiplier: float = 3.0
     data: str = ""
+    label: str = "CIFAR-10's size"
 
     def shortened(self) -> AccountingCosts:
         """The same: it takes a minute."""
@@ -52,7 +54,7 @@ class AccountingCosts:
         """Measures both; returns a row per figure and seed, `COLUMNS`, and seconds."""
         began = time.perf_counter()
         rows = [
-            ("CIFAR-10's size", method, ALL, quantity, np.nan, seed, value)
+            (self.label, method, ALL, quantity, np.nan, seed, value)
             for seed in asked.seeds
             for method, figures in (("rounded", self._rounded(seed)), ("not rounded", self._exact(seed)))
             for quantity, value in figures.items()
