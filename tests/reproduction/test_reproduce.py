@@ -241,7 +241,7 @@ def test_each_difference_from_print_has_its_reason():
 
 def test_costs_of_accounting_are_measured_rounded_and_not(tmp_path):
     """Little is timed; how many computations there are is certain."""
-    rows, _ = AccountingCosts(examples=200, passes=3).rows(Asked((0,), tmp_path))
+    rows, _ = AccountingCosts(examples=200, passes=3, batch_size=50).rows(Asked((0,), tmp_path))
     counted = rows[rows["quantity"] == "computations"].set_index("method")["value"]
     assert counted.to_dict() == {"rounded": 100, "not rounded": 600}
     assert (rows[rows["quantity"] == "seconds"]["value"] > 0).all()
