@@ -29,7 +29,7 @@ _HOMES = {
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode Global GlobalAdapt Naive Quantile "
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive Quantile "
     "QuantileBounded SoftAdaClip check_policy",
     "policies.methods": "METHODS Method",
     "report.audit": "print_audit",

@@ -57,6 +57,7 @@ from equidp.policies import (
     SGD as SGD,
     Automatic as Automatic,
     DPSGDFCode as DPSGDFCode,
+    FairLens as FairLens,
     Global as Global,
     GlobalAdapt as GlobalAdapt,
     Naive as Naive,

@@ -151,3 +151,13 @@ def test_hours_grow_with_seeds():
     assert made.hours() == 1.0
     assert made.hours(2) == 0.5
     assert made.sources() == ["digits"]
+
+
+def test_data_that_was_not_run_is_named():
+    class Study:
+        hours, data, label = 1.0, "e", ""
+
+    whole = Item("xu-table-9", XU, "What it shows", (Study(),))
+    made = Judged(whole, Result.of(whole, rows(0.5), (0,), 1.0, quick=False))
+    assert made.not_run == ["e"]
+    assert Judged(whole, None).not_run == []

@@ -30,6 +30,7 @@ def page(judged: Judged) -> str:
         legend=_LEGEND,
         claims=[(text, _verdict(held)) for text, held, _ in judged.claims],
         reasons=judged.reasons,
+        not_run=judged.not_run,
         unexplained=[_away(each) for each in judged.unexplained],
         pictures=_pictures(judged),
     )
@@ -90,6 +91,8 @@ def _section(judged: Judged) -> str:
     made = f"`{result.command}`: {result.seeds_in_words}, {result.hours:.2g} hours of one core, "
     made += f"commit {result.commit}."
     parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
+    if judged.not_run:
+        parts.append(f"Not run yet: {', '.join(judged.not_run)}.")
     parts += [markdown(table) for table in tables(judged)]
     if judged.claims:
         parts.append(

@@ -167,6 +167,14 @@ class Judged:
         return [(claim.text, claim.holds(found), claim.otherwise) for claim in self.item.claims]
 
     @property
+    def not_run(self) -> list[str]:
+        """Data of the item that the result has no figures of."""
+        if self.result is None:
+            return []
+        labels = (getattr(study, "label", "") or study.data for study in self.item.studies)
+        return [name for name in dict.fromkeys(labels) if name not in set(self.result.found.table["data"])]
+
+    @property
     def state(self) -> str:
         """ "not run", "quick", "reproduced" or "differs"."""
         if self.result is None:
