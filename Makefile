@@ -43,4 +43,4 @@ benchmark: install
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) equidp-runs equidp-report.html
+	rm -rf $(VENV) equidp-runs equidp-results equidp-report.html
