@@ -60,8 +60,8 @@ def results_page(items: Sequence[Judged]) -> str:
     parts = [
         "# The papers' tables and figures, reproduced",
         "`equidp reproduce --page docs/results.md --results docs/results` writes this page from the files in "
-        "[results](results); nothing on it is typed. `equidp reproduce NAME` makes an item again, with a page "
-        "and pictures of its own; `equidp reproduce --list` lists all.",
+        "[results](results); nothing on it is typed. `equidp reproduce NAME` makes an item again, with a "
+        "page and pictures of its own; `equidp reproduce --list` lists all.",
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers'; settings that a "
         "paper does not state are ours, and named. Figures are of two processor cores, with torch "
         "on the CPU; nothing was tuned towards a paper's figures.",
