@@ -254,8 +254,10 @@ def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     assert list(rows.columns) == COLUMNS
     assert set(rows["method"]) == {"dpsgd, base", "dpsgd, momentum-.5"}
     last, curve = rows[rows["at"].isna()], rows[rows["at"].notna()]
-    assert set(last["quantity"]) == {"accuracy", "loss", "norm"}
-    assert len(last) == 2 * 33
+    assert set(last["quantity"]) == {"accuracy", "loss", "norm", "epsilon"}
+    assert len(last) == 2 * 34
+    base, momentum = last[last["quantity"] == "epsilon"]["value"]
+    assert 0 < base == momentum
     assert len(curve) == 2 * 2 * 11
     monkeypatch.setattr("equidp.reproduction.reading_runs._trained", None)
     pd.testing.assert_frame_equal(study.rows(asked)[0], rows)

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 
 from equidp.comparison.code_digest import package_digest, without_words
+from equidp.comparison.grid import split_facts
+from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.kernel.policy import statistics_noise
 from equidp.reproduction import reading_loop, reading_runs, readings
@@ -28,8 +30,6 @@ FIRST = (
     "other-weights",
 )  # fmt: skip
 """What is read otherwise for a few epochs, to find what matters."""
-_EXAMPLES = 54_649
-"""Of Xu et al.'s training set."""
 _LARGEST_BOUND = 2.65
 """That DPSGD-F reaches on MNIST, over C."""
 GROUPS_ALONE = ("present-groups", "noise-without-bound", "bounds-as-weights")
@@ -72,18 +72,18 @@ class ReadingStudy:
                 parts += [
                     last,
                     table[table["quantity"] == "accuracy"],
-                    last[:1].assign(**self._epsilon(name)),
+                    last[:1].assign(**self._epsilon(name, seed)),
                 ]
                 seconds += found.seconds
                 if asked.on_progress is not None:
                     asked.on_progress(done + 1, len(names))
         return pd.concat(parts, ignore_index=True)[COLUMNS], seconds
 
-    def _epsilon(self, name: str) -> dict[str, Any]:
+    def _epsilon(self, name: str, seed: int) -> dict[str, Any]:
         """What the runs of a reading are worth, as changes of a row; infinite where nothing is proven."""
-        plan = default_plan(self.data)
-        resolved = plan.resolve(self.method, _EXAMPLES)
-        planned = Planned(_EXAMPLES, resolved.batch_size, resolved.noise_multiplier, resolved.learning_rate)
+        examples = split_facts(open_source(self.data), seed).num_train
+        resolved = default_plan(self.data).resolve(self.method, examples)
+        planned = Planned(examples, resolved.batch_size, resolved.noise_multiplier, resolved.learning_rate)
         value = math.inf
         if resolved.policy.private:
             found = worth(
