@@ -72,7 +72,7 @@ def _evens(found: Found) -> bool | None:
 
 ITEMS = (
     Item(
-        "beyond-direction", BEYOND, "Does direction still dominate?",
+        "beyond-direction", BEYOND, "Whether direction still dominates",
         tuple(
             Compared(
                 data, _METHODS, 0.3, changes=_WELL_CHOSEN, quick_epochs=4,
@@ -95,8 +95,7 @@ ITEMS = (
     ),
     Item(
         "beyond-privacy-by-group", BEYOND,
-        "Do groups with worse accuracy still have worse privacy, and does evening out one even out the "
-        "other?",
+        "Whether groups with worse accuracy have worse privacy, and evening out one evens out the other",
         tuple(
             Compared(data, _METHODS, 0.05, changes=_WELL_CHOSEN, individual=True, quick_epochs=4)
             for data in _DATA
@@ -111,6 +110,9 @@ ITEMS = (
                 "of DPSGD and DPSGD-F, the one with the smaller gap in cost has the smaller ratio of "
                 "epsilons, in both",
                 _evens,
+                "DPSGD-F has the smaller gap in cost, and the larger ratio of mean epsilons: 1.58 against "
+                "DPSGD's 1.45 on Adult, 1.12 against 1.10 on Dutch. Costs are below half a point in every "
+                "group here, so there is little to even out.",
             ),
         ),
         pictures=(
