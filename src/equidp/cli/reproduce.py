@@ -15,11 +15,12 @@ from equidp._files import check_writable, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import fail, progress_bar, say, stoppable
-from equidp.reproduction.page import WORDS, results_page
+from equidp.reproduction.page import WORDS, results_page, verdict
 from equidp.reproduction.reproduce import (
     RESULTS,
     RUNS,
     check_data,
+    file_stem,
     item_named,
     judged_items,
     reproduce,
@@ -99,8 +100,7 @@ def reproduce_command(
             on_progress=on_progress,
         )
     _show(judged)
-    stem = f"{item}-quick" if quick else item
-    say(f"Page: {(results / stem / 'index.html').resolve()}")
+    say(f"Page: {(results / file_stem(item, quick=quick) / 'index.html').resolve()}")
 
 
 def _list(items: list[Judged]) -> None:
@@ -109,7 +109,7 @@ def _list(items: list[Judged]) -> None:
         result = each.result
         seeds = str(each.item.seeds)
         if result is not None and not result.quick:
-            seeds = result.seeds_in_words.partition(" seed")[0]
+            seeds = result.seeds_counted
         table.add_row(each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}")
     Console(width=None if sys.stdout.isatty() else 150).print(table)
     for each in items:
@@ -120,7 +120,7 @@ def _list(items: list[Judged]) -> None:
 def _show(judged: Judged) -> None:
     print(f"{judged.item.name}: {WORDS[judged.state]}.")
     for text, held, _ in judged.claims:
-        print(f"- {text}: {'holds' if held else 'cannot be told' if held is None else 'does not hold'}.")
+        print(f"- {text}: {verdict(held)}.")
     off = [each for each in judged.differences if each.differs]
     if judged.differences:
         print(f"{len(judged.differences) - len(off)} of {len(judged.differences)} printed figures agree.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from equidp.data.dataset import ALL
 from equidp.diagnostics import DiagnosisPlan, Effort
 from equidp.reproduction.compared import Compared
-from equidp.reproduction.item import ESIPOVA, Claim, Found, Item
+from equidp.reproduction.item import ESIPOVA, Claim, Found, Item, told
 from equidp.reproduction.pictures import Bars, Curves
 
 METHODS = ("dpsgd", "dpsgd-f-code", "global", "global-adapt")
@@ -63,7 +63,7 @@ def _gap(found: Found, data: Data, method: str, quantity: str) -> float:
 def _below(found: Found, data: Data, quantity: str, method: str, other: str) -> bool | None:
     """Whether a method's gap between the two groups is below another's; None where one is missing."""
     gap, than = _gap(found, data, method, quantity), _gap(found, data, other, quantity)
-    return None if gap != gap or than != than else gap < than
+    return told(gap < than, gap, than)
 
 
 def _accuracy(found: Found, data: Data, method: str) -> float:
@@ -72,7 +72,7 @@ def _accuracy(found: Found, data: Data, method: str) -> float:
 
 def _better(found: Found, data: Data, method: str, other: str) -> bool | None:
     one, two = _accuracy(found, data, method), _accuracy(found, data, other)
-    return None if one != one or two != two else one > two
+    return told(one > two, one, two)
 
 
 def _table(number: int, data: Data, *reasons: str) -> Item:

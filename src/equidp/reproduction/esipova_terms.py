@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equidp.reproduction.compared import Ablated
 from equidp.reproduction.esipova import ADULT, CELEBA, DUTCH, MNIST, PAIRS, Data
-from equidp.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, printed_table
+from equidp.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, printed_table, told
 from equidp.reproduction.pictures import Curves
 
 _RISK = "excess risk a step"
@@ -62,7 +62,7 @@ def _smaller(found: Found, data: Data, quantity: str, method: str, other: str) -
         found.where(data=data.name, method=name, quantity=quantity, group=data.groups)["mean"].abs().mean()
         for name in (method, other)
     ]
-    return None if any(size != size for size in sizes) else bool(sizes[0] < sizes[1])
+    return told(sizes[0] < sizes[1], *sizes)
 
 
 _ACCURACY = {"magnitude": (0.990, 0.935), "direction": (0.968, 0.841)}
@@ -113,7 +113,7 @@ def _costlier(found: Found) -> bool | None:
         found.mean(method=name, quantity="accuracy", group="8", at=float("nan"))
         for name in ("direction", "magnitude")
     )
-    return None if by_direction != by_direction else by_direction < by_magnitude
+    return told(by_direction < by_magnitude, by_direction)
 
 
 def _bounded(found: Found) -> bool | None:

@@ -214,6 +214,15 @@ class Item:
         return [data for data in dict.fromkeys(study.data for study in self.studies) if data]
 
 
+def told(holds: bool, *needed: float) -> bool | None:
+    """Whether a claim holds; None where a figure that it needs is missing.
+
+    >>> told(True, 0.5), told(True, float("nan"))
+    (True, None)
+    """
+    return None if any(math.isnan(each) for each in needed) else bool(holds)
+
+
 def printed_table(
     data: str, quantity: str, groups: Sequence[str], rows: Mapping[str, Sequence[float]]
 ) -> tuple[Printed, ...]:

@@ -28,7 +28,7 @@ def page(judged: Judged) -> str:
         state=WORDS[judged.state],
         tables=tables(judged),
         legend=_LEGEND,
-        claims=[(text, _verdict(held)) for text, held, _ in judged.claims],
+        claims=[(text, verdict(held)) for text, held, _ in judged.claims],
         reasons=judged.reasons,
         not_run=judged.not_run,
         unexplained=[_away(each) for each in judged.unexplained],
@@ -43,7 +43,8 @@ def _pictures(judged: Judged) -> list[Drawn]:
     return [each for each in drawn if each is not None]
 
 
-def _verdict(held: bool | None) -> str:
+def verdict(held: bool | None) -> str:
+    """Whether a conclusion holds, in words."""
     return {True: "holds", False: "does not hold", None: "cannot be told"}[held]
 
 
@@ -80,7 +81,7 @@ def _overview(items: Sequence[Judged]) -> str:
     for each in items:
         item, result = each.item, each.result
         name = f"[{item.name}](#{item.name})" if result is not None else item.name
-        seeds = item.seeds if result is None else result.seeds_in_words.partition(" seed")[0]
+        seeds = item.seeds if result is None else result.seeds_counted
         hours = f"about {2 * item.hours():.2g}" if result is None else f"{result.hours:.2g}"
         rows.append(f"| {name} | {item.title} | {WORDS[each.state]} | {seeds} | {hours} |")
     return "\n".join(rows)
@@ -98,7 +99,7 @@ def _section(judged: Judged) -> str:
     if judged.claims:
         parts.append(
             "\n".join(
-                f"- {text[:1].upper()}{text[1:]}: **{_verdict(held)}**." for text, held, _ in judged.claims
+                f"- {text[:1].upper()}{text[1:]}: **{verdict(held)}**." for text, held, _ in judged.claims
             )
         )
     if judged.reasons:

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from equidp.data.dataset import ALL
 from equidp.report.plots.colours import GROUP_LOOKS, OTHER_GROUPS, Look, method_looks
-from equidp.report.plots.style import Layout, empty_figure, legend, short, wrapped
+from equidp.report.plots.style import Layout, legend, short, titled_panels, wrapped
 
 _LONGEST_BARS = 6
 """Up to this many groups are set apart by their names beneath the bars on a phone."""
@@ -35,23 +35,10 @@ def _panel_names(table: pd.DataFrame, column: str) -> list[str]:
     return list(dict.fromkeys(table[column]))
 
 
-def _panels(names: list[str], layout: Layout, x: str, y: str, *, shared: bool) -> tuple[Figure, list[Axes]]:
-    columns = min(layout.columns, len(names))
-    rows = -(-len(names) // columns)
-    figure = empty_figure(layout, (2.5 if columns > 1 else 2.1) * rows + 0.2)
-    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(names):
-            axes.remove()
-            continue
-        if len(names) > 1:
-            axes.set_title(wrapped(names[place], layout.letters(0.7 / columns)))
-        if place % columns == 0:
-            axes.set_ylabel(y)
-        if place + columns >= len(names):
-            axes.set_xlabel(x)
-            axes.tick_params(labelbottom=True)
-    return figure, list(grid.flat[: len(names)])
+def _titles(table: pd.DataFrame, column: str) -> list[str]:
+    """Of a panel each; a single one needs none."""
+    names = _panel_names(table, column)
+    return names if len(names) > 1 else [""]
 
 
 @final
@@ -80,7 +67,7 @@ class Bars:
         if rows.empty:
             return None
         looks = method_looks(rows["method"])
-        figure, axes = _panels(_panel_names(rows, "data"), layout, "", self.axis, shared=False)
+        figure, axes = titled_panels(_titles(rows, "data"), layout, "", self.axis, shared=False)
         for panel, (_, part) in zip(axes, rows.groupby("data", sort=False), strict=True):
             self._panel(panel, part, table, looks, layout)
         entries = {short(name): Patch(color=look.colour) for name, look in looks.items()}
@@ -148,7 +135,7 @@ class Curves:
             return None
         line = "group" if self.by == "method" else "method"
         looks = self._group_looks(rows) if line == "group" else method_looks(rows["method"])
-        figure, axes = _panels(_panel_names(rows, self.by), layout, self.x, self.axis, shared=True)
+        figure, axes = titled_panels(_titles(rows, self.by), layout, self.x, self.axis)
         for panel, (_, part) in zip(axes, rows.groupby(self.by, sort=False), strict=True):
             for name in sorted(looks, key=lambda name: looks[name] != OTHER_GROUPS):
                 own = part[part[line] == name].sort_values("at")
@@ -219,8 +206,7 @@ class Points:
         )
         if pairs.empty or self.x not in pairs or self.y not in pairs:
             return None
-        names = _panel_names(pairs, self.by)
-        figure, axes = _panels(names, layout, self.x_axis, self.y_axis, shared=False)
+        figure, axes = titled_panels(_titles(pairs, self.by), layout, self.x_axis, self.y_axis, shared=False)
         for panel, (_, part) in zip(axes, pairs.groupby(self.by, sort=False), strict=True):
             panel.scatter(part[self.x], part[self.y], s=7, color="#0072B2", alpha=0.45, linewidths=0)
             if self.diagonal:

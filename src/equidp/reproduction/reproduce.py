@@ -64,7 +64,7 @@ def reproduce(
     own_seeds = 1 if quick else item.seeds
     chosen = checked_seeds(own_seeds if seeds is None else seeds)
     check_data(item, chosen[0])
-    into, stem = Path(into), f"{name}-quick" if quick else name
+    into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
     for place in (folder, Path(directory)):
         check_folder(place)
@@ -83,6 +83,11 @@ def reproduce(
     _write(judged, rows, folder)
     result.save(into / f"{stem}.json")
     return judged
+
+
+def file_stem(name: str, *, quick: bool) -> str:
+    """What an item's results are called."""
+    return f"{name}-quick" if quick else name
 
 
 def item_named(name: str) -> Item:
@@ -117,7 +122,7 @@ def judged_items(into: str | os.PathLike[str], *, quick: bool = False) -> list[J
     """
     found = []
     for item in ITEMS.values():
-        full, short = Path(into) / f"{item.name}.json", Path(into) / f"{item.name}-quick.json"
+        full, short = (Path(into) / f"{file_stem(item.name, quick=each)}.json" for each in (False, True))
         path = full if full.exists() or not quick else short
         found.append(Judged(item, Result.load(path) if path.exists() else None))
     return found

@@ -80,10 +80,13 @@ class Result:
     @property
     def seeds_in_words(self) -> str:
         """How many seeds stand behind figures, "1 to 5 seeds" where not all were run."""
+        return f"{self.seeds_counted} seed{'s' if len(self.seeds) > 1 else ''}"
+
+    @property
+    def seeds_counted(self) -> str:
+        """The same as "5" or "1 to 5"."""
         most, fewest = len(self.seeds), int(self.found.table["seeds"].min())
-        if fewest < most:
-            return f"{fewest} to {most} seeds"
-        return f"{most} seed{'s' if most > 1 else ''}"
+        return f"{fewest} to {most}" if fewest < most else str(most)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:

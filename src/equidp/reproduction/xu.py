@@ -5,7 +5,7 @@ from __future__ import annotations
 from equidp.data.dataset import ALL
 from equidp.reproduction import xu_reasons
 from equidp.reproduction.compared import Compared
-from equidp.reproduction.item import XU, Claim, Found, Item, Printed, printed_table
+from equidp.reproduction.item import XU, Claim, Found, Item, Printed, printed_table, told
 from equidp.reproduction.pictures import Bars, Curves
 
 _METHODS = ("dpsgd", "naive", "dpsgd-f", "dpsgd-f-code")
@@ -74,14 +74,27 @@ def _narrows(data: str, groups: tuple[str, ...]) -> Claim:
     return Claim(
         f"DPSGD-F narrows the gap in cost between groups {groups[1]} and {groups[2]} of {data} that DPSGD "
         "has",
-        lambda found: _told(_gap(found, data, "dpsgd-f-code", groups) < _gap(found, data, "dpsgd", groups),
+        lambda found: told(_gap(found, data, "dpsgd-f-code", groups) < _gap(found, data, "dpsgd", groups),
                             _gap(found, data, "dpsgd-f-code", groups)),
     )  # fmt: skip
 
 
-def _told(holds: bool, *needed: float) -> bool | None:
-    """None where a figure that it needs is missing."""
-    return None if any(each != each for each in needed) else holds
+def _over_epsilon(letter: str, setting: str, values: tuple[float, ...], claim: Claim) -> Item:
+    """A part of figure 3: DPSGD-F at several epsilons, by one setting."""
+    words, lost = setting.replace("_", " "), "change of accuracy"
+    return Item(
+        f"xu-figure-3{letter}",
+        XU,
+        f"Accuracy lost by classes 2 and 8 with DPSGD-F over epsilon, by {words}",
+        (Compared("mnist", ("dpsgd-f-code",), 2.6, sweep=(setting, values)),),
+        seeds=1,
+        claims=(claim,),
+        pictures=(
+            Curves(f"Accuracy lost, by {words}", "change", lost, words, groups=("2", "8")),
+            Curves(f"Epsilon, by {words}", "epsilon", "epsilon", words),
+        ),
+        notes=(f"The paper does not list the values of {words}; these are ours.",),
+    )
 
 
 ITEMS = (
@@ -124,7 +137,7 @@ ITEMS = (
         claims=(
             Claim(
                 "under DPSGD the loss and the gradient norm of eights are far above those of class 2",
-                lambda found: _told(
+                lambda found: told(
                     found.mean(data="mnist", method="dpsgd", group="8", quantity="mean_norm")
                     > 3 * found.mean(data="mnist", method="dpsgd", group="2", quantity="mean_norm"),
                     found.mean(data="mnist", method="dpsgd", group="8", quantity="mean_norm"),
@@ -158,7 +171,7 @@ ITEMS = (
         claims=(
             Claim(
                 "a larger bound lets DPSGD lose less on eights, and a gap to class 2 remains at C = 5",
-                lambda found: _told(
+                lambda found: told(
                     _swept(found, 5.0, "8") > _swept(found, 1.0, "8")
                     and _swept(found, 5.0, "2") - _swept(found, 5.0, "8") > 0.05,
                     _swept(found, 5.0, "8"), _swept(found, 1.0, "8"),
@@ -179,7 +192,7 @@ ITEMS = (
             Claim(
                 "the difference between DPSGD-F and SGD is small and alike in all classes, that of DPSGD "
                 "is not",
-                lambda found: _told(_spread(found, "dpsgd-f-code") < 0.05 < _spread(found, "dpsgd"),
+                lambda found: told(_spread(found, "dpsgd-f-code") < 0.05 < _spread(found, "dpsgd"),
                                     _spread(found, "dpsgd")),
             ),
         ),
@@ -193,7 +206,7 @@ ITEMS = (
         claims=(
             Claim(
                 "DPSGD-F gives eights the highest bound, close to 3",
-                lambda found: _told(_highest_bound(found) == "8" and _bound(found, "8") > 2.5,
+                lambda found: told(_highest_bound(found) == "8" and _bound(found, "8") > 2.5,
                                     _bound(found, "8")),
             ),
         ),
@@ -202,50 +215,21 @@ ITEMS = (
             Curves("Clipping bound of each class", "clipping_bound", "clipping bound"),
         ),
     ),
-    Item(
-        "xu-figure-3a",
-        XU,
-        "Accuracy lost by classes 2 and 8 with DPSGD-F over epsilon, by epochs",
-        (
-            Compared("mnist", ("dpsgd-f-code",), 2.6, sweep=("epochs", (20.0, 40.0, 60.0, 80.0, 100.0))),
+    _over_epsilon(
+        "a", "epochs", (20.0, 40.0, 60.0, 80.0, 100.0),
+        Claim(
+            "the gap between classes 2 and 8 shrinks with the number of epochs",
+            lambda found: told(_swept_gap(found, 60.0) < _swept_gap(found, 20.0), _swept_gap(found, 60.0)),
         ),
-        seeds=1,
-        claims=(
-            Claim(
-                "the gap between classes 2 and 8 shrinks with the number of epochs",
-                lambda found: _told(
-                    _swept_gap(found, 60.0) < _swept_gap(found, 20.0), _swept_gap(found, 60.0)
-                ),
-            ),
-        ),
-        pictures=(
-            Curves("Accuracy lost, by epochs", "change", "change of accuracy", "epochs", groups=("2", "8")),
-            Curves("Epsilon, by epochs", "epsilon", "epsilon", "epochs"),
-        ),
-        notes=("The paper does not list the numbers of epochs; these are ours.",),
     ),
-    Item(
-        "xu-figure-3b",
-        XU,
-        "Accuracy lost by classes 2 and 8 with DPSGD-F over epsilon, by noise",
-        (
-            Compared("mnist", ("dpsgd-f-code",), 2.6, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.2, 1.4))),
-        ),
-        seeds=1,
-        claims=(
-            Claim(
-                "with more noise the gap between classes 2 and 8 grows slightly, and stays below .05",
-                lambda found: _told(
-                    _swept_gap(found, 0.6) <= _swept_gap(found, 1.4) < 0.05, _swept_gap(found, 1.4)
-                ),
+    _over_epsilon(
+        "b", "noise_multiplier", (0.6, 0.8, 1.0, 1.2, 1.4),
+        Claim(
+            "with more noise the gap between classes 2 and 8 grows slightly, and stays below .05",
+            lambda found: told(
+                _swept_gap(found, 0.6) <= _swept_gap(found, 1.4) < 0.05, _swept_gap(found, 1.4)
             ),
         ),
-        pictures=(
-            Curves("Accuracy lost, by noise multiplier", "change", "change of accuracy", "noise multiplier",
-                   groups=("2", "8")),
-            Curves("Epsilon, by noise multiplier", "epsilon", "epsilon", "noise multiplier"),
-        ),
-        notes=("The paper does not list the noise scales; these are ours.",),
     ),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from equidp.data.dataset import ALL
 from equidp.reproduction.accounted import Accounted
-from equidp.reproduction.item import YU, Claim, Found, Item
+from equidp.reproduction.item import YU, Claim, Found, Item, told
 from equidp.reproduction.pictures import Bars, Curves, Points
 
 _DELTA = {"delta": 1e-5, "momentum": 0.9, "batch_size": 1024, "learning_rate": 0.1}
@@ -47,11 +47,11 @@ def _worse(name: str) -> Claim:
 
 
 def below(value: float, than: float) -> bool | None:
-    return None if value != value else value < than
+    return told(value < than, value)
 
 
 def above(value: float, than: float) -> bool | None:
-    return None if value != value else value > than
+    return told(value > than, value)
 
 
 def _ranks(found: Found, name: str) -> float:

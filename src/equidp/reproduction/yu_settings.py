@@ -9,7 +9,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.costs import AccountingCosts
-from equidp.reproduction.item import YU, Claim, Found, Item, Printed
+from equidp.reproduction.item import YU, Claim, Found, Item, Printed, told
 from equidp.reproduction.pictures import Bars
 from equidp.reproduction.yu import (
     CIFAR,
@@ -69,7 +69,7 @@ def _accuracies(found: Found) -> bool | None:
 
 def _shares(found: Found) -> bool | None:
     shares = [found.mean(data=str(study.label), quantity="share at the worst case") for study in _BOUNDS]
-    return None if any(share != share for share in shares) else shares[0] > shares[-1]
+    return told(shares[0] > shares[-1], *shares)
 
 
 def _attacked(found: Found) -> bool | None:

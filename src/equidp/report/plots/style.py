@@ -124,22 +124,37 @@ def panels(
         x, y: labels of the axes.
         groups: their looks.
     """
-    columns = min(layout.columns, len(kinds))
-    rows = -(-len(kinds) // columns)
+    figure, axes = titled_panels([kind.label for kind in kinds], layout, x, y)
+    group_legend(figure, groups, layout)
+    return figure, axes
+
+
+def titled_panels(
+    titles: Sequence[str], layout: Layout, x: str, y: str, *, shared: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title, without a legend.
+
+    Args:
+        titles: one per panel.
+        layout: decides how many are in a row.
+        x, y: labels of the axes.
+        shared: whether all panels have one scale.
+    """
+    columns = min(layout.columns, len(titles))
+    rows = -(-len(titles) // columns)
     figure = empty_figure(layout, (2.3 if columns > 1 else 1.75) * rows + 0.2)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
     for place, panel in enumerate(grid.flat):
-        if place >= len(kinds):
+        if place >= len(titles):
             panel.remove()
             continue
-        panel.set_title(wrapped(kinds[place].label, layout.letters(0.7 / columns)))
+        panel.set_title(wrapped(titles[place], layout.letters(0.7 / columns)))
         if place % columns == 0:
             panel.set_ylabel(y)
-        if place + columns >= len(kinds):  # nothing below
+        if place + columns >= len(titles):  # nothing below
             panel.set_xlabel(x)
             panel.tick_params(labelbottom=True)
-    group_legend(figure, groups, layout)
-    return figure, list(grid.flat[: len(kinds)])
+    return figure, list(grid.flat[: len(titles)])
 
 
 def kind_legend(figure: Figure, looks: Mapping[Kind, Look], layout: Layout) -> None:
