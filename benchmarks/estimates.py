@@ -17,40 +17,17 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from equidp import Callback, GroupedDataset, IndividualAccountant, Trainer, default_plan
+from equidp import IndividualAccountant, default_plan
 from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.engines import dataset_norms
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualReport
 from equidp.individual.epsilons import individual_epsilons
-from equidp.individual.histories import Histories
-from equidp.individual.step_counts import current_shares
+from equidp.reproduction.accounted import HeldExamples
 from equidp.training.build import build
 
 _QUANTILES = [0.1, 0.3, 0.5, 0.7, 0.9]
-
-
-class HeldExamples(Callback):
-    """Exact histories of a few examples: their norms are taken before every step."""
-
-    def __init__(self, data: GroupedDataset, count: int) -> None:
-        self.indices = torch.from_numpy(np.random.default_rng(0).choice(len(data), count, replace=False))
-        self._inputs, self._targets = data.inputs[self.indices], data.targets[self.indices]
-        self._groups = data.groups[self.indices]
-        self.histories = Histories(count)
-
-    def before_training(self, trainer: Trainer) -> None:
-        self._norms = dataset_norms(trainer.engine, self._inputs, self._targets)
-
-    def after_step(self, trainer: Trainer) -> None:
-        shares = current_shares(
-            trainer.policy, trainer.policy_state, self._norms.double().numpy(), self._groups.numpy()
-        )
-        self.histories.add(self.histories.cells(shares))
-        self.before_training(trainer)
 
 
 def released(report: IndividualReport, times: int = 20) -> dict[str, dict[str, float]]:

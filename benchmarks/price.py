@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import subprocess
 import sys
 import time
 import warnings
@@ -47,6 +46,7 @@ from equidp.errors import ApproximationWarning, DataWarning, EquidpError, Privac
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Cut
 from equidp.policies.methods import BASELINE
+from equidp.reproduction.result import commit
 from equidp.training.progress import duration
 from equidp.training.record import RunRecord
 
@@ -256,12 +256,8 @@ class Runner:
 
 def _made_by() -> str:
     """The commit, the versions and the command."""
-    here = Path(__file__).parent
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"], cwd=here, capture_output=True, text=True, check=False
-    ).stdout.strip()
     command = " ".join(["python benchmarks/price.py", *_ARGUMENTS])
-    return f"{command} (commit {commit or 'unknown'}, torch {versions()['torch']})"
+    return f"{command} (commit {commit()}, torch {versions()['torch']})"
 
 
 _ARGUMENTS: list[str] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from equidp.cli.memory import keep_freed_memory
 from equidp.reproduction.reading_runs import ReadingRun, Row, kept_run
 from equidp.reproduction.readings import READINGS
+from equidp.reproduction.result import commit
 
 _SHOWN = ("all", "2", "8")
 
@@ -45,10 +45,10 @@ def main() -> None:
         return
     keep_freed_memory()
     torch.set_num_threads(1)
-    commit = chosen.commit or _commit()
+    made_by = chosen.commit or commit()
     for method in chosen.method.split(","):
         for reading in chosen.reading.split(","):
-            run = ReadingRun(method, reading, chosen.epochs, chosen.seed, chosen.data, commit)
+            run = ReadingRun(method, reading, chosen.epochs, chosen.seed, chosen.data, made_by)
             told = vars(run)
             kept_run(run, chosen.into, lambda epoch, rows, told=told: print(_line(told, rows), flush=True))
 
@@ -61,15 +61,6 @@ def _line(run: dict[str, object], rows: list[Row]) -> str:
     ]
     name = f"{run['data']} {run['method']} {run['reading']} seed {run['seed']}"
     return f"{name} epoch {rows[0]['at']}: {' | '.join(parts)} (all, 2, 8)"
-
-
-def _commit() -> str:
-    """The commit of this checkout."""
-    told = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return told.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Accounted:
             plan = plan.with_changes({"clipping_bound": self.median_bound * self._median(plan, data, seed)})
         watching = IndividualClipping if self.clipped else IndividualAccountant
         account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch)
-        held, medians = _HeldExamples(data.train, self.held), _MedianNorms(data.train)
+        held, medians = HeldExamples(data.train, self.held), _MedianNorms(data.train)
         watchers: list[Callback] = [medians] if account is None else [account, medians]
         if self.held:
             watchers.append(held)
@@ -134,7 +134,7 @@ class Accounted:
         trainer: Trainer,
         account: IndividualAccountant | IndividualClipping,
         losses: Tensor,
-        held: _HeldExamples | None,
+        held: HeldExamples | None,
     ) -> None:
         report = account.report(trainer)
         own = report.sensitive_epsilons
@@ -199,11 +199,13 @@ class _Rows:
 
 
 @final
-class _HeldExamples(Callback):
+class HeldExamples(Callback):
     """Exact histories of a few examples: their norms are taken before every step."""
 
     def __init__(self, data: GroupedDataset, count: int) -> None:
-        self.indices = torch.from_numpy(np.random.default_rng(0).permutation(len(data))[:count])
+        self.indices = torch.from_numpy(
+            np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False)
+        )
         self._inputs, self._targets = taken((data.inputs, data.targets), self.indices)
         self._groups = data.groups[self.indices].numpy()
         self.histories = Histories(len(self.indices))
