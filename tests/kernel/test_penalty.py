@@ -161,3 +161,13 @@ def test_a_penalty_cannot_change_the_state():
     step = step_of(_Writes(BOUND))
     penalty_of(step.policy, step.state)
     assert step.state.sums.isnan().all()
+
+
+def test_each_example_is_measured_under_the_factors_of_its_own_group():
+    class Engine:
+        def penalised(self, inputs, targets, factors, direction):
+            self.factors = factors
+
+    engine, penalty = Engine(), Penalty(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(5))
+    measure(engine, penalty, torch.zeros(3, 3), torch.zeros(3), torch.tensor([1, 0, 1]))
+    assert engine.factors.tolist() == [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
