@@ -461,3 +461,12 @@ def test_automatic_and_psac_formulas():
 def test_bad_settings_are_named(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+@pytest.mark.parametrize("slope", [-1e9, 0.3, 1e9])
+def test_a_row_of_fairlens_is_at_most_one_long_before_the_kernel_bounds_it(slope):
+    policy = FairLens(0.7)
+    state = policy.init(Setting(2, 4.0, 1.0, 5))
+    row = policy.statistics(state, torch.tensor(1.0), torch.tensor(1), torch.tensor(slope), torch.tensor(1.0))
+    assert row.norm() <= 1 + 1e-6
+    assert row.reshape(3, 2)[:, 0].tolist() == [0, 0, 0]
