@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equidp.cli import several
+from equidp.cli.messages import fail
 from equidp.kernel.ledger_format import read_ledger
 from support.command import equidp
 
@@ -67,4 +69,29 @@ def test_a_mistake_is_said_once(people, tmp_path):
 def test_other_commands_refuse_torchrun(people):
     told = torchrun(2, "compare", people, "--target", "paid", "--group", "sex")
     assert told.returncode != 0
-    assert "torchrun is for equidp train" in told.stderr
+    assert told.stderr.count("torchrun is for equidp train") == 1
+
+
+def one_of_two(rank: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1", "RANK": rank}
+    command = [sys.executable, "-m", "equidp", "compare"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_a_process_that_failed_stays_until_the_first_has_spoken():
+    second, first = one_of_two("1"), one_of_two("0")
+    assert "torchrun is for equidp train" in first.communicate()[1]
+    assert first.returncode == 2
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(2)
+    second.terminate()  # as torchrun does
+    assert second.communicate()[1] == ""
+
+
+def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(several, "PATIENCE", 0.01)
+    with pytest.raises(SystemExit, match="2"):
+        fail("the disk is full.")
+    assert capsys.readouterr().err == "process 1: error: the disk is full.\n"

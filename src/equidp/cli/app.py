@@ -23,8 +23,7 @@ from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
 from equidp.cli.messages import fail, say, show_warning
-from equidp.cli.several import rank
-from equidp.errors import EquidpError, ProcessError, SettingError
+from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {
     "inspect": "Show what is in a table before it is used, and write a recipe for it.",
@@ -213,10 +212,6 @@ def main() -> None:
         fail(f"{_in_words(error)} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except CycloptsError as error:
         fail(_in_words(error))
-    except ProcessError as error:
-        if rank():
-            sys.exit(2)  # the first process says why
-        fail(str(error))
     except EquidpError as error:
         fail(str(error))
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from equidp.cli.several import rank, speaks
+from equidp.cli.several import rank, wait_for_the_first
 from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning, TrainingStopped
 
 _console = Console(stderr=True)
@@ -31,9 +31,9 @@ def _print(text: str, heading: str) -> None:
 
 
 def fail(text: str) -> NoReturn:
-    """Ends the command with one message and exit code 2."""
-    if speaks():
-        _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")
+    """Ends the command with one message and exit code 2; of several processes, the first says it."""
+    wait_for_the_first()
+    _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")
     sys.exit(2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
     from equidp.kernel.processes import Processes
 
+PATIENCE = 30.0
+"""Seconds that a process which failed gives the first to fail too, and to say why."""
+
 
 def rank() -> int:
     """Which of the processes that torchrun started this is; 0 also where there is one."""
     return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
-def speaks() -> bool:
-    """Whether this process says what is wrong: the first; and others once they joined, of their own."""
-    if not rank():
-        return True
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.distributed.is_initialized())
+def wait_for_the_first() -> None:
+    """Gives the first process time to say what is wrong: torchrun ends all as soon as one has ended."""
+    if rank():
+        time.sleep(PATIENCE)
 
 
 @contextmanager
