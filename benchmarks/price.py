@@ -37,6 +37,7 @@ from price_split import Validated
 from equidp import DataSource, Plan, default_plan
 from equidp._provenance import versions
 from equidp.accounting.cache import remembered
+from equidp.cli.memory import keep_freed_memory
 from equidp.comparison.grid import Cell, split, split_facts
 from equidp.comparison.kept import train_all
 from equidp.comparison.outputs import kept_predictions, with_metrics
@@ -293,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(chosen: argparse.Namespace) -> None:
     """Goes on with each dataset until the time is spent."""
+    keep_freed_memory()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     for category in (PrivacyWarning, DataWarning, ApproximationWarning):
