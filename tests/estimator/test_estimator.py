@@ -21,6 +21,7 @@ from torch import nn
 import equidp
 from equidp.accounting.schedule import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
+from equidp.estimator.asked import asked_plan
 from equidp.estimator.fits import Fits, row_hashes
 from equidp.policies.methods import METHODS
 
@@ -356,3 +357,15 @@ def test_a_fit_in_a_worker_process_says_that_it_cannot_count(monkeypatch):
     monkeypatch.setattr("multiprocessing.parent_process", object)
     with pytest.warns(PrivacyWarning, match="ran in a worker process"):
         quick().fit(X, y)
+
+
+def test_the_learning_rate_follows_the_optimizer():
+    rates = {
+        optimizer: asked_plan(
+            equidp.PrivateClassifier(optimizer=optimizer), "logistic", 100, 1e-3
+        ).learning_rate
+        for optimizer in ("sgd", "adam")
+    }
+    assert rates == {"sgd": 0.5, "adam": 0.01}
+    given = equidp.PrivateClassifier(optimizer="adam", learning_rate=0.2)
+    assert asked_plan(given, "logistic", 100, 1e-3).learning_rate == 0.2

@@ -16,6 +16,7 @@ from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import METHODS
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build
+from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import Plan, default_plan
 from equidp.training.resolved import ResolvedPlan
 from support.toy import toy
@@ -51,6 +52,15 @@ def test_a_change_holds_for_every_method():
     assert plan.policy("global").strict_bound == 100.0
     changed = plan.with_changes({"strict_bound": 70.0})
     assert changed.policy("global").strict_bound == 70.0
+
+
+def test_another_optimizer_has_a_learning_rate_of_its_own_kind():
+    plan = default_plan("mnist-esipova").with_changes({"optimizer": "adam"})
+    assert {plan.for_method(name).learning_rate for name in METHODS} == {ADAM_RATE}
+    heavy = Plan(learning_rate=2.0, momentum=0.9)
+    assert heavy.with_changes({"optimizer": "adam"}) == Plan(optimizer="adam", learning_rate=ADAM_RATE)
+    assert heavy.with_changes({"optimizer": "adam", "learning_rate": 0.03}).learning_rate == 0.03
+    assert heavy.with_changes({"optimizer": "sgd"}) == heavy
 
 
 def test_what_differs_for_a_method_is_its_own():

@@ -7,12 +7,14 @@ from typing import Any
 from equidp.errors import SettingError
 from equidp.estimator.fits import warn
 from equidp.kernel.policy import Policy
+from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import Plan
 from equidp.training.resolved import ModelFactory
 
 _LARGEST_BATCH = 256
+_SGD_RATE = 0.5
 _OF_PLAN = (
-    *("learning_rate", "epochs", "momentum", "weight_decay", "loss"),
+    *("epochs", "momentum", "weight_decay", "loss"),
     *("optimizer", "schedule", "average", "average_share"),
 )
 
@@ -20,10 +22,12 @@ _OF_PLAN = (
 def asked_plan(estimator: Any, model: str | ModelFactory, num_examples: int, delta: float) -> Plan:
     """The arguments of a `PrivateEstimator` as a plan, for n examples."""
     size, settings = estimator.batch_size, estimator.method_settings or {}
+    usual = ADAM_RATE if estimator.optimizer == "adam" else _SGD_RATE
     return Plan(
         model,
         batch_size=min(_LARGEST_BATCH, num_examples) if size is None else size,
         delta=delta,
+        learning_rate=usual if estimator.learning_rate is None else estimator.learning_rate,
         recalibration=getattr(estimator, "recalibration", 0.0),  # of classifiers alone
         method_settings={"clipping_bound": estimator.clipping_bound, **settings},
         **{name: getattr(estimator, name) for name in _OF_PLAN},

@@ -67,7 +67,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _: KW_ONLY
     epochs: float = 20
     batch_size: int | None = None
-    learning_rate: float = 0.5
+    learning_rate: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
     optimizer: str = "sgd"

@@ -47,7 +47,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         model: "logistic", "mlp", or a factory: ((number of columns,), number of classes) -> module.
         epochs: passes over the data.
         batch_size: b, expected; None: 256, or n where that is less.
-        learning_rate, momentum, weight_decay: of the optimizer.
+        learning_rate: of the optimizer; None: 0.5, or 0.01 of adam.
+        momentum, weight_decay: of the optimizer.
         optimizer: "sgd", or "adam", which is `equidp.PrivateAdam`.
         schedule, average, average_share: of `equidp.Plan`: they cost no privacy, and go with `fit` alone.
         clipping_bound: C, or C_0 of the methods with several bounds.

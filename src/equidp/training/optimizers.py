@@ -16,6 +16,9 @@ from equidp.training.resolved import ResolvedPlan
 
 OPTIMIZERS = ("sgd", "adam")
 
+ADAM_RATE = 0.01
+"""Learning rate of Adam where none is given: about how far a step moves each weight."""
+
 _SMALLEST = 1e-16
 """Of the second moment, where there is no noise: the square of the epsilon of torch's Adam."""
 

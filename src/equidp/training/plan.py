@@ -25,7 +25,7 @@ from equidp.kernel.policy import Policy
 from equidp.models import model_named
 from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
 from equidp.training.averages import WeightAverage
-from equidp.training.optimizers import check_optimizer_name
+from equidp.training.optimizers import ADAM_RATE, check_optimizer_name
 from equidp.training.resolved import ModelFactory, ResolvedPlan, loss_named
 from equidp.training.schedules import check_schedule
 
@@ -126,7 +126,14 @@ class Plan:
         return _name(self.model)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
-        """This plan with other fields, or settings of methods, which then hold for every method."""
+        """This plan with other fields, or settings of methods, which then hold for every method.
+
+        Another optimizer has the learning rate and the momentum that go with it, unless they are given.
+        """
+        optimizer = changes.get("optimizer", self.optimizer)
+        if optimizer != self.optimizer:
+            rate = ADAM_RATE if optimizer == "adam" else Plan.learning_rate
+            changes = {"learning_rate": rate, "momentum": Plan.momentum, **changes}
         kept = {
             method: {name: value for name, value in settings.items() if name not in changes}
             for method, settings in self.by_method.items()
