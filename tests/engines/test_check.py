@@ -319,3 +319,52 @@ def test_a_buffer_that_a_forward_pass_makes_is_refused():
 
     with pytest.raises(ModelError, match="buffer seen changes in training"):
         check_model(Makes(4, 2), LOSS, torch.randn(6, 4), torch.arange(6) % 2)
+
+
+class Encoded(nn.Module):
+    """An encoder as torch makes it, normalised after each part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu")
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(self.encoder(values).mean(1))
+
+
+@pytest.mark.parametrize("kind", ["ghost", "functional"])
+def test_huge_rows_whose_gradients_are_a_matter_of_rounding_refuse_nobody(kind):
+    """They saturate an attention, and its gradient is noise in the last digits, the same in norm and sum."""
+    inputs, targets = torch.randn(4, 5, 8), torch.tensor([0, 1, 0, 1])
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = Encoded()
+        engine = make_engine(kind, model, LOSS)
+        check_engine(engine, model, LOSS, inputs, targets)
+        huge = engine(1e6 * inputs, targets)
+        huge.weighted_sum(torch.tensor([0.0, 0.3, 0.0, 0.0]))
+        moved = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+        torch.testing.assert_close(moved, 0.3 * huge.norms[1].float(), rtol=1e-4, atol=0.0)
+
+
+class WrongWhereHuge(nn.Module):
+    """Huge rows meet the parameter outside of its layer, and an attention that they saturate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded, self.layer = Encoded(), nn.Linear(8, 2, bias=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        mean = values.mean(1).tanh()
+        huge = (values.abs().amax((1, 2)) > 1e3).to(values).unsqueeze(1)
+        return self.encoded(values) + self.layer(mean) + huge * (mean @ self.layer.weight.t())
+
+
+def test_a_wrong_gradient_of_huge_rows_is_found_out_beside_one_of_rounding():
+    inputs, targets = torch.randn(4, 5, 8), torch.tensor([0, 1, 0, 1])
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = WrongWhereHuge()
+        with pytest.raises(ModelError, match="differ from those of one backward pass"):
+            check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)

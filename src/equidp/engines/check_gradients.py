@@ -22,6 +22,8 @@ _TOLERANCE = 0.02
 """How far norms may be apart, relative to the largest; wrong gradients are apart by far more."""
 _AUTOCAST_TOLERANCE = 0.2
 """The same under autocast, where rounding alone makes twenty layers differ by several percent."""
+_LAST_DIGITS = 1e-6
+"""Relative change of parameters that only rounding makes large."""
 
 
 def check_engine(
@@ -87,7 +89,67 @@ def _check_further(
     size = true.norm(dim=1).max()
     small = (true.norm(dim=1) - norms > _tolerance(targets) * size).any()
     if small or torch.linalg.vector_norm(total) > _TOLERANCE * size * len(norms):
+        _check_beside_rounding(engine, model, loss, trained, inputs, targets)
+
+
+def _check_beside_rounding(
+    engine: MeasuringEngine,
+    model: nn.Module,
+    loss: LossFunction,
+    trained: list[nn.Parameter],
+    inputs: Inputs,
+    targets: Tensor,
+) -> None:
+    """Refuses the engine unless true gradients are a matter of rounding wherever it differs from them.
+
+    They are where they change as soon as the last digits of parameters do: those of an attention that huge
+    numbers saturate. Other parameters are compared with the true sum, and an example with such parameters
+    must move the engine's own sum by the norm that the engine says.
+    """
+    true = _true_gradients(model, loss, trained, inputs, targets)
+    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
+    true, inputs, targets = taken((true, inputs, targets), finite)
+    sizes = [parameter.numel() for parameter in trained]
+    with _last_digits_changed(trained):
+        nearby = _true_gradients(model, loss, trained, inputs, targets)
+    norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
+    off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
+    size, turned = (_lengths(each, sizes) for each in (true, true - nearby))
+    steady = turned <= _TOLERANCE * size
+    same_sum = _lengths(off, sizes) <= _TOLERANCE * size.amax(dim=0) * len(norms)
+    own = torch.stack([_own_norm(engine, trained, inputs, targets, place) for place in range(len(norms))])
+    expected = torch.where(steady.all(dim=1), true.norm(dim=1), own)
+    same_norms = expected - norms <= _tolerance(targets) * expected.max()
+    if not (same_norms.all() and (same_sum | ~steady.all(dim=0)).all()):
         raise _differs(engine, len(norms))
+
+
+def _lengths(gradients: Tensor, sizes: list[int]) -> Tensor:
+    """The length of each parameter's part, [..., parameters]."""
+    return torch.stack([part.norm(dim=-1) for part in gradients.split(sizes, dim=-1)], dim=-1)
+
+
+def _own_norm(
+    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor, place: int
+) -> Tensor:
+    """How far one example moves the engine's sum."""
+    _clear(trained)
+    measured = engine(inputs, targets)
+    measured.weighted_sum((torch.arange(len(targets)) == place).to(measured.norms))
+    length: Tensor = flat([parameter.grad for parameter in trained], trained).norm()
+    return length
+
+
+@contextmanager
+def _last_digits_changed(trained: list[nn.Parameter]) -> Iterator[None]:
+    before = [parameter.detach().clone() for parameter in trained]
+    try:
+        for parameter in trained:
+            parameter.data.mul_(1 + _LAST_DIGITS)
+        yield
+    finally:
+        for parameter, values in zip(trained, before, strict=True):
+            parameter.data.copy_(values)
 
 
 def _gradients(
@@ -102,6 +164,20 @@ def _gradients(
 
     Of those examples whose gradients are finite.
     """
+    true = _true_gradients(model, loss, trained, inputs, targets)
+    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
+    true, inputs, targets = taken((true, inputs, targets), finite)
+    if not len(true):
+        return true.new_empty(0), true.new_empty(0), true
+    with _explained(engine):
+        norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
+    return norms, total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1), true
+
+
+def _true_gradients(
+    model: nn.Module, loss: LossFunction, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
+) -> Tensor:
+    """Those of one backward pass each, [batch, parameters]."""
     try:
         single = [
             torch.autograd.grad(loss(called(model, x), y).sum(), trained, allow_unused=True)
@@ -109,16 +185,7 @@ def _gradients(
         ]
     except Exception as error:
         raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
-    true = torch.stack([flat(gradients, trained) for gradients in single])
-    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-    true, inputs, targets = taken((true, inputs, targets), finite)
-    if not len(true):
-        return true.new_empty(0), true.new_empty(0), true
-    for parameter in trained:
-        parameter.grad = None
-    with _explained(engine):
-        norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
-    return norms, total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1), true
+    return torch.stack([flat(gradients, trained) for gradients in single])
 
 
 def _tolerance(targets: Tensor) -> float:
@@ -144,6 +211,12 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tens
         )
 
 
+def _clear(trained: list[nn.Parameter]) -> None:
+    """An engine adds to the gradients that are there."""
+    for parameter in trained:
+        parameter.grad = None
+
+
 @contextmanager
 def _explained(engine: MeasuringEngine) -> Iterator[None]:
     try:
@@ -158,6 +231,7 @@ def _engines_gradients(
     engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
+    _clear(trained)
     with suppress(Exception):
         # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
         engine(*taken((inputs, targets), slice(1, None)))
