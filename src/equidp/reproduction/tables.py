@@ -109,10 +109,10 @@ def _cell(row: pd.Series, difference: Difference | None) -> str:
 def number(value: float) -> str:
     """A number in a few digits.
 
-    >>> number(0.81423), number(-5.4291), number(12.04)
-    ('0.8142', '-5.429', '12.04')
+    >>> number(0.81423), number(-5.4291), number(12.04), number(-0.0)
+    ('0.8142', '-5.429', '12.04', '0.0000')
     """
-    return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
+    return f"{round(value, 4) + 0.0:.4f}" if abs(value) < 1 else f"{value:.4g}"
 
 
 def markdown(table: Table) -> str:
