@@ -163,7 +163,7 @@ _IMAGES: Mapping[str, Space] = {
     STEP: Log(0.1, 10),
     "clipping_bound": Log(0.05, 2),
     "batch_size": OneOf((4096, 8192)),
-    "epochs": OneOf((20, 40)),
+    "epochs": OneOf((10, 20)),
     **_SCHEDULE,
 }
 _PLAIN_IMAGES: Mapping[str, Space] = {
