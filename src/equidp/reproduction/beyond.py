@@ -23,16 +23,16 @@ _DATA = ("adult", "dutch")
 
 
 def _direction(found: Found) -> bool | None:
-    """Whether direction costs the group that loses most by clipping more than magnitude does, on both."""
+    """Whether the mean step of DPSGD costs each group more by direction than by magnitude, on both."""
     held = []
     for data in _DATA:
-        sizes = {
-            quantity: found.where(data=data, method="dpsgd", quantity=quantity)["mean"].max()
+        direction, magnitude = (
+            found.where(data=data, method="dpsgd", quantity=quantity).groupby("group")["mean"].mean()
             for quantity in ("direction", "magnitude")
-        }
-        if any(size != size for size in sizes.values()):
+        )
+        if direction.empty:
             return None
-        held.append(sizes["direction"] > sizes["magnitude"])
+        held += list(direction > magnitude)
     return all(held)
 
 
@@ -83,7 +83,7 @@ ITEMS = (
         ),
         seeds=1,
         claims=(
-            Claim("direction costs the group that is hit hardest more than magnitude, in both", _direction),
+            Claim("direction costs each group more than magnitude, over training, in both", _direction),
         ),
         pictures=(
             Curves("Excess risk by direction, Adult", "direction", "excess risk a step", data="adult"),
@@ -91,7 +91,12 @@ ITEMS = (
             Curves("Excess risk by direction, Dutch", "direction", "excess risk a step", data="dutch"),
             Curves("Excess risk by magnitude, Dutch", "magnitude", "excess risk a step", data="dutch"),
         ),
-        notes=(_SETTING,),
+        notes=(
+            _SETTING,
+            "Magnitude costs less than nothing in most of training: at a learning rate of 10, unclipped "
+            "steps would overshoot, and clipping makes them shorter. In the last third of it both cost "
+            "less than .01 a step.",
+        ),
     ),
     Item(
         "beyond-privacy-by-group", BEYOND,
