@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines import check_engine, check_model, make_compatible, make_engine
+from equidp.engines.moved import moved
 from equidp.errors import ModelError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -368,3 +369,60 @@ def test_a_wrong_gradient_of_huge_rows_is_found_out_beside_one_of_rounding():
         model = WrongWhereHuge()
         with pytest.raises(ModelError, match="differ from those of one backward pass"):
             check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+
+
+class SortedBehindAGate(nn.Module):
+    """Frequencies up to a million make gradients a matter of rounding, and a gate hides changed places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frequencies, self.middle, self.head = nn.Linear(2, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+        self.inner, self.gate = nn.Linear(16, 16), nn.Linear(16, 2)
+        with torch.no_grad():
+            self.frequencies.weight.copy_(torch.logspace(0, 6, 16)[:, None] * torch.tensor([1.0, 0.7]))
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.middle(3 * self.frequencies(values).sin()).relu()
+        order = values[:, 0].argsort(descending=True, stable=True)
+        return self.head(hidden) + self.gate(self.inner(hidden[order])[order.argsort()].tanh())
+
+
+def test_a_matter_of_rounding_excuses_no_ordinary_row():
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, inputs = SortedBehindAGate(), torch.randn(4, 2).sort(dim=0).values
+        with pytest.raises(ModelError, match="examples may change places"):
+            check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, torch.tensor([0, 1, 0, 1]))
+
+
+class Centred(nn.Module):
+    """Subtracts the batch's mean, behind a gate that is closed at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gate = nn.Linear(4, 8), nn.Linear(8, 2)
+        nn.init.zeros_(self.gate.weight)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.layer(values)
+        return self.gate(hidden - hidden.mean(0))
+
+
+def test_autocasts_copies_of_parameters_neither_hide_a_closed_gate_nor_refuse_anyone():
+    inputs, targets = torch.randn(4, 4), torch.tensor([0, 1, 0, 1])
+    with torch.autocast("cpu", torch.bfloat16):
+        for kind in ("ghost", "functional"):
+            plain = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+            check_engine(make_engine(kind, plain, LOSS), plain, LOSS, inputs, targets)
+        with pytest.raises(ModelError):
+            check_model(Centred(), LOSS, inputs, targets)
+
+
+def test_a_closed_gate_opens_to_both_sides():
+    gate = nn.Linear(100, 1)
+    nn.init.zeros_(gate.weight)
+    with torch.no_grad(), moved(gate):
+        assert 20 < int((gate.weight > 0).sum()) < 80
+    assert not gate.weight.any()

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from equidp.engines import ENGINES, MeasuredBatch, make_engine
+from equidp.engines import ENGINES, MeasuredBatch, functional, make_engine
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call, KnownGradients
 from equidp.engines.layers.conv import ConvGradients, NormWay
 from equidp.engines.layers.decomposed import BlockGradients
 from equidp.engines.layers.fallback import RerunGradients
 from equidp.engines.layers.linear import LinearGradients
+from equidp.engines.layers.sums import weighted_sums
 from equidp.errors import ModelError
 from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 
@@ -201,6 +202,25 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
         ):
             engine(torch.randn(2, 3), torch.tensor([0, 1])).weighted_sum(torch.ones(2))
         assert seen == ["ieee", "ieee"]
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = before
+
+
+def test_the_functional_engine_sums_in_full_precision():
+    matmul = torch.backends.mkldnn.matmul
+    before, seen = matmul.fp32_precision, []
+
+    def noting(*given):
+        seen.append(matmul.fp32_precision)
+        return weighted_sums(*given)
+
+    engine = make_engine("functional", nn.Sequential(nn.Linear(3, 2), SumOfSquares()), loss)
+    try:
+        matmul.fp32_precision = "bf16"
+        with patch.object(functional, "weighted_sums", noting):
+            engine(torch.randn(2, 3), torch.tensor([0, 1])).weighted_sum(torch.ones(2))
+        assert seen == ["ieee"]
         assert matmul.fp32_precision == "bf16"
     finally:
         matmul.fp32_precision = before

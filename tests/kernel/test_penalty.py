@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from equidp.kernel.engine import Penalty
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.penalty import measure, penalty_of, state_after
-from equidp.kernel.policy import Setting
+from equidp.kernel.policy import Policy, Setting
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, FairLens
 from support.given_gradients import GivenGradients
@@ -171,3 +172,54 @@ def test_each_example_is_measured_under_the_factors_of_its_own_group():
     engine, penalty = Engine(), Penalty(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(5))
     measure(engine, penalty, torch.zeros(3, 3), torch.zeros(3), torch.tensor([1, 0, 1]))
     assert engine.factors.tolist() == [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
+
+
+class _Along(NamedTuple):
+    direction: Tensor
+
+
+@dataclass(frozen=True)
+class _Penalises(DPSGD):
+    penalises: ClassVar[bool] = True
+
+    def init(self, setting: Setting) -> _Along:
+        return _Along(torch.zeros(setting.num_parameters))
+
+    def penalty(self, state: _Along) -> Penalty:
+        return Penalty(torch.ones(2, 2), state.direction)
+
+    def after_gradient(self, state: _Along, gradient: Tensor) -> _Along:
+        return _Along(gradient)
+
+
+def _wrong(**rules: Any) -> Policy:
+    return type("Wrong", (_Penalises,), rules)()
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (_wrong(penalty=lambda self, state: Penalty(torch.ones(2), state.direction)), r"factors \[2\]"),
+        (_wrong(penalty=lambda self, state: Penalty(torch.ones(2, 3), state.direction)), r"factors \[2, 3\]"),
+        (_wrong(penalty=lambda self, state: Penalty(torch.ones(2, 2), torch.ones(3))), r"direction \[3\]"),
+        (_wrong(penalty=lambda self, state: Penalty(torch.ones(1, 2), state.direction)), "for 1 groups"),
+        (_wrong(penalty=lambda self, state: None), "expected a Penalty"),
+        (_wrong(penalty=Policy.penalty), "adds nothing to losses"),
+        (_wrong(after_gradient=Policy.after_gradient), "adds nothing to losses"),
+        (_wrong(after_gradient=lambda self, state, gradient: gradient), "expected a NamedTuple"),
+        (_wrong(after_gradient=lambda self, state, gradient: _Along(gradient[:1])), "changes the shapes"),
+        (_wrong(statistics_ratio=10.0, statistics=lambda self, state, norm, group: norm), "one example at"),
+    ],
+)
+def test_penalties_that_cannot_be_added_are_refused_before_anything_is_spent(policy, message):
+    step = step_of(policy)
+    with pytest.raises(PolicyError, match=message):
+        step.rehearse(torch.arange(2))
+    assert step.ledger.steps == 0
+
+
+def test_a_penalty_of_ones_own_is_rehearsed_and_trains():
+    step = step_of(_Penalises())
+    step.rehearse(torch.arange(2))
+    step(*batch_of())
+    assert step.state.direction.any()

@@ -75,6 +75,14 @@ def test_fairlens_keeps_the_contract_for_two_groups_and_refuses_more():
         check_policy(FairLens(), K)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"min_count": 1e-300}, {"slope_penalty": 1e300}, {"boundary_penalty": 1e38}]
+)
+def test_fairlens_refuses_penalties_beside_which_no_loss_counts(settings):
+    with pytest.raises(SettingError, match="gradients would be those of penalties alone"):
+        FairLens(**settings).init(Setting(2, 100.0, 1.0, 3))
+
+
 def test_plain_sgd_keeps_the_contract_without_noise():
     check_policy(SGD(), K, noise_multiplier=0.0)
     assert SGD().sensitivity(NoState()) == math.inf

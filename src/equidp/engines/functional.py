@@ -16,6 +16,7 @@ from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
 from equidp.engines.measured import MeasuredBatch
+from equidp.engines.precision import full_precision
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, taken
@@ -99,7 +100,7 @@ class FunctionalEngine:
                 self._add(gradients, held_to_norms(part, gradients, before, _norms_of(gradients)))
 
     def _add(self, gradients: dict[str, Tensor], weights: Tensor) -> None:
-        with torch.autocast(weights.device.type, enabled=False):
+        with full_precision(weights.device)():
             accumulate(dict(self.model.named_parameters()), weighted_sums(weights, gradients))
 
     def _chunks(

@@ -8,8 +8,7 @@ parameter's gradient is formed before the weights are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -25,22 +24,12 @@ from equidp.engines.layers.fallback import run_twice
 from equidp.engines.layers.sums import squared_lengths
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import MeasuredBatch
+from equidp.engines.precision import full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, mapped
 
-_COARSE = ("tf32", "bf16")
-_backends: Any = torch.backends
-_PRECISION: dict[str, tuple[Any, ...]] = (
-    {
-        "cpu": (_backends.mkldnn.matmul, _backends.mkldnn.conv),
-        "cuda": (_backends.cuda.matmul, _backends.cudnn.conv),
-    }
-    if hasattr(_backends.mkldnn, "conv")
-    else {}
-)
-"""PyTorch's settings (2.9 and newer) of how precise products of float32 are, by device."""
 _ONCE_PER_EXAMPLE = (
     "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same. Or use "
     "engine='functional'."
@@ -80,7 +69,7 @@ class GhostEngine:
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not "
                     "average, such as CrossEntropyLoss(reduction='none')."
                 )
-            precisely = _full_precision(losses.device)
+            precisely = full_precision(losses.device)
             with precisely():
                 calls = tape.backward(losses)
         with precisely():
@@ -122,7 +111,7 @@ def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tenso
 
 
 def _add_weighted(calls: list[Call], weights: Tensor) -> None:
-    with _full_precision(weights.device)():  # asked again: a policy's code ran in between
+    with full_precision(weights.device)():  # asked again: a policy's code ran in between
         for call in calls:
             call.add_weighted(weights)
 
@@ -176,31 +165,6 @@ def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
         return
     for child in module.children():
         yield from _sites(child, seen)
-
-
-def _full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
-
-    Norms and sums must be of the same vectors.
-    """
-    coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
-    autocast = torch.is_autocast_enabled(device.type)
-    return partial(_exactly, device, coarse, autocast) if coarse or autocast else nullcontext
-
-
-@contextmanager
-def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterator[None]:
-    before = [setting.fp32_precision for setting in coarse]
-    if autocast:
-        torch.clear_autocast_cache()  # copies of parameters from before the next step
-    try:
-        for setting in coarse:
-            setting.fp32_precision = "ieee"
-        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
-            yield
-    finally:
-        for setting, precision in zip(coarse, before, strict=True):
-            setting.fp32_precision = precision
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:

@@ -49,14 +49,54 @@ def measure(
             f"{type(engine).__name__} cannot add penalties to losses; make the engine by "
             "make_engine('functional', model, loss)."
         )
+    _check_groups(penalty, groups)
+    penalising: PenalisingEngine = engine
+    factors = penalty.factors.to(groups.device)[groups]
+    return penalising.penalised(inputs, targets, factors, penalty.direction)
+
+
+def rehearse_penalty(
+    policy: Policy, state: Any, groups: Tensor, parameters: Sequence[Tensor]
+) -> Tensor | None:
+    """Refuses a policy whose penalties cannot be added to losses, before anything is spent.
+
+    Returns:
+        the terms of made-up examples of these groups, [groups, 2]; None where the policy adds nothing.
+
+    Raises:
+        PolicyError: says what is wrong.
+    """
+    if not policy.penalises:
+        return None
+    name, size = type(policy).__name__, sum(parameter.numel() for parameter in parameters)
+    try:
+        penalty = penalty_of(policy, state)
+        after = state_after(policy, state, [torch.zeros_like(each) for each in parameters])
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"penalty or after_gradient of {name} fails: {error!r}.") from error
+    if not isinstance(penalty, Penalty):
+        raise PolicyError(f"penalty of {name} is {penalty!r}; expected a Penalty.")
+    shapes = tuple(penalty.factors.shape[1:]), tuple(penalty.direction.shape)
+    if shapes != ((2,), (size,)):
+        raise PolicyError(
+            f"{name} gives penalties with factors {list(penalty.factors.shape)} and a direction "
+            f"{list(penalty.direction.shape)}; expected two factors for each group, [groups, 2], and a "
+            f"number for each parameter, [{size}]."
+        )
+    _check_groups(penalty, groups)
+    if [part.shape for part in after] != [part.shape for part in state]:
+        raise PolicyError(f"after_gradient of {name} changes the shapes of its state; keep them.")
+    return torch.zeros(len(groups), 2, device=groups.device)
+
+
+def _check_groups(penalty: Penalty, groups: Tensor) -> None:
     if len(penalty.factors) <= int(groups.max()):
         raise PolicyError(
             f"there are penalties for {len(penalty.factors)} groups, and an example of group "
             f"{int(groups.max())}; the state must be made for as many groups as the data has."
         )
-    penalising: PenalisingEngine = engine
-    factors = penalty.factors.to(groups.device)[groups]
-    return penalising.penalised(inputs, targets, factors, penalty.direction)
 
 
 def state_after(policy: Policy, state: Any, totals: Sequence[Tensor]) -> Any:

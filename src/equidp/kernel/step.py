@@ -35,7 +35,7 @@ from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum, release
-from equidp.kernel.penalty import measure, penalty_of, state_after
+from equidp.kernel.penalty import measure, penalty_of, rehearse_penalty, state_after
 from equidp.kernel.policy import (
     Policy,
     Setting,
@@ -200,9 +200,10 @@ class PrivateStep:
         """
         norms = torch.ones(len(groups), device=groups.device)
         self._sensitivity()
+        terms = rehearse_penalty(self.policy, self.state, groups, self.parameters)
         example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups)
+            example_rows(self.policy, self.state, norms, groups, terms)
         check_unchanged(self.policy, self._held)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:

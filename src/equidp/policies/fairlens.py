@@ -16,6 +16,8 @@ from equidp.kernel.policy import Setting
 from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
 _ROW = math.sqrt(3)
+_LARGEST = 1e9
+"""Of what a penalty's factor may be; losses are in single precision, and have factor 1."""
 
 
 class GroupTerms(NamedTuple):
@@ -75,6 +77,14 @@ class FairLens(Bounded):
             raise SettingError(
                 f"FairLens is for two groups, and the data has {setting.num_groups}; choose another method, "
                 "such as dpsgd-f, or a column with two groups."
+            )
+        largest = 2 * setting.expected_batch_size * max(self.slope_penalty, self.boundary_penalty)
+        if largest > _LARGEST * self.min_count:
+            raise SettingError(
+                f"slope_penalty={self.slope_penalty} and boundary_penalty={self.boundary_penalty} over "
+                f"min_count={self.min_count} give factors of losses up to {largest / self.min_count:.3g}: "
+                "gradients would be those of penalties alone. Keep 2 b penalty / min_count below "
+                f"{_LARGEST:g}."
             )
         return GroupTerms(
             torch.full((3, setting.num_groups), torch.nan),
