@@ -135,7 +135,7 @@ def test_what_is_no_classifier_is_refused(model, targets, says):
 
 
 class _Attends(nn.Module):
-    """Attention whose fast form has first derivatives alone."""
+    """Attention, whose fast form has first derivatives alone."""
 
     def __init__(self):
         super().__init__()
@@ -146,6 +146,22 @@ class _Attends(nn.Module):
         return self.out(nn.functional.scaled_dot_product_attention(keys, keys, keys).flatten(1))
 
 
+def test_attention_is_differentiated_twice():
+    check_penalties(_Attends(), CROSS_ENTROPY, batch()[0].float(), batch()[1])
+
+
+class _Distances(nn.Module):
+    """Distances in the 3-norm have first derivatives alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(SHAPE, 6), nn.Linear(9, 2)
+
+    def forward(self, inputs):
+        points = self.first(inputs).tanh().reshape(-1, 3, 2)
+        return self.out(torch.cdist(points, torch.eye(3, 2).expand(len(points), 3, 2), p=3).flatten(1))
+
+
 def test_a_model_without_second_derivatives_is_refused_in_words():
     with pytest.raises(ModelError, match="penalised losses need second derivatives of model and loss: "):
-        check_penalties(_Attends(), CROSS_ENTROPY, batch()[0].float(), batch()[1])
+        check_penalties(_Distances(), CROSS_ENTROPY, batch()[0].float(), batch()[1])

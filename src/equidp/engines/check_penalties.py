@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.engines.called import called
-from equidp.engines.functional import FunctionalEngine, closeness
+from equidp.engines.functional import FunctionalEngine, closeness, second_derivatives
 from equidp.engines.preserved import flat
 from equidp.engines.trying import in_words, outputs_of, tried
 from equidp.errors import ModelError
@@ -35,7 +35,7 @@ def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, target
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     inputs, targets = taken((inputs, targets), slice(4))
-    with tried(model, loss), torch.enable_grad():
+    with tried(model, loss), torch.enable_grad(), second_derivatives():
         model.eval()
         model.zero_grad(set_to_none=True)
         outputs = outputs_of(model, inputs)

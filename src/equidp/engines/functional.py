@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -10,6 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
@@ -134,7 +136,7 @@ class FunctionalEngine:
         for start in range(0, len(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
-                with unrolled(self.model):
+                with unrolled(self.model), nullcontext() if added is None else second_derivatives():
                     gradients, aside = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):
@@ -144,6 +146,11 @@ class FunctionalEngine:
                     "attention masks, and torch.func cannot follow that. Use engine='ghost'."
                 ) from error
             yield gradients, None if added is None else aside
+
+
+def second_derivatives() -> AbstractContextManager[None]:
+    """Returns a context in which attention is computed in a form that can be differentiated twice."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def closeness(outputs: Tensor) -> Tensor:
