@@ -28,6 +28,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_blocks_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -78,6 +79,7 @@ def test_the_readme_lists_every_method():
     assert all(f"`{name}`" in table for name in METHODS)
 
 
+@pytest.mark.soak
 def test_the_tour_goes_from_a_csv_to_a_card_in_one_command(real_data, tmp_path, monkeypatch):
     """The first command of the README, on Adult, takes few enough steps to train within a minute."""
     command = re.search(r"^equidp train adult .*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]

@@ -26,6 +26,7 @@ def digits_test():
     return open_source("digits").split(seed=0).test
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "epsilon", "accuracy"), [("own_cnn", 8.0, 0.7), ("last_layer", 2.0, 0.7), ("own_loop", 4.0, 0.5)]
 )
@@ -36,6 +37,7 @@ def test_examples_on_digits(name, epsilon, accuracy, capsys):
     assert f"epsilon {run.epsilon():.3f}" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_a_text_classifier_learns_both_groups_words():
     script = example("text_classifier")
     run = script["main"]()
@@ -50,6 +52,7 @@ def test_a_text_classifier_learns_both_groups_words():
     ]
 
 
+@pytest.mark.soak
 def test_opacus_and_equidp_agree():
     pytest.importorskip("opacus")
     results = example("from_opacus")["main"]()

@@ -27,6 +27,7 @@ def test_every_public_name_loads_and_is_listed():
         equidp.nope  # noqa: B018
 
 
+@pytest.mark.soak
 def test_a_subpackage_loads_as_an_attribute():
     code = "import equidp; print(equidp.data.SOURCES['digits'].name, equidp.Plan().epochs)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

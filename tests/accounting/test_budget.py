@@ -26,6 +26,7 @@ def budget(request, tmp_path):
         yield budget
 
 
+@pytest.mark.soak
 def test_runs_add_up_and_the_one_that_does_not_fit_is_refused(budget):
     first = make_trainer(budget=budget, noise_multiplier=2.0).fit()
     second = make_trainer(budget=budget, noise_multiplier=1.5).fit()
@@ -40,6 +41,7 @@ def test_runs_add_up_and_the_one_that_does_not_fit_is_refused(budget):
     assert budget.spent() == pytest.approx(together)
 
 
+@pytest.mark.soak
 def test_a_run_stops_at_the_last_step_that_fits():
     budget = equidp.PrivacyBudget(epsilon=5.0, delta=1e-5, accountant="rdp")
     plan = {"budget": budget, "noise_multiplier": 1.0, "epochs": 20, "beyond_budget": "stop"}
@@ -69,6 +71,7 @@ def test_a_file_remembers_across_processes(tmp_path):
             equidp.PrivacyBudget(path, **given)
 
 
+@pytest.mark.soak
 def test_two_trainers_cannot_be_promised_the_same_steps(budget):
     """Both plans fit alone; the one that begins second no longer does."""
     one, two = (make_trainer(budget=budget, noise_multiplier=0.9) for _ in range(2))
@@ -82,6 +85,7 @@ def test_two_trainers_cannot_be_promised_the_same_steps(budget):
     assert budget.spent() <= 5.0
 
 
+@pytest.mark.soak
 def test_a_stopped_run_gives_back_what_it_planned_and_goes_on_if_that_still_fits(budget):
     class Stop(equidp.Callback):
         def after_step(self, trainer):
@@ -98,6 +102,7 @@ def test_a_stopped_run_gives_back_what_it_planned_and_goes_on_if_that_still_fits
         stopped.fit()
 
 
+@pytest.mark.soak
 def test_steps_without_a_plan_and_releases_are_checked_one_by_one(budget):
     trainer = make_trainer(budget=budget, noise_multiplier=1.0)
     ledger = trainer.ledger
@@ -110,6 +115,7 @@ def test_steps_without_a_plan_and_releases_are_checked_one_by_one(budget):
     assert budget.entries == ledger.entries
 
 
+@pytest.mark.soak
 def test_steps_beyond_those_that_were_set_aside_are_checked(budget):
     event = StepEvent(0.1, 1.0)
     fitting = budget.steps_that_fit(event, 10_000)

@@ -79,6 +79,7 @@ def counted(monkeypatch):
     return calls
 
 
+@pytest.mark.soak
 def test_a_second_process_works_nothing_out_and_gets_the_same(tmp_path):
     first, second = (answer(start(tmp_path)) for _ in range(2))
     assert (first.pop("calibrations"), first.pop("epsilons")) == (1, 1)
@@ -87,12 +88,14 @@ def test_a_second_process_works_nothing_out_and_gets_the_same(tmp_path):
     assert right(first)
 
 
+@pytest.mark.soak
 def test_processes_that_begin_together_all_get_it_right(tmp_path):
     found = [answer(process) for process in [start(tmp_path) for _ in range(2)]]
     assert all(right(each) for each in found)
     assert answer(start(tmp_path))["calibrations"] == 0
 
 
+@pytest.mark.soak
 def test_a_full_disk_is_as_good_as_none(tmp_path):
     found = answer(start(tmp_path, "full"))
     assert right(found)
@@ -115,6 +118,7 @@ def test_a_folder_that_cannot_be_written_is_as_good_as_none(tmp_path, monkeypatc
         assert calibrate_noise(*PLAN, accountant="rdp") == expected
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("damage", ["empty", "cut", "no text", "another value", "another entry"])
 def test_a_damaged_entry_is_worked_out_again(tmp_path, counted, damage):
     with remembered(tmp_path):
@@ -142,6 +146,7 @@ def test_a_damaged_entry_is_worked_out_again(tmp_path, counted, damage):
         assert counted["calibrations"] == calibrations
 
 
+@pytest.mark.soak
 def test_every_argument_and_the_code_are_part_of_the_key(tmp_path, counted, monkeypatch):
     plans = [
         PLAN, (3.1, *PLAN[1:]), (3.0, 1e-6, 0.02, 1000), (3.0, 1e-5, 0.03, 1000), (3.0, 1e-5, 0.02, 999),

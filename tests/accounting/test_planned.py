@@ -13,6 +13,7 @@ from equidp.kernel.epsilon import epsilon
 from support.toy import make_trainer
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("method", "policy"), [("dpsgd", equidp.DPSGD(1.0)), ("naive", equidp.Naive(1.0))])
 def test_a_plan_is_what_the_trainer_spends(method, policy):
     planned = account(300, 30, epochs=2, noise_multiplier=1.0, delta=1e-5, method=method)
@@ -21,6 +22,7 @@ def test_a_plan_is_what_the_trainer_spends(method, policy):
     assert run.entries == ((planned.event, planned.steps),)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_noise_for_a_target_meets_it_from_below(accountant):
     planned = account(10_000, 100, steps=500, target_epsilon=2.0, method="dpsgd-f", accountant=accountant)

@@ -16,6 +16,7 @@ def test_a_release_costs_the_epsilon_that_it_was_made_for():
     assert epsilon([(release_event(0.3, 1e-6), 1)], 1e-6) == pytest.approx(0.3, rel=1e-3)
 
 
+@pytest.mark.soak
 def test_a_plan_with_a_release_meets_epsilon_with_both():
     event = release_event(0.3, 1e-5)
     plan = Plan(epochs=2).resolve("dpsgd", 5000, epsilon=3.0, also_spent=((event, 1),))

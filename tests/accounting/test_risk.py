@@ -53,6 +53,7 @@ def test_the_best_attack_on_a_subsampled_step_stays_within_its_risk(rate, sigma)
     np.testing.assert_allclose(found.true_positive_rates[:2], attack[:2], rtol=1e-3)
 
 
+@pytest.mark.soak
 @given(
     rate=st.floats(0.01, 1.0),
     sigma=st.floats(0.5, 5.0),
@@ -125,6 +126,7 @@ def test_rows_that_cannot_be_are_refused(rows):
         Risk.of([(StepEvent(0.1, 1.0), 1)], rows=rows)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("text", ["tpr=0.05@0.01", "advantage=0.1", "auc=0.6"])
 @pytest.mark.parametrize("ratio", [None, 10.0])
 def test_noise_is_calibrated_to_a_risk_from_below(text, ratio):
@@ -142,6 +144,7 @@ def test_noise_is_calibrated_to_a_risk_from_below(text, ratio):
     assert reached(sigma) <= target.most < reached(sigma * 0.99)
 
 
+@pytest.mark.soak
 def test_a_risk_pays_for_what_was_spent_before():
     target, spent = RiskTarget("advantage", 0.2), ((StepEvent(1.0, 10.0), 2),)
     alone, together = (calibrate_noise_to_risk(target, 0.02, 100, None, before) for before in ((), spent))
@@ -174,6 +177,7 @@ def test_a_target_that_cannot_be_is_refused(text, said):
         RiskTarget.parse(text)
 
 
+@pytest.mark.soak
 def test_a_plan_takes_one_of_noise_epsilon_and_risk():
     target = RiskTarget.parse("auc=0.7")
     plan = account(1000, 50, epochs=2, risk=target, method="dpsgd-f")
@@ -190,6 +194,7 @@ def test_a_plan_takes_one_of_noise_epsilon_and_risk():
         Plan(batch_size=50, epochs=2).resolve("sgd", 1000, risk=target)
 
 
+@pytest.mark.soak
 def test_risks_and_calibrations_to_them_are_remembered_on_disk(tmp_path, monkeypatch):
     entries, target = [(StepEvent(0.03, 1.5), 40)], RiskTarget("auc", 0.63)
     with remembered(tmp_path):

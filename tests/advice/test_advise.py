@@ -67,6 +67,7 @@ def test_advice_and_training_together_stay_within_epsilon(examples):
     check()
 
 
+@pytest.mark.soak
 def test_what_the_advice_cost_raises_the_noise(renyi):
     given = {"epsilon": 3.0, "delta": 1e-6, "num_groups": 2}
     free = advise(36_177, 82, **given, profile=profile())
@@ -80,6 +81,7 @@ def method(n: int, d: int, shares: tuple[float, ...], target: float = 3.0) -> st
     return advise(n, d, epsilon=target, num_groups=len(shares), profile=known).method
 
 
+@pytest.mark.soak
 def test_methods_with_a_profile_follow_the_rules(renyi):
     assert method(36_177, 82, (1.0,)) == "dpsgd"  # one group
     assert method(36_177, 82, (0.67, 0.33)) == "dpsgd-f-code"  # large groups: Adult
@@ -87,6 +89,7 @@ def test_methods_with_a_profile_follow_the_rules(renyi):
     assert method(1_229, 6_090, (0.99, 0.01)) == "dpsgd"  # a rare group, much noise: digits
 
 
+@pytest.mark.soak
 def test_methods_without_a_profile_follow_the_rules(renyi):
     assert advise(36_177, 82, epsilon=3.0, num_groups=2).method == "global-adapt"
     assert advise(36_177, 82, epsilon=3.0).method == "quantile"
@@ -98,6 +101,7 @@ def test_methods_without_a_profile_follow_the_rules(renyi):
     assert advice.cost > 0
 
 
+@pytest.mark.soak
 def test_the_bound_is_higher_where_noise_is_lower(renyi):
     quiet, loud = (advise(n, 100, epsilon=3.0, profile=profile(2.0)) for n in (50_000, 200))
     assert quiet.settings["clipping_bound"] == pytest.approx(profile(2.0).quantile(0.99), rel=5e-3)

@@ -49,6 +49,7 @@ def test_features_that_were_asked_for_are_not_taken_of_features():
     assert choice.source(asked.source) == asked
 
 
+@pytest.mark.soak
 def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
     plan = Plan(epochs=2, noise_multiplier=2.0, delta=1e-4, batch_size=512)
     asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1}
@@ -59,6 +60,7 @@ def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
     assert comparison.setup.training.by_method["auto"]["features"] == "scattering"
 
 
+@pytest.mark.soak
 def test_auto_meets_each_target_of_a_comparison(tmp_path):
     plan = Plan(epochs=1, delta=1e-4)
     asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1, "epsilons": [1.0, 8.0]}

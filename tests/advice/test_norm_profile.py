@@ -39,6 +39,7 @@ def model() -> nn.Module:
     return nn.Linear(5, 2)
 
 
+@pytest.mark.soak
 @settings(max_examples=30)
 @given(index=st.integers(0, 39), scale=st.sampled_from([0.0, 1e-9, 1.0, 1e6, 1e30]))
 def test_one_example_moves_the_released_sum_by_at_most_its_sensitivity(monkeypatch_noise, index, scale):

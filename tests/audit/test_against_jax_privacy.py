@@ -49,6 +49,7 @@ def test_one_run(theirs, canaries, guesses, right, delta):
     assert epsilon_of_guesses(canaries, right, guesses, delta) == pytest.approx(expected, abs=2e-4)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize(("canaries", "guesses", "right"), GUESSES)
 def test_one_run_of_a_gaussian(theirs, canaries, guesses, right, delta):

@@ -151,6 +151,7 @@ def test_many_run_bounds_exceed_the_truth_in_one_of_twenty_audits_at_most(mu):
     assert too_high <= 0.05
 
 
+@pytest.mark.soak
 def test_a_family_that_samples_is_judged_by_its_own_curve():
     """One step at q = 1/2: the true-positive rate is at most q z + (1 - q) rate, and here exactly that."""
     event = StepEvent(0.5, 0.8)

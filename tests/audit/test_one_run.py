@@ -174,6 +174,7 @@ def test_more_canaries_than_parameters_share_them_evenly():
     assert sorted(torch.bincount(directions.places.flatten()).tolist()) == [2] * 5 + [3] * 5
 
 
+@pytest.mark.soak
 def test_the_number_of_guesses_follows_from_the_plan_alone():
     """So that the level holds whatever the scores are."""
     family_mu = equal_gaussian(4.0, 1e-5)

@@ -34,6 +34,7 @@ def test_every_method_is_bounded_from_below_by_60_percent_of_its_claim(method):
     assert 0.6 * audit.claimed < audit.bound < audit.claimed
 
 
+@pytest.mark.soak
 def test_claims_are_those_of_the_accountant():
     audit = equidp.audit_step(toy(), "dpsgd-f", plan=PLAN, epsilon=2.0, runs=300)
     assert audit.claimed == pytest.approx(2.0, rel=1e-3)
@@ -44,6 +45,7 @@ def test_claims_are_those_of_the_accountant():
     assert content["exceeds"] is False
 
 
+@pytest.mark.soak
 def test_what_was_measured_is_kept_and_continued(tmp_path, monkeypatch):
     settings = {"plan": PLAN, "secure": False, "directory": tmp_path}
     whole = equidp.audit_step(toy(), runs=300, plan=PLAN, secure=False)

@@ -85,6 +85,7 @@ def claimed() -> float:
     return epsilon(((EVENT, 1),), DELTA)
 
 
+@pytest.mark.soak
 def test_people_are_told_apart_no_better_than_epsilon_says(claimed):
     """False alarms: 1% where the claim is tight; seeds are fixed."""
     rows, whose = crowd()

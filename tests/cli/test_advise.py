@@ -17,6 +17,7 @@ from support.command import people
 __all__ = ["people"]  # a fixture
 
 
+@pytest.mark.soak
 def test_advice_says_what_it_cost_and_how_to_train(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex")
     code, out, err = command(*asked, "--epsilon", "2", cwd=people)
@@ -31,6 +32,7 @@ def test_advice_says_what_it_cost_and_how_to_train(people, command):
     assert "This advice cost nothing." in command(*asked, "--public", "people.csv", cwd=people)[1]
 
 
+@pytest.mark.soak
 def test_advice_in_a_file_trains_as_the_command_does(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--drop", "job")
     code, out, err = command(*asked, "--profile-epsilon", "0", "--out", "advice.toml", cwd=people)
@@ -47,6 +49,7 @@ def test_advice_in_a_file_trains_as_the_command_does(people, command):
     assert (people / "people.csv").read_text().startswith("age")
 
 
+@pytest.mark.soak
 def test_a_run_that_was_advised_is_not_sent_for_advice(people, command, monkeypatch):
     asked = ("--target", "income", "--group", "sex")
     command("advise", "people.csv", *asked, "--profile-epsilon", "0", "--out", "advised.toml", cwd=people)
@@ -66,6 +69,7 @@ def test_a_run_that_was_advised_is_not_sent_for_advice(people, command, monkeypa
     assert told == [{"advised": True}, {"advised": False}]
 
 
+@pytest.mark.soak
 def test_advice_is_charged_to_a_budget(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--delta", "1e-4")
     new = ("--budget-epsilon", "3", "--budget-delta", "1e-4")

@@ -15,6 +15,7 @@ TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "
 COMPARE = ("compare", *TABLE, "--seeds", "2", "--jobs", "1")
 
 
+@pytest.mark.soak
 def test_a_table_of_ones_own_from_file_to_report(people, command):
     code, out, err = command(
         *("compare", *TABLE, "--seeds", "1", "--jobs", "1", "--methods", "sgd,dpsgd", "--epsilon", "1,2"),
@@ -50,6 +51,7 @@ def test_a_table_of_ones_own_in_processes_of_their_own(people):
     assert "--epsilon 2,6" in (people / "apart.html").read_text()
 
 
+@pytest.mark.soak
 def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people, command):
     common = (*COMPARE, "--methods", "dpsgd-f", "--individual", "--release-epsilon", "3")
     code, out, err = command(*common, "--report", "open.html", "--json", "open.json", cwd=people)
@@ -65,12 +67,14 @@ def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people, co
     assert "sensitive" not in (people / "open.json").read_text()
 
 
+@pytest.mark.soak
 def test_missing_values_can_be_a_category(people, command):
     gaps = ("compare", "gaps.csv", *COMPARE[2:])
     code, _, err = command(*gaps, "--methods", "dpsgd", "--missing", "category", cwd=people)
     assert code == 0, err
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("always")
 def test_a_large_delta_is_warned_of(people, command):
     code, _, err = command(*COMPARE, "--methods", "dpsgd", "--delta", "0.01", cwd=people)
@@ -94,6 +98,7 @@ def test_a_plan_is_accounted_for_without_data(people, command):
     assert "Traceback" not in err
 
 
+@pytest.mark.soak
 def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people, command):
     plan = ("--examples", "1000", "--batch-size", "50", "--epochs", "5")
     code, out, _ = command(
@@ -118,6 +123,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         assert "Traceback" not in err
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,6 +186,7 @@ def test_an_unknown_option_is_exit_code_2(people, command):
     assert "--methods" in err
 
 
+@pytest.mark.soak
 def test_a_mistake_in_a_process_of_its_own_ends_with_exit_code_2(people):
     done = equidp("account", "--examples", "60000", "--batch-size", "256", "--epochs", "60", cwd=people)
     assert done.returncode == 2
@@ -187,6 +194,7 @@ def test_a_mistake_in_a_process_of_its_own_ends_with_exit_code_2(people):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_diagnosis_is_asked_for_shown_and_marked(people, command):
     code, out, err = command(*COMPARE, "--methods", "dpsgd", "--diagnose", "--diagnose-every", "5",
                              "--report", "d.html", "--json", "d.json", cwd=people)  # fmt: skip
@@ -200,6 +208,7 @@ def test_a_diagnosis_is_asked_for_shown_and_marked(people, command):
     assert "sensitive" not in (people / "d.json").read_text()
 
 
+@pytest.mark.soak
 def test_nothing_is_diagnosed_unasked(people, command):
     code, out, err = command(*COMPARE, "--methods", "dpsgd", "--report", "n.html", cwd=people)
     assert code == 0, err

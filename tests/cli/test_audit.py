@@ -12,6 +12,7 @@ from support.faults import noise_halved
 TABLE = "audit people.csv --target income --group sex --batch-size 40"
 
 
+@pytest.mark.soak
 def test_one_step_of_a_table_is_audited(command, people, tmp_path):  # noqa: F811
     given = f"{TABLE} --method dpsgd-f --runs 150 --seeded --json {tmp_path / 'audit.json'}"
     code, out, err = command(*given.split(), cwd=people)
@@ -25,6 +26,7 @@ def test_one_step_of_a_table_is_audited(command, people, tmp_path):  # noqa: F81
     assert command(*given.split(), cwd=people)[1] == out  # from what was kept
 
 
+@pytest.mark.soak
 def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa: F811
     given = f"{TABLE.replace('40', '240')} --of training --canaries 100 --epochs 3 --seeded"
     for kind in ("gradient", "data"):
@@ -33,6 +35,7 @@ def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa
         assert "audit of training of 3 steps" in out
 
 
+@pytest.mark.soak
 def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monkeypatch):  # noqa: F811
     noise_halved(monkeypatch)
     noise_halved(monkeypatch)

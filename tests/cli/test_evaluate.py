@@ -40,6 +40,7 @@ def run(place, command):
     return equidp
 
 
+@pytest.mark.soak
 def test_the_terminal_and_json_show_metrics_by_group_and_what_accuracy_hides(run, place):
     code, out, err = run("evaluate", "run", "--json", "found.json")
     assert code == 0, err
@@ -108,6 +109,7 @@ def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place)
     assert "AUC: 0." in (place / "cut" / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshold(run, place):
     code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "2",
                        "--batch-size", "60", "--epsilon", "3", "--accountant", "rdp", "--delta", "1e-4",

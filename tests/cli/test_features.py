@@ -52,6 +52,7 @@ def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, mon
     monkeypatch.delitem(sys.modules, "my_net")
 
 
+@pytest.mark.soak
 def test_advice_trains_on_the_same_features_and_a_plain_model(run):
     code, out, _ = run("advise", "digits", "--features", "scattering", "--profile-epsilon", "0")
     assert code == 0

@@ -222,6 +222,7 @@ def test_odd_tables(monkeypatch, examples):
     assert min(seen.values()) >= examples // 10, "tables of both kinds, or this would show little"
 
 
+@pytest.mark.soak
 @given(
     arguments=st.lists(
         st.sampled_from([*ODD_CELLS, "--out", "--epsilon", "--group", "--resume", "-1", "digits"]), max_size=5

@@ -57,6 +57,7 @@ def script(tmp_path_factory):
     return path
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize(
     ("words", "offered"),

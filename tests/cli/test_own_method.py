@@ -92,6 +92,7 @@ def ended(people):
     return dict(zip(COMMANDS, called(OWN, list(COMMANDS.values()), people), strict=True))
 
 
+@pytest.mark.soak
 def test_its_settings_are_listed_with_defaults_and_meaning(ended):
     assert json.loads(ended["listed"][1]) == {
         "half_bound": {"default": 0.5, "help": "Half of the clipping bound."},
@@ -128,6 +129,7 @@ def test_a_mistyped_setting_gets_the_closest_name(ended):
     assert "Did you mean --half-bound?" in err
 
 
+@pytest.mark.soak
 def test_a_setting_named_as_an_option_is_refused(people):
     ((code, _, err),) = called(OWN.replace("times", "seed"), [("train", "digits")], people)
     assert code == 2

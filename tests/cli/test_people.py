@@ -53,6 +53,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("default::equidp.DataWarning")
 def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
     options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")

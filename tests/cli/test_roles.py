@@ -44,6 +44,7 @@ def _faces(tmp_path, monkeypatch):
         image.save(folder / f"{10 + at // 2}_{at % 2}_{at % 5}_2017{at:04d}.png")
 
 
+@pytest.mark.soak
 def test_a_run_keeps_target_and_groups(command, tmp_path):
     code, _, err = command(*TRAIN, *PLAN, cwd=tmp_path)
     assert code == 0, err

@@ -49,6 +49,7 @@ def options(people: str, out: str, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.soak
 def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
     out = tmp_path / "run"
     told = torchrun(2, *options(people, str(out)))
@@ -58,6 +59,7 @@ def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
     assert equidp("evaluate", str(out), cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.soak
 def test_a_mistake_is_said_once(people, tmp_path):
     told = torchrun(2, *options(people, str(tmp_path / "run"), "--method", "dpsdg"))
     assert told.returncode != 0
@@ -66,6 +68,7 @@ def test_a_mistake_is_said_once(people, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.soak
 def test_other_commands_refuse_torchrun(people):
     told = torchrun(2, "compare", people, "--target", "paid", "--group", "sex")
     assert told.returncode != 0
@@ -78,6 +81,7 @@ def one_of_two(rank: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.soak
 def test_a_process_that_failed_stays_until_the_first_has_spoken():
     second, first = one_of_two("1"), one_of_two("0")
     assert "torchrun is for equidp train" in first.communicate()[1]

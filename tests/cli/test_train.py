@@ -57,6 +57,7 @@ def lines(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.soak
 def test_from_a_table_to_a_card_in_one_command(run, people):
     code, out, err = run("train", *TABLE, "--epsilon", "3", "--epochs", "4", "--batch-size", "40",
                          "--method", "dpsgd-f", "--out", "run", "--delta", "1e-4")  # fmt: skip
@@ -101,6 +102,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     )
 
 
+@pytest.mark.soak
 def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_there_is(run, people):
     table = ("train", *TABLE, *PLAN)
     assert run(*table, "--class-weight", "low=1,high=4", "--weight", "age", "--out", "run")[0] == 0
@@ -160,6 +162,7 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
     assert run("predict", "run", "people.csv")[0] == 0
 
 
+@pytest.mark.soak
 def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
     assert run("train", *NUMBER, *PLAN, "--out", "run")[0] == 0
     assert (
@@ -261,6 +264,7 @@ def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
     assert "have a column of that name" in run("predict", "run", "new.csv", "--keep", "prediction")[2]
 
 
+@pytest.mark.soak
 def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
     code, out, _ = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--budget", "b.ledger",
                        "--budget-epsilon", "3", "--budget-delta", "1e-4", "--delta", "1e-4",
@@ -271,6 +275,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
     assert files(people) == ["people.csv"]
 
 
+@pytest.mark.soak
 def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "equidp", "train"]
@@ -311,6 +316,7 @@ def test_resuming(run, people):
     assert run("train", "--resume", "run", "--previous")[0] == 0
 
 
+@pytest.mark.soak
 def test_a_budget_is_shared_and_kept(run, people):
     plan = (*TABLE, *PLAN[:4], "--epsilon", "1", "--delta", "1e-4", "--budget", "b.ledger")
     assert run("train", *plan, "--out", "one")[0] == 2  # a new budget says how large it is
@@ -336,6 +342,7 @@ def test_a_budget_is_shared_and_kept(run, people):
     budget.close()
 
 
+@pytest.mark.soak
 def test_options_from_a_file_and_the_command_line_goes_first(run, people):
     (people / "train.toml").write_text(
         'data = "people.csv"\ntarget = "income"\ngroup = ["sex", "job"]\nnoise-multiplier = 2\n'
@@ -388,6 +395,7 @@ def test_every_option_can_come_from_a_file(run):
         assert f"--{name}" in out
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -445,6 +453,7 @@ def test_what_goes_wrong_is_one_message_and_leaves_nothing(run, people, argument
     assert files(people) == ["people.csv"]
 
 
+@pytest.mark.soak
 def test_what_goes_wrong_with_a_finished_run(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     table = pd.read_csv(people / "people.csv")
@@ -491,6 +500,7 @@ def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people)
         assert "most of its rows are training examples" in " ".join(err.split())
 
 
+@pytest.mark.soak
 def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     """Else one run's guarantee stands beside another one's model."""
     for folder, size in (("run", "40"), ("other", "50")):
@@ -509,6 +519,7 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     assert "--resume run" in run("evaluate", "run")[2]
 
 
+@pytest.mark.soak
 def test_files_that_are_not_as_they_were_written_are_named(run, people):
     """A card that says epsilon 1, a figure released anew, or another delta: an evaluation
     must not pass over them."""
@@ -573,6 +584,7 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
     assert "training data did not" not in run("predict", "run", "people.csv")[2]
 
 
+@pytest.mark.soak
 def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(run, people):
     planned = run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--dry-run")[1]
     assert re.search(r"privacy \(epsilon 0\.5\): epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
@@ -602,6 +614,7 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     assert read_ledger(people / "run" / "ledger").entries == entries
 
 
+@pytest.mark.soak
 def test_noise_is_calibrated_to_a_risk_and_the_card_says_so(run, people):
     plan = (*TABLE, "--method", "dpsgd-f", *INDIVIDUAL[2:], "--risk", "advantage=0.3")
     assert "advantage at most 0." in run("train", *plan, "--dry-run")[1]
@@ -622,6 +635,7 @@ def test_noise_is_calibrated_to_a_risk_and_the_card_says_so(run, people):
     assert "--epsilon 1.0 and --risk advantage=0.3: each decides the noise" in " ".join(err.split())
 
 
+@pytest.mark.soak
 def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
     plan = (*PLAN, "--delta", "1e-4", "--individual")  # no epsilon to calibrate to
     run("train", *TABLE, *plan, "--out", "whole")
@@ -644,6 +658,7 @@ def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, 
         assert one["mean"] > other["mean"] - 5 * other["standard_error"]
 
 
+@pytest.mark.soak
 def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkeypatch):
     def stop(*arguments, **settings):
         raise KeyboardInterrupt
@@ -658,6 +673,7 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
     assert run("train", "--resume", "run")[0] == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("beyond", ["refuse", "stop"])
 def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
     """The release alone would fit, and the steps alone."""
@@ -675,6 +691,7 @@ def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
         assert (people / "run" / "released.json").exists()
 
 
+@pytest.mark.soak
 def test_a_setting_that_a_method_does_not_have_is_said(run, people):
     plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")  # of the method that auto takes
     assert "dpsgd ignores it" in run(*plan)[2]
@@ -726,6 +743,7 @@ def test_an_empty_folder_keeps_its_permissions(run, people):
     assert stat.S_IMODE((people / "run").stat().st_mode) == 0o700
 
 
+@pytest.mark.soak
 def test_training_that_a_budget_stops_says_so(run, people):
     budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
     code, _, err = run("train", *TABLE, *PLAN, "--epochs", "40", "--delta", "1e-4", *budget, "--out", "run")
@@ -734,6 +752,7 @@ def test_training_that_a_budget_stops_says_so(run, people):
     assert "steps of the whole plan | 166" in (people / "run" / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_columns_with_a_comma_in_their_name(run, people):
     table = pd.read_csv(people / "people.csv").assign(**{"Hb, g/dL": np.linspace(8, 18, 200)})
     table.to_csv(people / "people.csv", index=False)

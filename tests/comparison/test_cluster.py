@@ -36,6 +36,7 @@ def client(address):
         yield client
 
 
+@pytest.mark.soak
 def test_a_comparison_on_a_cluster_has_the_figures_of_one_without(tmp_path, address):
     seen = []
     there = compared(
@@ -112,6 +113,7 @@ def test_bad_addresses_are_told_before_anything_is_read(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.soak
 def test_a_scheduler_without_workers_is_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 5.0)
     file = tmp_path / "scheduler.json"

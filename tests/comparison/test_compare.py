@@ -63,6 +63,7 @@ def cell(method: str, *, seed: int = 0, engine: str = "ghost", plan: Plan = PLAN
     return grid.Cell(Toy(), plan.resolve(method, 160), "", math.nan, seed, engine)
 
 
+@pytest.mark.soak
 def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
     comparison = compared(tmp_path)
     runs_seen = set(zip(comparison.results["method"], comparison.results["seed"], strict=True))
@@ -84,6 +85,7 @@ def test_a_run_without_curves_gives_the_same_results_and_is_kept_apart():
     assert plain.file_name() != whole.file_name()
 
 
+@pytest.mark.soak
 def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
     """Worker processes are kept from one comparison to the next, and stay in the folder of the first."""
     for name in ("first", "second"):
@@ -130,6 +132,7 @@ def test_runs_of_one_seed_share_split_weights_and_samples():
     assert not torch.equal(other.model[1].weight, weights[0])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
 def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
     first = compared(tmp_path / "a")
@@ -138,6 +141,7 @@ def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
         assert again.results[column].to_list() == pytest.approx(first.results[column].to_list(), abs=1e-5)
 
 
+@pytest.mark.soak
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = compared(tmp_path / "whole")
     train, done = grid.train_cell, []
@@ -183,6 +187,7 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         assert changed.file_name() != name
 
 
+@pytest.mark.soak
 def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd"], seeds=1, sweep={"average": ["none", "tail"]})
     assert comparison.setup.training.schedule == "constant"
@@ -195,6 +200,7 @@ def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_p
         assert both.at[average, "loss"] == pytest.approx(losses["all"], abs=1e-6)
 
 
+@pytest.mark.soak
 def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     comparison = compared(tmp_path, epsilons=[1.0, 4.0], seeds=1)
     epsilons = comparison.results.groupby(["method", "setting"])["epsilon"].max()
@@ -215,6 +221,7 @@ def test_json_holds_settings_and_costs(tmp_path):
     assert row["privacy_cost"] == pytest.approx(costs.loc[("dpsgd", "few"), "privacy_cost"])
 
 
+@pytest.mark.soak
 def test_individual_privacy_of_every_private_run_and_group(tmp_path):
     """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have
     neither."""
@@ -241,6 +248,7 @@ def test_individual_privacy_of_every_private_run_and_group(tmp_path):
     assert compared(tmp_path, methods=["dpsgd"]).individual.empty
 
 
+@pytest.mark.soak
 def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, release_epsilon=2.0)
     row = comparison.individual.set_index("group").loc["few"]
@@ -263,6 +271,7 @@ def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
     assert not any(name.startswith("sensitive") for name in content["individual"][0])
 
 
+@pytest.mark.soak
 def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path, capsys):
     plan = equidp.DiagnosisPlan(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
     first, again = (compared(tmp_path, diagnosis=plan) for _ in range(2))

@@ -48,6 +48,7 @@ def nothing_is_trained(monkeypatch, comparison):
     monkeypatch.setattr(grid, "train_cell", lambda *given: pytest.fail("a run was trained again"))
 
 
+@pytest.mark.soak
 def test_models_that_never_say_yes_get_no_verdict(comparison):
     row = equal_cost(comparison.costs()).set_index("method").loc["dpsgd"]
     assert (row["verdict"], row["informative"]) == ("says nothing", False)
@@ -62,6 +63,7 @@ def test_models_that_never_say_yes_get_no_verdict(comparison):
     assert "says nothing" in page
 
 
+@pytest.mark.soak
 def test_another_metric_takes_the_same_runs(asked, comparison, nothing_is_trained):
     by_auc = equidp.compare(**asked, metric="auc", tau=0.2)
     runs = by_auc.results.set_index(["method", "seed", "group"])["auc"]

@@ -158,6 +158,7 @@ def figures(**settings) -> dict[str, tuple[float, float]]:
     return dict(zip(rows["method"], zip(rows["loss"], rows["f1"], strict=True), strict=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("file", "old", "new", "changes"),
     [
@@ -252,6 +253,7 @@ class Lower(equidp.Policy):
         return self.share * self.bound
 
 
+@pytest.mark.soak
 def test_objects_of_one_class_are_methods_of_their_own(lab, tmp_path):
     methods = ["dpsgd", Lower(1.0), Lower(2.0, 0.25), Lower(2.0)]
     comparison = equidp.compare(
@@ -321,6 +323,7 @@ def test_an_ablation_takes_a_method_of_ones_own(lab):
     assert set(table["group"]) == {"a", "b", "all"}
 
 
+@pytest.mark.soak
 def test_an_estimator_takes_parts_by_import_path(lab):
     data = toy_arrays()
     estimator = equidp.PrivateClassifier("own_lab.method:Soft", epochs=1, model="own_lab.method:make_model")

@@ -37,6 +37,7 @@ def asked(tmp_path_factory):
     return {**given, "jobs": 1, "preprocessing_share": 0.5}
 
 
+@pytest.mark.soak
 def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
     comparison = equidp.compare(source, **asked)
     spent = comparison.results.set_index("method")["epsilon"]
@@ -47,6 +48,7 @@ def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
     assert "plain SGD, the baseline, was preprocessed exactly" in notes
 
 
+@pytest.mark.soak
 def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
     cells = [prepare(source, **{**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
     names = [{cell.method: cell.file_name() for cell in each} for each in cells]
@@ -77,6 +79,7 @@ def test_data_without_preprocessing_is_refused(asked):
         equidp.compare("digits", **asked)
 
 
+@pytest.mark.soak
 def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_where(source, asked):
     own = with_private_noise(source, 3.0)
     given = {**asked, "preprocessing_share": None}

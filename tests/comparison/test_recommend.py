@@ -109,6 +109,7 @@ def test_lower_is_better_where_the_metric_says_so():
     assert "log loss 0.3" in found.reason
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("equal", [0.0, 0.03])
 def test_equal_methods_are_seldom_told_apart(equal):
     """Of 200 comparisons of three equal methods over six seeds, at most 8% say that one is clearly better in

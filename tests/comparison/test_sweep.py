@@ -62,6 +62,7 @@ def test_a_policy_that_was_made_and_settings_of_one_method_are_swept_too():
     )
 
 
+@pytest.mark.soak
 def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_plain_comparison(
     tmp_path, monkeypatch
 ):
@@ -109,6 +110,7 @@ def test_a_delta_of_one_method_alone_is_refused(tmp_path):
         prepare(Toys(), methods=["dpsgd"], plan=plan, seeds=1, directory=tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["same", "swept", "by_method"])
 def test_a_report_states_steps_and_sample_rate_only_where_all_runs_have_them(tmp_path, how):
     plan = replace(PLAN, by_method={"dpsgd": {"epochs": 2}}) if how == "by_method" else PLAN
@@ -155,6 +157,7 @@ def test_texts_that_are_no_sweep_are_refused(text, message):
         parse_sweep([text])
 
 
+@pytest.mark.soak
 def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(tmp_path):
     prepared = prepare(
         Toys(),

@@ -148,6 +148,7 @@ def test_a_notebook_shows_what_a_run_spent_rounded_up():
     assert not shown.tags & {"dpsgd", "b"}
 
 
+@pytest.mark.soak
 def test_a_notebook_shows_advice_and_an_audit():
     advice = advise(1_229, 10**4, epsilon=1.0, num_groups=2)
     assert [text for text in Texts(advice._repr_html_()).texts if text] == [

@@ -201,6 +201,7 @@ TABLES = given(
 GENERATE = {"deadline": None, "phases": [Phase.generate]}  # shrinking would take minutes
 
 
+@pytest.mark.soak
 @TABLES
 @settings(max_examples=4, **GENERATE)
 def test_no_cell_of_a_rare_row_is_told(tmp_path_factory, rare, count, data):

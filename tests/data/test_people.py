@@ -165,6 +165,7 @@ def test_a_budget_counts_rows_or_people_and_not_both():
         make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("data", [None, "patients"])
 @pytest.mark.parametrize("first", ["rows", "people"])
 def test_no_name_lets_a_budget_add_rows_and_people(data, first):

@@ -21,6 +21,7 @@ def test_digits_keep_a_tenth_of_the_eights_in_training_and_all_in_the_test_set()
     assert 0 <= float(split.train.inputs.min()) < float(split.train.inputs.max()) <= 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["digits", "adult", "mnist-esipova"])
 def test_a_seed_gives_one_split_and_another_seed_another(name, real_data):
     source = open_source(name)
@@ -79,6 +80,7 @@ def test_esipovas_dutch_is_binary_throughout_with_sex_among_the_inputs(real_data
     assert split.notes == ()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("rows", "lists"),
     [(adult._complete_rows, adult._CODES), (dutch._rows, dutch._CODES)],

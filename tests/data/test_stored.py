@@ -98,6 +98,7 @@ KINDS = (
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "recipe", [RECIPE, RECIPE.with_changes({"bounds": {"score": (-3, 3)}, "weight": "twin"})]
@@ -139,6 +140,7 @@ def test_a_kept_table_is_not_read_again_until_its_content_or_recipe_changes(tmp_
     assert len(read) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["people.csv", "people.parquet"])
 @pytest.mark.parametrize(
     ("changes", "recipe"),

@@ -423,6 +423,7 @@ def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content
         open_source(str(path), target="income", group=["sex"]).split(0)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 @given(data=st.data())
 @settings(max_examples=150)

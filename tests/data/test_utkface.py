@@ -92,6 +92,7 @@ def test_each_face_keeps_what_its_name_says(layout, folder):
     assert seen <= set(FACES)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("target", ["gender", "ethnicity", "under-30", "age"])
 @pytest.mark.parametrize("group", ["gender", "ethnicity", "under-30", "age"])

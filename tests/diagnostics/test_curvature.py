@@ -125,6 +125,7 @@ def _dense(model, inputs, targets):
         return full_hessian(model, inputs, targets)
 
 
+@pytest.mark.soak
 def test_eigenvalues_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
     exact = torch.linalg.eigvalsh(_dense(model, inputs, targets))
@@ -194,6 +195,7 @@ def test_the_true_trace_is_within_three_standard_errors():
     assert inside >= 0.99 * 400
 
 
+@pytest.mark.soak
 def test_products_over_drawn_examples_are_unbiased_and_their_spread_is_counted():
     """40 trials of 40 vectors, each over 5 of 20 examples, against the trace over all 20; at three standard
     errors."""

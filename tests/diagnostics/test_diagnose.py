@@ -76,6 +76,7 @@ def cosine_of(one: Tensor, other: Tensor) -> float:
     return float(one @ other / (one.norm() * other.norm()))
 
 
+@pytest.mark.soak
 def test_excess_risk_and_alignment_are_those_of_a_dense_computation(diagnosed):
     name, model, data, diagnosis = diagnosed
     batches, eta = dense_batches(name, model, data), 0.3
@@ -243,6 +244,7 @@ def test_chunks_change_nothing_and_engines_agree():
     np.testing.assert_allclose(one.to_numpy(float), other.to_numpy(float), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.soak
 def test_a_part_of_the_examples_gives_figures_that_agree_within_their_errors():
     model, data = model_of(), data_of()
     given = {"groups": ["a"], "seed": 3, **STEP}
@@ -256,6 +258,7 @@ def test_a_part_of_the_examples_gives_figures_that_agree_within_their_errors():
     assert part["examples"] == exact["examples"] == 60
 
 
+@pytest.mark.soak
 def test_chosen_groups_alone_are_diagnosed_and_all_make_up_the_data_gradient():
     model, data = model_of(), data_of()
     both = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, seed=3, **STEP).sensitive_groups

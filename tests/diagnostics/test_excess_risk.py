@@ -132,6 +132,7 @@ class Problem:
         ]
 
 
+@pytest.mark.soak
 def test_the_bound_on_direction_is_below_the_truth_in_1000_random_convex_problems():
     """Esipova et al., Proposition 3: in every batch, so in expectation too; and for either order of the
     groups."""
@@ -172,6 +173,7 @@ def conditions(problem: Problem):
             yield condition, risks[one].clipping - risks[other].clipping
 
 
+@pytest.mark.soak
 def test_the_bound_from_norms_is_below_the_truth_in_1000_random_convex_problems_of_whole_batches():
     """Tran et al., Theorem 3, where its assumptions hold; its condition then means what it says."""
     used = met = 0
@@ -189,6 +191,7 @@ def test_the_bound_from_norms_is_below_the_truth_in_1000_random_convex_problems_
     assert met >= 10
 
 
+@pytest.mark.soak
 def test_the_bound_from_norms_may_fail_without_its_assumptions():
     """Why `assumed` and the whole batch matter: in samples of three tenths, or for a shorter gradient, it is
     too high at times."""

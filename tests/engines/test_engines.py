@@ -37,6 +37,7 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
 def test_named_models(engine, name):

@@ -134,6 +134,7 @@ def wild(generator: torch.Generator, shape: tuple[int, ...], exponents: list[int
     return torch.randn(shape, generator=generator) * sizes.reshape(-1, *[1] * (len(shape) - 1))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", LAYERS)
 @given(
     seed=st.integers(0, 1000),

@@ -80,6 +80,7 @@ def flat(gradients, parameters) -> Tensor:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("case", "name"), TESTS)
 def test_layers_that_opacus_tests(case, name, monkeypatch):
     asked = 0

@@ -168,6 +168,7 @@ class Rows(Dataset):
         return taken(self.inputs, index), self.targets[index]
 
 
+@pytest.mark.soak
 @families
 def test_they_train_privately_as_they_are(case):
     """With dropout, masks and everything that a Trainer tries before; what is frozen stays as it was."""

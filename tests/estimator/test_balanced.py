@@ -52,6 +52,7 @@ def drawn(monkeypatch):
     return draws
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_a_fit_with_its_counts_spends_epsilon_and_no_more(kind, drawn):
     X, y = table(0)
@@ -71,6 +72,7 @@ def test_a_fit_with_its_counts_spends_epsilon_and_no_more(kind, drawn):
     assert noise == event.noise_multiplier
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_weights_come_near_the_truth_and_are_what_is_trained_on(kind, weighted):
@@ -92,6 +94,7 @@ def test_weights_come_near_the_truth_and_are_what_is_trained_on(kind, weighted):
     assert (secure[0] != secure[1]).any()
 
 
+@pytest.mark.soak
 def test_a_rare_class_is_found():
     X, y = table(2)
     found = [
@@ -145,6 +148,7 @@ def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
         model.fit(X, y)
 
 
+@pytest.mark.soak
 def test_each_fit_counts_anew_and_calls_of_partial_fit_keep_the_first_weights(drawn):
     X, y = table(6)
     model = quick(epsilon=1.0, delta=DELTA).partial_fit(X[:1000], y[:1000], classes=["no", "yes"])

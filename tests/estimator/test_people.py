@@ -35,6 +35,7 @@ def test_people_are_counted_sampled_and_promised_epsilon():
     assert len(model.predict(rows)) == 300
 
 
+@pytest.mark.soak
 def test_balanced_weights_count_one_row_of_each_person_and_logits_are_mended():
     rows, classes, people = table()
     given = {"class_weight": "balanced", "recalibration": 0.1, "rows_per_person": 3}

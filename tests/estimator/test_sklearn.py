@@ -17,6 +17,7 @@ EXPECTED_FAILURES = {
 """Name of a check -> why private training cannot pass it; the first two fail for SGDClassifier too."""
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     # Renyi accounting: each check has its own number of rows, and so a calibration of its own.
@@ -27,6 +28,7 @@ def test_scikit_learn_accepts_the_estimators(estimator, check):
     check(estimator)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")
 def test_class_weights_pass_the_check_where_nothing_is_clipped():
     patient = equidp.PrivateClassifier("sgd", epsilon=None, learning_rate=0.1, epochs=1000)

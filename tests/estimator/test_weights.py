@@ -39,6 +39,7 @@ def exact(**settings) -> dict:
     return {"method": "sgd", "epsilon": None, "batch_size": N, "learning_rate": 1.0, **settings}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("kind", ["rows", "classes", "both"])
 def test_without_privacy_weights_are_those_of_logistic_regression(kind, classes):
@@ -55,6 +56,7 @@ def test_without_privacy_weights_are_those_of_logistic_regression(kind, classes)
     assert abs(plain.predict_proba(X) - theirs.predict_proba(X)).max() > 0.02  # weights matter here
 
 
+@pytest.mark.soak
 def test_without_privacy_weights_are_those_of_linear_regression():
     X, _ = table(0)
     rng = np.random.default_rng(2)
@@ -163,6 +165,7 @@ def test_class_weights_that_are_none_are_refused(given, message):
         quick(class_weight=given).fit(X, y)
 
 
+@pytest.mark.soak
 def test_a_rare_class_is_found_although_clipped_gradients_count_the_same():
     """Weights above 1 would be clipped away: heavy classes keep 1, and the others get less."""
     rng = np.random.default_rng(20)

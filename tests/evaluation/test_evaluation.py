@@ -124,6 +124,7 @@ def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
     }
 
 
+@pytest.mark.soak
 def test_costs_are_of_the_metric_and_positive_where_the_reference_is_better():
     test, worse = examples((400, 300)), nn.Linear(2, 2, bias=False)
     worse.load_state_dict({"weight": torch.tensor([[0.3, 0.2], [0.2, 0.3]])})

@@ -51,6 +51,7 @@ def test_likelihood_ratios_are_those_of_the_true_gaussians(shadows):
     assert roc_auc_score(members, deviations) > 0.98
 
 
+@pytest.mark.soak
 def test_figures_of_scores_with_a_known_distribution():
     """Members' scores are Gaussian around 1, others' around 0: AUC, success rate and TPRs are known."""
     generator = np.random.default_rng(1)
@@ -74,6 +75,7 @@ def test_figures_of_scores_with_a_known_distribution():
     assert table.loc["a", "members"] == table.loc["a", "others"] == 5000
 
 
+@pytest.mark.soak
 def test_what_was_measured_stands_beside_the_most_that_an_attack_achieves():
     """One Gaussian mechanism of mean 1, attacked by its output, as well as can be: intervals at 95% hold the
     bounds or lie below (seed fixed; each of four figures misses once in 40 by chance)."""
@@ -91,6 +93,7 @@ def test_what_was_measured_stands_beside_the_most_that_an_attack_achieves():
     )
 
 
+@pytest.mark.soak
 def test_scores_without_information_find_no_members():
     generator = np.random.default_rng(2)
     members = np.arange(4000) % 2 == 0
@@ -103,6 +106,7 @@ def test_scores_without_information_find_no_members():
     assert row["tpr_at_1%_fpr"] < 0.03
 
 
+@pytest.mark.soak
 def test_a_group_with_too_few_has_no_figures():
     groups = np.array([0] * 20 + [1] * 3)
     table = sensitive_attack_table(np.arange(23.0), np.arange(23) % 2 == 0, groups, ("many", "few"))

@@ -57,6 +57,7 @@ examples = st.lists(
 )
 
 
+@pytest.mark.soak
 @settings(max_examples=60, deadline=None)
 @given(examples, st.integers(0, 1), st.one_of(st.none(), st.floats(0, 1)))
 def test_each_metric_is_scikit_learns_on_whatever_predictions(rows, positive, threshold):

@@ -45,6 +45,7 @@ def test_without_clipping_and_noise_a_run_is_linear_regression(weighted):
     np.testing.assert_allclose(predict(run.model, data.inputs)[:, 0], theirs.predict(data.inputs), atol=20)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f", "automatic", "global-adapt"])
 def test_private_training_explains_what_there_is_to_explain(method):
     data = incomes(2000)
@@ -65,6 +66,7 @@ def test_metrics_are_those_of_scikit_learn():
         assert all(row[f"{each}_low"] < row[each] < row[f"{each}_high"] for each in ("rmse", "mae", "r2"))
 
 
+@pytest.mark.soak
 def test_intervals_hold_their_level():
     """Of 300 samples the true value is outside as often as promised; 30 or more of 300 at 5%: chance 3e-4."""
     rng, missed = np.random.default_rng(1), dict.fromkeys(("rmse", "mae"), 0)
@@ -101,6 +103,7 @@ def test_a_model_that_answers_the_mean_says_nothing():
     assert found.withholding(5).plain()["metric"] == "rmse"
 
 
+@pytest.mark.soak
 def test_costs_are_the_increase_of_an_error_and_the_loss_of_r2():
     data, model = incomes(), trained(incomes(), "dpsgd", noise_multiplier=1.0).model
     reference = trained(incomes(), "sgd", epochs=50).model
@@ -129,6 +132,7 @@ def test_targets_outside_the_public_range_count_as_its_ends_in_training_alone():
     assert evaluate(trained(data, "sgd").model, replace(data, targets=targets)).groups["rmse"].max() > 1e7
 
 
+@pytest.mark.soak
 def test_accounts_and_diagnoses_work_on_numbers():
     data = incomes(120)
     plan = equidp.Plan(epochs=1, batch_size=30, noise_multiplier=2.0)

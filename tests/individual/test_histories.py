@@ -32,6 +32,7 @@ def by_hand(shares: list[float], event: StepEvent) -> float:
     return accountant.get_epsilon(DELTA)
 
 
+@pytest.mark.soak
 @given(
     data=st.lists(
         st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=3, max_size=3), min_size=1, max_size=4

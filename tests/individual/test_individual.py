@@ -87,6 +87,7 @@ class Shrinking(equidp.Policy):
         return float(state.bounds)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_example_has_a_larger_epsilon_than_the_run(name):
     trainer, accountant = watched(POLICIES[name](), epochs=3)
@@ -240,6 +241,7 @@ def test_epsilon_goes_with_the_log_of_the_loss():
         report.sensitive_loss_correlation(losses[:3])
 
 
+@pytest.mark.soak
 def test_releases_are_near_the_truth_and_are_charged():
     """2,000 examples at (1, 1e-6): 20 releases of each; the median error is small, and every release is in
     the ledger."""
@@ -570,6 +572,7 @@ def test_means_of_groups_are_released_together():
     assert epsilon(trainer.ledger.entries[before:], 1e-5) == pytest.approx(0.5, rel=1e-3)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["pld", "rdp"])
 def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
     """Group a uses a quarter of the sensitivity in each step, and all of the release; up to the smoothing of

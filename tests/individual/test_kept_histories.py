@@ -89,6 +89,7 @@ def counted(accountant):
     return counts.histories.counts, counts.group_histories.counts, counts.group_shares
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ACCOUNTANTS)
 def test_a_resumed_run_counts_as_one_that_was_never_stopped(tmp_path, quiet, name, policy):

@@ -17,6 +17,7 @@ def everything():
     return sharded.accounted(), sharded.watched(), together(2, sharded.everything)
 
 
+@pytest.mark.soak
 def test_several_processes_count_what_one_counts(everything):
     """Weights are those of one process to rounding, so a share may fall into the next cell of the grid."""
     alone, _, ((first, *_), (second, *_)) = everything
@@ -46,6 +47,7 @@ def test_predictions_records_and_diagnoses_are_those_of_one_process(everything):
             assert_frame_equal(table, one, rtol=0.02, atol=1e-3)
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     together(2, sharded.resumed, tmp_path, 6)
     for count, done, until in ((3, 6, 10), (1, 10, 12)):

@@ -117,6 +117,7 @@ def test_values_of_dp_accountings_own_tests(sample_rate, noise, steps, epsilon, 
     assert found[0, 0] == pytest.approx(delta, abs=1e-3)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("sample_rate", "noise"), [(1.0, 1.0), (1.0, 0.5), (0.8, 1.0), (0.6, 1.0), (0.1, 0.4)]
 )
@@ -144,6 +145,7 @@ def test_profiles_are_dp_accountings_own(sample_rate, noise, steps):
     np.testing.assert_allclose(found, upper, rtol=0.02 if steps > 1 else 0.1, atol=1e-5)
 
 
+@pytest.mark.soak
 def test_mechanisms_of_other_sample_rates_and_histories_without_any():
     """One step at q = .1, a release at 1; a history of nothing has no delta, one of no noise all of it."""
     counts = np.array([[3, 1, 0], [0, 0, 0], [1, 0, 1]], dtype=np.uint32)

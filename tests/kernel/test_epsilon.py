@@ -33,6 +33,7 @@ def run_of(setting, statistics_noise=None):
     return ((StepEvent(256 / n, sigma, statistics_noise), steps),)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("setting", "statistics_noise", "accountant", "expected"),
     [
@@ -74,6 +75,7 @@ def test_whole_number_multipliers_are_read_as_floats():
     assert all(type(each.event.event.noise_multiplier) is float for each in composed.events)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("statistics_noise", [None, 5.0])
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.02, 1.3, 700), (0.3, 4.0, 50), (1.0, 9.0, 12)])
 def test_equals_dp_accounting_on_the_joint_mechanism(q, sigma, steps, statistics_noise):
@@ -114,6 +116,7 @@ def test_hardly_any_noise_is_accounted_for_without_exhausting_memory():
     assert epsilon(((StepEvent(0.01, 0.05), 1000),), 1e-5) > 1000
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["rdp", "rdp-classic"])
 @given(
     q=st.floats(1e-4, 0.5),
@@ -134,6 +137,7 @@ def test_more_steps_larger_samples_less_noise_and_statistics_all_cost(accountant
     assert spent(q, sigma, steps, 1e6 * sigma) == pytest.approx(plain, rel=1e-4)
 
 
+@pytest.mark.soak
 def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
     a, b = StepEvent(0.1, 1.0), StepEvent(0.05, 2.0)
     assert epsilon(((a, 10), (b, 20), (a, 5)), 1e-5) == pytest.approx(epsilon(((b, 20), (a, 15)), 1e-5))
@@ -185,6 +189,7 @@ def test_a_delta_of_one_over_n_is_warned_of():
         check_delta(1e-3, 1000)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_the_meter_is_an_upper_bound_that_rises(accountant):
     meter = EpsilonMeter(StepEvent(0.02, 1.1, 11.0), 400, 1e-5, accountant)

@@ -68,6 +68,7 @@ def of_gaussians(entries: Entries, delta: float) -> float:
     return float(brentq(excess, 0, 200))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ODD)
 def test_epsilon_is_not_below_what_the_steps_certainly_cost(name):
     entries, delta = ODD[name]
@@ -77,6 +78,7 @@ def test_epsilon_is_not_below_what_the_steps_certainly_cost(name):
         assert found >= of_gaussians(entries, delta) - 1e-9
 
 
+@pytest.mark.soak
 def test_the_meter_is_not_below_it_at_any_step():
     event = StepEvent(0.02, 1.0)
     meter = EpsilonMeter(event, 500, 1e-6)

@@ -113,6 +113,7 @@ def test_few_steps_are_between_brute_force_bounds(sigma, rows, rate, steps):
     np.testing.assert_allclose(lower, upper, rtol=0.02)
 
 
+@pytest.mark.soak
 def test_mixtures_compose_as_in_dp_accountings_own_test():
     """Its value: 17.193115 at delta 1e-6, for three steps of one mixture and two of another."""
     event = dp_accounting.ComposedDpEvent(
@@ -128,6 +129,7 @@ def test_mixtures_compose_as_in_dp_accountings_own_test():
     assert loss_distribution(event, 1e-4).get_epsilon_for_delta(1e-6) == pytest.approx(17.193115, abs=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("rows", "rate", "sigma", "steps"), [(2, 0.02, 1.0, 300), (6, 0.3, 5.0, 40)])
 def test_equals_dp_accountings_mixtures(rows, rate, sigma, steps):
     law, numbers = stats.binom(rows, rate), list(map(float, range(rows + 1)))
@@ -183,6 +185,7 @@ def test_statistics_and_gradients_are_one_query_for_several_rows_too():
     assert joint == epsilon([(StepEvent(0.05, 2.4), 20)], 1e-5, rows=3)
 
 
+@pytest.mark.soak
 @given(
     rate=st.floats(1e-3, 1.0),
     sigma=st.floats(0.8, 10.0),

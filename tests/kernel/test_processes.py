@@ -79,6 +79,7 @@ def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
         assert all(torch.equal(found[name][0], first[0]) for found in everywhere), name
 
 
+@pytest.mark.soak
 def test_schedule_and_average_are_the_same_in_all_processes():
     alone = several.averaged()["dpsgd"][0]
     first, second = (found["dpsgd"][0] for found in together(2, several.averaged))
@@ -86,6 +87,7 @@ def test_schedule_and_average_are_the_same_in_all_processes():
     assert torch.equal(first, second)
 
 
+@pytest.mark.soak
 def test_people_with_several_rows_are_trained_on_by_several_processes():
     alone = several.of_people()
     for found in together(2, several.of_people):
@@ -95,6 +97,7 @@ def test_people_with_several_rows_are_trained_on_by_several_processes():
     assert torch.equal(first, second)
 
 
+@pytest.mark.soak
 def test_noise_that_another_process_draws_leaves_the_samples_of_a_seed_in_step():
     """Samples of a seed are drawn for 64 steps at once: those of the next come after the noise of all of
     these."""
@@ -115,6 +118,7 @@ def test_noise_has_the_right_variance_and_is_added_once():
     assert abs(float(np.corrcoef(first[:2].numpy())[0, 1])) < 5 / np.sqrt(several.WIDTH)
 
 
+@pytest.mark.soak
 def test_one_example_moves_the_sum_over_processes_by_at_most_the_sensitivity():
     """For every policy, in either process, at norms from 0 to infinity; the other process has others' or
     none."""
@@ -154,6 +158,7 @@ def test_messages_are_as_long_whatever_is_in_the_samples():
         assert sum(found[0]) == 8 + 2 * 6 * 8 + 2 * 7 * 4 + 8 + 4  # to pay, 6 statistics, 7 numbers, who asks
 
 
+@pytest.mark.soak
 def test_where_a_process_fails_the_others_stop_and_the_step_is_charged():
     first, second = together(2, several.failing, "engine")
     assert first[0] == 3
@@ -162,6 +167,7 @@ def test_where_a_process_fails_the_others_stop_and_the_step_is_charged():
     assert not first[2]
 
 
+@pytest.mark.soak
 def test_where_the_first_cannot_pay_nobody_draws():
     first, second = together(2, several.failing, "ledger")
     assert first[:2] == (3, "BudgetError: no more")

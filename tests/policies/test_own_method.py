@@ -122,6 +122,7 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
         plan(sofness=1.0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
     comparison = equidp.compare(
@@ -308,6 +309,7 @@ def digests(folder: Path, source: str, seed: int) -> dict[str, str]:
     return literal_eval(done.stdout)
 
 
+@pytest.mark.soak
 def test_a_users_code_has_one_digest_in_all_processes(tmp_path):
     """Else each process would train again what is kept on disk."""
     found = [digests(tmp_path, MODEL, seed) for seed in (1, 2)]

@@ -72,6 +72,7 @@ def code(card: str) -> str:
     return unescape(block[1] or block[2])
 
 
+@pytest.mark.soak
 def test_epsilon_can_be_recomputed_from_the_card(card, run):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -106,6 +107,7 @@ def test_it_says_all_that_it_should(card, run):
     assert f"{100 * metrics.loc['b', 'accuracy']:.1f}" in card
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["card.html", "card.md"])
 def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name):
     test = toy(seed=1)
@@ -149,6 +151,7 @@ def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path,
     assert computed == given
 
 
+@pytest.mark.soak
 def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     """A group of one: its loss is the chance that the model gave to that person's outcome."""
     whole = toy(seed=1)
@@ -201,6 +204,7 @@ def test_names_cannot_break_the_page(card):
     assert not Tags.open
 
 
+@pytest.mark.soak
 def test_group_sizes_of_the_training_data_are_not_shown(tmp_path):
     """150 of each group in training, 31 of each in the test set: only the latter may be read off."""
     test = toy(seed=1)
@@ -253,6 +257,7 @@ def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     assert gap.search(card)[0] == gap.search((tmp_path / "others.md").read_text())[0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["card.html", "card.md"])
 def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     """One private step after 500 without noise on the same data: epsilon of that step alone says nothing."""

@@ -67,6 +67,7 @@ def _columns_by_metric(comparison: Comparison) -> list[tuple[str, list[list[list
     return list(zip(("accuracy", "privacy_cost", "loss", "excessive_risk"), tables[1:5], strict=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seeds", [1, 5])
 def test_each_cell_of_the_pages_detail_tables_is_the_frames(seeds):
     comparison = made_up(COSTLY, seeds=seeds)
@@ -89,6 +90,7 @@ def test_each_cell_of_the_pages_detail_tables_is_the_frames(seeds):
     assert checked >= 4 * 4 * len(COSTLY)
 
 
+@pytest.mark.soak
 def test_each_row_of_the_pages_summary_is_the_frames():
     comparison = made_up(COSTLY)
     frame = summary(comparison.costs()).set_index(["group", "method"])

@@ -163,6 +163,7 @@ def test_the_lowest_panel_of_each_column_has_the_axis(layout):
         assert not any(axes.get_xlabel() for _, axes in above)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", [PAGE, PHONE, COLUMN], ids=["page", "phone", "column"])
 @pytest.mark.parametrize("name", ["costs", "choice", "trade_off", "loss"])
 def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout):
@@ -304,6 +305,7 @@ def test_of_two_swept_settings_and_epsilons_a_thick_line_keeps_the_others_where_
     assert len({line[0].get_marker() for line in bounds.containers}) == 2
 
 
+@pytest.mark.soak
 def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_for_both_screens():
     comparison = swept({"dpsgd": CLIPPED}, {"clipping_bound": (8.0, 0.5, 2.0)})
     with pytest.raises(SettingError, match="nothing to show"):
@@ -326,6 +328,7 @@ def test_unknown_and_empty_pictures_are_refused():
         equidp.plot(comparison, width=0)
 
 
+@pytest.mark.soak
 def test_figures_are_vector_files_with_text_at_the_width_of_a_column(tmp_path):
     files = equidp.save_figures(made_up(COSTS), tmp_path / "new" / "figures")
     names = {path.stem for path in files}
@@ -344,6 +347,7 @@ def test_figures_are_vector_files_with_text_at_the_width_of_a_column(tmp_path):
     assert before == {path: path.read_bytes() for path in files}
 
 
+@pytest.mark.soak
 def test_figures_of_raw_data_are_written_only_if_asked_for(tmp_path):
     comparison = individual(made_up(COSTS), 0.1)
     comparison.individual["sensitive_mean"] = 1.0
@@ -376,6 +380,7 @@ class _Figures(HTMLParser):
             self.figures[-1].append(str(dict(attrs)["class"]))
 
 
+@pytest.mark.soak
 def test_each_picture_of_a_page_is_drawn_for_wide_and_narrow_screens():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
     assert _Figures(page).figures == [["wide", "narrow"]] * (len(PLOTS) - 1)  # nothing is swept

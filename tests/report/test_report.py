@@ -87,6 +87,7 @@ def comparison(request):
     }[request.param]()
 
 
+@pytest.mark.soak
 def test_the_page_needs_nothing_else_and_is_always_the_same(comparison):
     page = html.render(comparison)
     references = re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?([^\"')\s>]+)", page)
@@ -96,6 +97,7 @@ def test_the_page_needs_nothing_else_and_is_always_the_same(comparison):
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL).lower().replace("finance", "")
 
 
+@pytest.mark.soak
 def test_the_page_states_every_figure_and_the_guarantee(comparison):
     page = html.render(comparison)
     for row in summarise(comparison).overview:
@@ -114,11 +116,13 @@ def test_the_page_states_every_figure_and_the_guarantee(comparison):
         assert promise in page
 
 
+@pytest.mark.soak
 def test_the_trade_off_is_drawn_when_there_are_several_epsilons():
     assert "Privacy against its price" in html.render(made_up(CLEAR, epsilons=(1.0, 3.0)))
     assert "Privacy against its price" not in html.render(made_up(CLEAR))
 
 
+@pytest.mark.soak
 def test_odd_names_are_text_and_not_markup(tmp_path):
     odd = made_up({"dpsgd": {"<b>&'": 0.3, "$x_1$ [red]": 0.02}, "fair": {"<b>&'": 0.1, "$x_1$ [red]": 0.02}})
     page = html.render(odd)
@@ -151,6 +155,7 @@ def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path
             check_writable(path)
 
 
+@pytest.mark.soak
 def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -186,6 +191,7 @@ def with_results(comparison: Comparison, **columns: object) -> Comparison:
     return replace(comparison, results=comparison.results.assign(**columns))
 
 
+@pytest.mark.soak
 def test_a_method_no_better_than_one_answer_is_named():
     """Its models may give no other: then what it costs a group is how often the other classes are right
     there."""
@@ -231,6 +237,7 @@ def test_released_means_within_their_noise_are_said_to_be_too_noisy(apart, noisy
     assert any("dpsgd are too noisy to compare groups" in each for each in sentences) == noisy
 
 
+@pytest.mark.soak
 def test_a_metric_of_losses_is_in_its_own_unit(tmp_path):
     comparison = replace(made_up(CLEAR, spread=0.001), metric=METRICS["log_loss"])
     comparison = with_results(comparison, log_loss=1 - comparison.results["accuracy"])

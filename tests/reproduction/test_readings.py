@@ -248,6 +248,7 @@ def test_a_run_that_cannot_be_is_refused(wrong):
         ReadingRun(**wrong)
 
 
+@pytest.mark.soak
 def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     study, asked = ReadingStudy("digits", "dpsgd", ("base", "momentum-.5"), 0.1, 2), Asked((0,), tmp_path)
     rows, _ = study.rows(asked)
@@ -273,6 +274,7 @@ def test_items_name_readings_that_there_are():
 XU = {"planned": Planned(54_649), "epochs": 60, "delta": 1e-6}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [

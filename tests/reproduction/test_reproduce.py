@@ -45,6 +45,7 @@ def made(place: Path, **changes):
     return reproduce(TOY.name, into=place / "results", directory=place / "runs", jobs=1, **changes)
 
 
+@pytest.mark.soak
 def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
     judged = made(tmp_path)
     folder = tmp_path / "results" / TOY.name
@@ -71,6 +72,7 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
     )
 
 
+@pytest.mark.soak
 def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
     first = made(tmp_path, seeds=1)
     with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
@@ -79,6 +81,7 @@ def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
     assert again.result.hours == first.result.hours
 
 
+@pytest.mark.soak
 def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
     made(tmp_path, seeds=1)
     before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()
@@ -88,6 +91,7 @@ def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
     assert (tmp_path / "results" / f"{TOY.name}-quick.json").exists()
 
 
+@pytest.mark.soak
 def test_after_the_hours_no_further_run_begins(toy, tmp_path):
     judged = made(tmp_path, hours=1e-9)
     assert judged.result.seeds_in_words == "1 to 2 seeds"
@@ -116,6 +120,7 @@ def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_pat
         made(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -163,6 +168,7 @@ def one(rows: pd.DataFrame, quantity: str) -> float:
     return rows[(rows["quantity"] == quantity) & (rows["group"] == ALL)]["value"].iloc[0]
 
 
+@pytest.mark.soak
 def test_no_example_has_more_than_the_epsilon_of_the_run(accounted):
     largest = one(accounted, "epsilon")
     own = accounted[accounted["quantity"] == "epsilon of an example"]["value"]
@@ -177,6 +183,7 @@ def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted):
     assert one(accounted, "mean error of estimates") < 0.1 * one(accounted, "epsilon")
 
 
+@pytest.mark.soak
 def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
     asked = Asked((0,), tmp_path, 1)
     clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
@@ -204,6 +211,7 @@ def test_each_paper_has_its_tables_and_figures():
     assert {f"esipova-figure-{number}" for number in (3, 4, 5, *range(7, 18))} < names
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
 def test_an_item_is_whole(item):
     """Its short form is of the same data, its claims judge nothing without figures, what is printed fits."""
@@ -216,6 +224,7 @@ def test_an_item_is_whole(item):
     assert {each.data for each in item.printed} <= labels
 
 
+@pytest.mark.soak
 def test_the_page_of_results_follows_from_the_kept_results():
     """`equidp reproduce --page docs/results.md --results docs/results` writes what is there."""
     page = results_page(judged_items(ROOT / "docs" / "results"))
@@ -239,6 +248,7 @@ def test_each_difference_from_print_has_its_reason():
         assert judged.unexplained == [], judged.item.name
 
 
+@pytest.mark.soak
 def test_costs_of_accounting_are_measured_rounded_and_not(tmp_path):
     """Little is timed; how many computations there are is certain."""
     rows, _ = AccountingCosts(examples=200, passes=3, batch_size=50).rows(Asked((0,), tmp_path))

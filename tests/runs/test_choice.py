@@ -44,6 +44,7 @@ def config(people):
     )
 
 
+@pytest.mark.soak
 def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, command):
     folder = tmp_path / "run"
     run, _ = train_choice(folder, begin(prepare_choice(config), folder))
@@ -70,6 +71,7 @@ def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, comm
             again()
 
 
+@pytest.mark.soak
 def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     prepared = begin(prepare_choice(config), folder)
@@ -105,6 +107,7 @@ def test_what_cannot_be_chosen_is_refused(config, changed, said):
         prepare_choice(TrainConfig(**{**vars(config), **changed}))
 
 
+@pytest.mark.soak
 def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path):
     code, out, err = command(
         "train", *TABLE, "--epsilon", "3", "--choose", "2", "--dry-run", cwd=people.parent
@@ -124,6 +127,7 @@ def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path
         assert (code, told in err) == (2, True), err
 
 
+@pytest.mark.soak
 def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
     given = {"budget": str(tmp_path / "budget"), "budget_epsilon": 4.0, "budget_delta": DELTA}
     asked = TrainConfig(**{**vars(config), **given})

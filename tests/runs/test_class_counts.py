@@ -49,6 +49,7 @@ def config(people):
     return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
 
 
+@pytest.mark.soak
 def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_path):
     prepared = begin(prepare(config()), tmp_path / "run")
     true = np.bincount(prepared.split.train.targets.numpy())
@@ -67,6 +68,7 @@ def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_p
     assert open_run(tmp_path / "run").class_counts == counts
 
 
+@pytest.mark.soak
 def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
     begin(prepare(config(preprocessing_share=0.1)), tmp_path / "run")
     train(tmp_path / "run")

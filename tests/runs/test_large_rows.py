@@ -49,6 +49,7 @@ def predicted(*arguments):
         )
 
 
+@pytest.mark.soak
 def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_path, monkeypatch, capsys):
     written = []
     for limit in ways(monkeypatch):

@@ -146,6 +146,7 @@ def test_what_tells_the_shape_of_an_input_says_that_it_counts_the_categories_of_
     assert "and the shape of an input and of the weights counts them" in card
 
 
+@pytest.mark.soak
 def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finished, tmp_path):
     """The copy is charged what the run spent since, although another run with the same settings is in it."""
     budget = tmp_path / "b.ledger"

@@ -80,6 +80,7 @@ def run(tmp_path, monkeypatch):
     sys.modules.pop("own_run_parts", None)
 
 
+@pytest.mark.soak
 def test_it_is_read_predicts_and_names_its_parts(run):
     kept = open_run(run)
     assert predict(kept.run.model, kept.test().inputs).shape == (50, 2)
@@ -88,6 +89,7 @@ def test_it_is_read_predicts_and_names_its_parts(run):
     assert kept.run.loss.__name__ == "smooth"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [("nn.Tanh()", "nn.ReLU()", "model"), ("label_smoothing=0.2", "label_smoothing=0.1", "loss")],

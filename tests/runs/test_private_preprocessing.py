@@ -61,6 +61,7 @@ def events(folder):
     return [(event.sample_rate, steps) for event, steps in spent(folder)]
 
 
+@pytest.mark.soak
 def test_a_run_and_its_preprocessing_meet_epsilon_together(config, tmp_path):
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config()), tmp_path / "run"))
     assert spent(tmp_path / "run")[0] == (release_event(0.4 * 3.0, DELTA), 1)
@@ -189,6 +190,7 @@ def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.soak
 def test_from_the_command_line_to_predictions(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
     private = ("--missing", "category", "--preprocessing", "private", "--preprocessing-share", "0.4")

@@ -45,6 +45,7 @@ def run(people, tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.soak
 def test_the_whole_costs_epsilon_and_the_model_is_read_as_it_is_released(run):
     found, _ = train(run)
     entries = read_ledger(run / layout.LEDGER).entries
@@ -111,6 +112,7 @@ def test_a_comparison_recalibrates_the_baseline_too(people, tmp_path):
     assert found[0.2].results.query("method == 'dpsgd'")["epsilon"].max() <= 3.0
 
 
+@pytest.mark.soak
 def test_an_audit_of_the_steps_refuses_a_release_of_its_own(people):
     data = prepare(
         TrainConfig(str(people), "dpsgd", PLAN, Recipe(target="ill", group=("sex",)), epsilon=3.0)

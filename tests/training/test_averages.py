@@ -80,6 +80,7 @@ def test_frozen_parameters_and_buffers_are_those_of_the_model():
     assert run.model.seen == 19  # as it was when the last weights were averaged
 
 
+@pytest.mark.soak
 def test_figures_of_an_epoch_are_those_of_the_average():
     record, test = equidp.RunRecord(), toy(seed=1)
     recorder = equidp.EpochRecorder(record, test)
@@ -100,6 +101,7 @@ def test_before_a_tail_begins_the_last_weights_are_what_a_run_has():
         assert torch.equal(flat(found), flat(trainer.model)) == (step <= 11)
 
 
+@pytest.mark.soak
 def test_a_run_that_a_budget_cuts_short_averages_over_its_own_tail(tmp_path):
     limit = 1.01 * epsilon([(StepEvent(0.1, 1.0), 12)], 1e-5)
     watch = Weights()

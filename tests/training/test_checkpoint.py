@@ -132,6 +132,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
     torch.testing.assert_close(last.model.state_dict(), whole.model.state_dict())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scheduler", ["linear", "cosine"])
 @pytest.mark.parametrize("average", [equidp.WeightAverage("tail", 0.6), equidp.WeightAverage("ema", 0.3)])
 def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average):

@@ -146,6 +146,7 @@ def test_one_row_counts_in_one_cell(monkeypatch):
     assert (seen[0][:39] == seen[1]).all()
 
 
+@pytest.mark.soak
 def test_the_whole_choice_costs_the_target():
     noise = calibrate_choice(2.0, 1e-5, 0.1, 50, 4.0, 10.0, (SCORE,), ((StepEvent(1.0, 30.0), 1),))
     step = StepEvent(0.1, noise, 10 * noise)

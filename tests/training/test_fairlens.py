@@ -30,6 +30,7 @@ def trainer(model=None, policy=None, **settings) -> equidp.Trainer:
     return make_trainer(policy=FairLens(0.5) if policy is None else policy, model=model, **given)
 
 
+@pytest.mark.soak
 def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine():
     policy = equidp.METHODS["fairlens"].policy()
     assert policy == FairLens(slope_penalty=1.0, boundary_penalty=1.0)
@@ -105,6 +106,7 @@ class _Norms(equidp.Callback):
         )
 
 
+@pytest.mark.soak
 def test_individual_accounts_are_of_penalised_gradients():
     """Shares are those of norms that are taken before each step, up to the grid of 0.01."""
     norms, accountant = _Norms(), equidp.IndividualAccountant(interval=1)

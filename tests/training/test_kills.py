@@ -12,6 +12,7 @@ from support.kills import KINDS, kill_over_and_over
 from support.kills_of_several import TallyOfSeveral, kill_one_of_several
 
 
+@pytest.mark.soak
 def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_path):
     """One kill at each kind of moment: at every stage of writing the ledger, histories of single examples and
     a checkpoint, and before noise."""
@@ -25,6 +26,7 @@ def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_pat
     assert all(spent >= true for spent, true in tally.epsilons)
 
 
+@pytest.mark.soak
 def test_where_one_of_several_processes_is_killed_the_others_stop_and_the_run_completes(tmp_path):
     """A few kills of the first and of others, in runs that are resumed with another number of processes."""
     check(apart(kill_one_of_several, 3, tmp_path, seed=5, each=3, epochs=4.0))

@@ -77,6 +77,7 @@ def test_tensorboard_gets_releases_and_settings_alone(tmp_path):
     assert {line.removeprefix("- ").split(":")[0] for line in text.splitlines()} == SETTINGS
 
 
+@pytest.mark.soak
 def test_mlflow_gets_releases_and_settings_alone(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra: pip install 'equidp[loggers]'")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -133,6 +134,7 @@ def test_a_missing_package_is_named_when_the_logger_is_made(monkeypatch, module,
         make()
 
 
+@pytest.mark.soak
 def test_neither_service_is_imported_before_a_logger_is_made():
     code = (
         "import sys, equidp; equidp.MLflowLogger; assert not {'mlflow', 'tensorboard'} & sys.modules.keys()"

@@ -231,6 +231,7 @@ def test_a_step_of_training_pays_for_no_recalibration():
         fitted(trainer.model, trainer, event.noise_multiplier)
 
 
+@pytest.mark.soak
 def test_all_processes_get_the_same_fit_of_all_examples():
     """The noise is drawn once: from a seed, two processes differ from one by rounding."""
     expected = several.recalibrated(0.0), several.recalibrated(7.0)
@@ -265,6 +266,7 @@ class TestPlan:
         with pytest.raises(SettingError, match=r"recalibration=0\.2 takes a share of a target epsilon"):
             Plan(recalibration=0.2).resolve("dpsgd", 500)
 
+    @pytest.mark.soak
     def test_shares_that_leave_nothing_to_train_with_are_named(self):
         plan = Plan(recalibration=0.9, delta=1e-5)
         taken = ((release_event(1.5, 1e-5), 1),)
@@ -288,6 +290,7 @@ def _hinge(outputs, targets):
     return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
 
 
+@pytest.mark.soak
 def test_an_estimator_pays_once_and_keeps_its_coefficients():
     X = np.random.default_rng([7, 93]).normal(size=(800, 3))
     y = X[:, 0] > 1

@@ -46,6 +46,7 @@ def test_each_begins_whole_and_falls(name):
     assert left[-1] == (1.0 if name == "constant" else 0.0)
 
 
+@pytest.mark.soak
 def test_a_run_that_a_budget_cuts_short_ends_at_zero_too(tmp_path):
     event = StepEvent(0.1, 1.0)
     limit = 1.01 * epsilon([(event, 12)], 1e-5)

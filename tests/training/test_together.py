@@ -9,6 +9,7 @@ from support import several
 from support.processes import together
 
 
+@pytest.mark.soak
 def test_what_differs_is_named_in_every_process_before_anything_is_spent():
     """Of training data, only that it differs: a digest would confirm guesses."""
     expected = {
@@ -31,10 +32,12 @@ def test_what_differs_is_named_in_every_process_before_anything_is_spent():
             assert error.startswith(f"SettingError: {said}"), error
 
 
+@pytest.mark.soak
 def test_data_of_any_type_is_compared():
     assert together(2, several.disagreeing, ["data of 16 bits"]) == [[""], [""]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("where", "error"),
     [
@@ -51,6 +54,7 @@ def test_a_process_that_fails_outside_a_step_stops_the_others_and_cannot_go_on_a
     assert afterwards.startswith("SettingError: this process left its group after a failure")
 
 
+@pytest.mark.soak
 def test_all_begin_with_the_weights_of_the_first():
     (before, after), (other_before, other_after) = together(2, several.started_apart)
     assert not torch.equal(before, other_before)
@@ -58,10 +62,12 @@ def test_all_begin_with_the_weights_of_the_first():
     assert torch.equal(other_after, before)
 
 
+@pytest.mark.soak
 def test_all_stop_at_the_step_where_the_first_is_asked_to():
     assert together(2, several.stopped, (9, 40)) == [(9, "TrainingStopped"), (9, "ProcessError")]
 
 
+@pytest.mark.soak
 def test_another_process_that_is_asked_to_stop_tells_the_first():
     """In its next step, so that all stop after that one."""
     assert together(2, several.stopped, (40, 4)) == [(5, "TrainingStopped"), (5, "ProcessError")]

@@ -65,6 +65,7 @@ def test_samples_are_drawn_at_the_rate_that_is_paid_for():
     assert abs(sizes.mean() - expected) < 5 * (expected / 1000) ** 0.5
 
 
+@pytest.mark.soak
 def test_target_epsilon_is_met_from_below_statistics_included():
     run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0)).fit()
     assert 1.95 < run.epsilon() <= 2.0
@@ -204,6 +205,7 @@ def test_secure_is_the_default_and_takes_no_seed():
         make_trainer(secure=False)
 
 
+@pytest.mark.soak
 def test_epsilon_so_far_never_understates():
     trainer = make_trainer(epochs=10)
     for steps in (1, 7, 50, 100):
@@ -252,6 +254,7 @@ def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
     assert table.loc["a", ["loss", "mean_norm"]].notna().all().all()
 
 
+@pytest.mark.soak
 def test_the_epoch_recorder_measures_test_data_by_group():
     record, test = equidp.RunRecord(), toy(seed=2)
     trainer = make_trainer(policy=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(record, test)])
@@ -550,6 +553,7 @@ def test_a_callback_that_evaluates_leaves_training_in_training_mode():
     assert all(modes)
 
 
+@pytest.mark.soak
 def test_a_progress_bar_in_a_loop_of_ones_own(capsys):
     bar = equidp.ProgressBar()
     for _ in range(2):
