@@ -33,7 +33,7 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not soak"
 
-# Tests that take more than two seconds each, or minutes, then the demo from the wheel, installed alone in a clean environment.
+# Tests of more than a second or two each, then the demo from the wheel, installed alone in a clean environment.
 soak: install
 	$(BIN)/python -m pytest -n 2 -m soak
 	$(BIN)/python tests/support/wheel.py

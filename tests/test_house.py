@@ -36,6 +36,7 @@ def seen(found, root: Path) -> set[str]:
     return {f"{each.file.relative_to(root)}:{each.line}" for each in found}
 
 
+@pytest.mark.soak
 def test_the_package_keeps_the_rules_of_the_house():
     found = offences(Package(Path(__file__).parents[1] / "src" / "equidp"))
     assert not found, "\n".join(map(str, found))

@@ -88,6 +88,7 @@ def test_with_much_data_it_is_close_to_the_truth():
     assert private.group_shares == pytest.approx((0.5, 0.5), abs=0.01)
 
 
+@pytest.mark.soak
 def test_noise_far_above_the_norms_does_not_set_the_bound():
     """40 seeds; noise alone passes in one of them once in 100 times."""
     data, highest = toy(1400), public_profile(toy(1400), model()).quantile(0.999)

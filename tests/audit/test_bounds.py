@@ -74,6 +74,7 @@ def test_no_private_mechanism_is_right_more_often_than_the_p_value_allows(mechan
         assert chances[right:].sum() <= p_value(m, right, m, epsilon_, delta) + 1e-12
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("m", [20, 200])
 def test_one_run_bounds_exceed_the_truth_in_one_of_twenty_runs_at_most(m, mu):
@@ -131,6 +132,7 @@ def test_rates_are_judged_from_both_sides():
     assert epsilon_from_rates(rates, 1e-5) == epsilon_from_rates(rates.reversed(), 1e-5) > 3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
 def test_many_run_bounds_exceed_the_truth_in_one_of_twenty_audits_at_most(mu):
     """Exactly, over all pairs of counts of 60 runs a side with a threshold between the means."""
@@ -166,6 +168,7 @@ def test_a_family_that_samples_is_judged_by_its_own_curve():
     assert 0.9 * claimed < noise_from_rates(rates, family, 1e-5) < claimed
 
 
+@pytest.mark.soak
 def test_what_no_noise_explains_is_infinite():
     """Poisson sampling at 1/2 leaves a canary out half of the time."""
     family = NoiseFamily([(StepEvent(0.5, 1.0), 1)])

@@ -43,6 +43,7 @@ PLAN = equidp.Plan(
 SAMPLED = PLAN.with_changes({"batch_size": 100, "epochs": 5, "noise_multiplier": 1.0})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f", "quantile", "quantile-bounded", "softadaclip"])
 def test_gradients_as_canaries_give_a_bound_below_the_claim(method):
     """With seeds fixed; about a third of the claim is what so few canaries prove of a tight one."""
@@ -126,6 +127,7 @@ def test_who_is_in_stays_the_same_where_an_audit_continues(tmp_path, monkeypatch
     assert not np.array_equal(seen[0], seen[2])  # of the operating system: equal once in 2^200
 
 
+@pytest.mark.soak
 def test_rate_and_batch_size_do_not_say_how_many_canaries_are_in(monkeypatch):
     seen = []
 
@@ -141,6 +143,7 @@ def test_rate_and_batch_size_do_not_say_how_many_canaries_are_in(monkeypatch):
     assert seen[0][1:] == (100 / 300, 100, 15)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", CANARIES)
 def test_too_few_canaries_are_refused_with_how_many_are_needed(kind):
     with pytest.raises(SettingError, match=r"5 canaries are too few to say anything.*Take at least \d+"):

@@ -122,6 +122,7 @@ def test_what_cannot_be_audited_is_refused():
         equidp.audit_step(toy(), object(), plan=PLAN)
 
 
+@pytest.mark.soak
 def test_a_policy_of_the_users_own_is_audited():
     audit = equidp.audit_step(toy(), equidp.DPSGD(clipping_bound=0.1), plan=PLAN, runs=200)
     assert audit.method == "dpsgd"

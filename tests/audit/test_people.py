@@ -93,6 +93,7 @@ def test_people_are_told_apart_no_better_than_epsilon_says(claimed):
     assert 0 < bound < claimed
 
 
+@pytest.mark.soak
 def test_the_audit_finds_rows_that_are_clipped_one_by_one_where_people_are_promised(claimed):
     """Each of the canary's rows has a bound of its own then, and all four move the sum by four bounds."""
     rows, _ = crowd()

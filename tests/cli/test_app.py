@@ -87,6 +87,7 @@ def test_methods_are_listed(people, command):
     assert "Examples" in command("compare", "--help", cwd=people)[1]
 
 
+@pytest.mark.soak
 def test_a_plan_is_accounted_for_without_data(people, command):
     plan = ("--examples", "60000", "--batch-size", "256", "--epochs", "60")
     code, out, _ = command("account", *plan, "--noise-multiplier", "0.8", cwd=people)

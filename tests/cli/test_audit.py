@@ -45,6 +45,7 @@ def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monke
     assert "repeat it with another seed" in out
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

@@ -80,6 +80,7 @@ def test_a_base_rate_is_a_public_number(run, place):
         assert json.loads((place / "rate.json").read_text())["threshold"] == 0.03
 
 
+@pytest.mark.soak
 def test_a_metric_of_ones_own_enters_by_import_path(run):
     code, out, err = run("evaluate", "run", "--metric", "own_metrics:F1", "--threshold", "0.03")
     assert code == 0, err
@@ -92,6 +93,7 @@ def test_reliability_is_shown_by_group_and_risk(run):
     assert "risk, %" in out
 
 
+@pytest.mark.soak
 def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place):
     if not (place / "cut").exists():
         code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "4",

@@ -26,6 +26,7 @@ def run(command, tmp_path, monkeypatch):
     return partial(command, cwd=tmp_path)
 
 
+@pytest.mark.soak
 def test_a_run_applies_its_features_again(run, tmp_path):
     assert run("train", "digits", "--features", "scattering", *PLAN, "--out", "run")[0] == 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["features"] == "scattering"
@@ -60,6 +61,7 @@ def test_advice_trains_on_the_same_features_and_a_plain_model(run):
     assert "--model=logistic" in out
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

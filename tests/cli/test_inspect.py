@@ -65,6 +65,7 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
     assert {"says": "names people", "flag": "--drop patient_id"} in report["columns"][0]["findings"]
 
 
+@pytest.mark.soak
 def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspected, folder):
     assert inspected.returncode == 0
     noise = ("--noise-multiplier", "2", "--epochs", "1", "--batch-size", "40", "--accountant", "rdp")

@@ -55,6 +55,7 @@ def test_every_option_still_parses(command):
     assert parsed(f"{command} {ONCE[command]}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("command", ONCE)
 def test_every_option_is_in_the_help(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")

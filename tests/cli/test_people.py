@@ -75,6 +75,7 @@ def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
     assert len(said.out.splitlines()) == 1 + len(table())
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_a_dry_run_says_for_how_many_people_it_holds(run_command, file):
     options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")

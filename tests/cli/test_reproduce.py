@@ -27,6 +27,7 @@ def toy():
         yield
 
 
+@pytest.mark.soak
 def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
     """Its hours are an estimate, which ends nothing."""
     done = equidp_here("reproduce", TOY.name, "--jobs", "1", cwd=tmp_path)

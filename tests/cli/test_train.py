@@ -134,6 +134,7 @@ NUMBER = (
 )
 
 
+@pytest.mark.soak
 def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
     plan = (*PLAN, "--schedule", "cosine", "--average", "tail", "--average-share", "0.5")
     plan = (*plan, "--optimizer", "adam", "--learning-rate", "0.02")
@@ -187,6 +188,7 @@ def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
     assert mae == pytest.approx(np.abs(answers - others["age"]).mean(), rel=1e-4)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -236,6 +238,7 @@ def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
     assert few.splitlines()[1:] == all_rows.splitlines()[:-4:-1]
 
 
+@pytest.mark.soak
 def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
     """An id with leading zeros is no number, and a date is none of the model's business."""
     run("train", *TABLE, *PLAN, "--out", "run")
@@ -299,6 +302,7 @@ def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
     assert resumed.steps_kept() == ledger.entries[0][1]
 
 
+@pytest.mark.soak
 def test_resuming(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     model = torch.load(people / "run" / "model.pt", weights_only=True)
@@ -490,6 +494,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         assert "does not match its checksum" in err or "is not the data" in err
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("always::equidp.DataWarning")
 def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
@@ -569,6 +574,7 @@ def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, 
         assert row in card, row
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("always::equidp.DataWarning")
 def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")

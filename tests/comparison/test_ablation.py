@@ -74,6 +74,7 @@ def test_no_error_is_plain_sgd_and_both_are_dpsgd_without_noise(tmp_path):
     assert losses(table, "magnitude")[-1] != pytest.approx(losses(table, "direction")[-1], rel=1e-3)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["dpsgd-f", "global-adapt"])
 def test_methods_that_read_statistics_read_them_exactly(method):
     one, other = (ablate(Toy(), method=method, plan=PLAN, errors=["both"], seeds=1, jobs=1) for _ in range(2))

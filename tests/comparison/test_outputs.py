@@ -105,6 +105,7 @@ def test_metrics_of_the_results_are_those_of_the_kept_answers(asked, comparison)
     assert {round(value, 9) for value in rows["auc"]} <= values
 
 
+@pytest.mark.soak
 def test_a_run_whose_answers_are_gone_is_trained_again_and_damaged_ones_are_named(asked, comparison):
     path = next(iter(asked["directory"].glob("*.npy")))
     kept = path.read_bytes()

@@ -103,6 +103,7 @@ def test_the_users_folder_comes_first_whatever_its_compression(remote, tmp_path,
     assert replace(remote, url="http://127.0.0.1:9/gone").content() == CONTENT
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "content",
     [
@@ -123,6 +124,7 @@ def test_a_damaged_file_is_named(remote, tmp_path, monkeypatch, content):
         remote.content()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "content", [b"", b"\x00\x00\x09\x01\x00\x00\x00\x03abc", b"\x00\x00\x08\x01\x00\x00\x00\x04abc"]
 )

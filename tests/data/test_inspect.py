@@ -112,6 +112,7 @@ def test_what_was_stated_is_not_found_again():
     assert settled(["1,5", "2"] * 9, decimal=(("*", ","),)) == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.parquet", "latin.csv", "semicolons.csv"])
 def test_the_recipe_makes_every_writing_of_a_table_usable_as_it_is(tmp_path, name):
     table, path = patients(), tmp_path / name

@@ -51,6 +51,7 @@ def test_esipovas_adult_is_balanced_by_sex_and_standardised(real_data):
     assert torch.equal(split.train.inputs[:, -1].long(), split.train.groups)
 
 
+@pytest.mark.soak
 def test_esipovas_adult_has_the_same_inputs_whichever_rows_are_sampled(real_data):
     """One complete row only comes from Holand-Netherlands; seed 13 samples it away."""
     country = 5 + 7 + 16 + 7 + 14 + 6 + adult._CODES["native-country"].index("Holand-Netherlands")
@@ -93,6 +94,7 @@ def test_lists_of_codes_are_what_the_data_use(rows, lists, real_data):
         assert set(codes) == set(table[column])
 
 
+@pytest.mark.soak
 def test_mnist_has_xus_training_set(real_data):
     split = open_source("mnist").split(0)
     assert len(split.train) == 54649
@@ -103,6 +105,7 @@ def test_mnist_has_xus_training_set(real_data):
     assert not torch.equal(split.train.inputs, open_source("mnist").split(1).train.inputs)
 
 
+@pytest.mark.soak
 def test_unit_mnist_keeps_the_same_eights_with_pixels_in_0_to_1(real_data):
     unit, standardised = open_source("mnist-unit").split(3), open_source("mnist").split(3)
     assert (float(unit.train.inputs.min()), float(unit.train.inputs.max())) == (0.0, 1.0)

@@ -444,6 +444,7 @@ def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
     assert torch.isfinite(split.test.inputs).all()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zip", "zst"])
 def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
     plain = split_of(save(people()))

@@ -89,6 +89,7 @@ def test_the_gradient_of_an_example_is_the_mean_over_its_views(engine):
         )
 
 
+@pytest.mark.soak
 def test_views_cost_no_privacy_and_predictions_are_of_plain_images():
     runs = [
         make_trainer(images(), model=model(), views=views).fit() for views in (None, equidp.Views(3, "flip"))

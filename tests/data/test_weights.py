@@ -106,6 +106,7 @@ def test_without_clipping_and_noise_a_run_is_weighted_sgd(given):
     torch.testing.assert_close(trainer.model.weight, twin.weight, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.soak
 def test_accounts_of_single_examples_see_weighted_norms():
     """An account of unweighted norms would state too little epsilon for heavy examples."""
     heavy = torch.ones(64)

@@ -61,6 +61,7 @@ def test_a_diagnosis_is_that_of_the_model_the_policy_and_the_rate_at_that_step()
     pd.testing.assert_frame_equal(at_four, seen[4].sensitive_groups)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "policy", [equidp.DPSGD(0.5), equidp.GlobalAdapt(0.5, initial_bound=2.0)], ids=["dpsgd", "adapt"]
 )

@@ -75,6 +75,7 @@ def linear_problem():
     return problem_of(nn.Linear(4, 3))
 
 
+@pytest.mark.soak
 def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
     dense = _dense(model, inputs, targets)

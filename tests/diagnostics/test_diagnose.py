@@ -234,6 +234,7 @@ def test_looking_changes_nothing():
     assert [module.training for module in model] == [True, True, False, True]
 
 
+@pytest.mark.soak
 def test_chunks_change_nothing_and_engines_agree():
     model, data = model_of(), data_of()
     given = {"effort": EVERYTHING, "seed": 3, **STEP}
@@ -338,6 +339,7 @@ class FunctionalRelu(nn.Module):
         return torch.relu(self.layer(values))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("model", "kink"),
     [

@@ -242,6 +242,7 @@ def test_an_attribute_that_two_modules_share_is_put_back():
     assert model[1].names == ["a"]
 
 
+@pytest.mark.soak
 def test_a_trainer_takes_several_inputs_from_memory_and_from_a_dataset():
     model, inputs = reader()
     targets = torch.arange(5) % 2

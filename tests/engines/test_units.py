@@ -55,6 +55,7 @@ def test_linear(rows, middle, wide, bias):
     assert_units(model, drawn(3, rows, *middle, features), 3, rows)
 
 
+@pytest.mark.soak
 @given(
     rows=ROWS,
     dimensions=st.integers(1, 3),

@@ -202,6 +202,7 @@ def absolute(outputs, targets):
     return (outputs.squeeze(1) - targets).abs()
 
 
+@pytest.mark.soak
 def test_a_loss_of_ones_own_by_object_or_import_path(monkeypatch):
     module = types.ModuleType("my_losses")
     module.smooth, module.absolute = smooth, absolute

@@ -66,6 +66,7 @@ def test_what_cannot_be_is_refused():
         equidp.PrivateRegressor(rows_per_person=3).fit(rows, rows[:, 0], people=people)
 
 
+@pytest.mark.soak
 def test_fits_on_rows_and_on_people_have_no_total():
     rows, classes, people = table()
     model = quick().fit(rows, classes)

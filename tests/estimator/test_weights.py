@@ -102,6 +102,7 @@ def test_only_fitted_linear_models_have_coefficients():
     assert own.intercept_.tolist() == [0.0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix])
 def test_sparse_rows_give_what_dense_rows_give(kind, weighted):
@@ -115,6 +116,7 @@ def test_sparse_rows_give_what_dense_rows_give(kind, weighted):
     assert (row_hashes(kind(X).tocsr()) == row_hashes(X)).all()
 
 
+@pytest.mark.soak
 def test_a_sparse_matrix_is_never_made_dense_as_a_whole(monkeypatch):
     rows = sparse.random_array((400, 50_000), density=1e-3, rng=0, format="csr")
     largest = []
@@ -200,6 +202,7 @@ def test_calls_of_partial_fit_spend_together_what_their_composition_says():
     assert model.epsilon_total_ == model.run_.epsilon() == epsilon_of(model.run_.entries, model.delta_, "rdp")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_counts_the_calls_that_it_carries_in_each_process_and_none_twice(copied, monkeypatch):
     X, y = table(12)

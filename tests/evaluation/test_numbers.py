@@ -36,6 +36,7 @@ def trained(data: GroupedDataset, method: str, **plan) -> equidp.Run:
     return build(asked.resolve(method, len(data)), data, seed=0, secure=False).fit()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("weighted", [False, True])
 def test_without_clipping_and_noise_a_run_is_linear_regression(weighted):
     weights = torch.rand(300, generator=torch.Generator().manual_seed(0)) if weighted else None
@@ -54,6 +55,7 @@ def test_private_training_explains_what_there_is_to_explain(method):
     assert found.useful
 
 
+@pytest.mark.soak
 def test_metrics_are_those_of_scikit_learn():
     data, model = incomes(), trained(incomes(), "dpsgd", noise_multiplier=1.0).model
     found, answers = evaluate(model, data), predict(model, data.inputs)[:, 0].double().numpy()

@@ -166,6 +166,7 @@ def test_group_bounds_count_against_the_largest_bound():
     assert used[trainer.train.groups == 1].max() > 0.5
 
 
+@pytest.mark.soak
 def test_rare_norms_are_close_to_exact_ones():
     exact_trainer, exact = watched(epochs=10, accountant=equidp.IndividualAccountant(interval=1, grid=0.05))
     exact_trainer.fit()
@@ -372,6 +373,7 @@ def test_an_example_whose_gradient_is_not_finite_uses_nothing():
     assert (epsilons[~bad] > 0).all()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "global-adapt"])
 def test_sampled_norms_are_those_of_the_last_draw(name):
     """A twin that sees every batch: an example never drawn counts in full, others by their norm when last
@@ -433,6 +435,7 @@ class SeenByTheEngine:
         return MeasuredBatch(measured.norms, add)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "naive", "global", "global-adapt"])
 @pytest.mark.parametrize("physical", [None, 7])
 def test_individual_clipping_holds_everyone_to_what_is_accounted(name, physical):
@@ -530,6 +533,7 @@ def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
     np.testing.assert_allclose(report.group_epsilons, report.largest)
 
 
+@pytest.mark.soak
 def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
     """Group a's bound is a quarter of the sensitivity: its risk is that of steps with four times the noise,
     up to the smoothing of few steps; a release, which everyone pays for in full, is in both."""

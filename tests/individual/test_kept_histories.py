@@ -121,6 +121,7 @@ def test_a_resumed_run_counts_as_one_that_was_never_stopped(tmp_path, quiet, nam
     assert len(np.unique(counted(last)[0], axis=0)) > 20
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ACCOUNTANTS)
 def test_lost_steps_count_at_their_worst_for_everyone_and_others_exactly(tmp_path, quiet, name):
     before = ACCOUNTANTS[name]()
@@ -211,6 +212,7 @@ def test_nothing_of_single_examples_is_in_a_checkpoint(tmp_path):
     assert set(states[0]) == set(states[1])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 @pytest.mark.parametrize("which", ["state", "part"])
 def test_damaged_histories_are_refused_with_advice(tmp_path, damage, which):

@@ -159,6 +159,7 @@ def test_mechanisms_of_other_sample_rates_and_histories_without_any():
     assert tight_epsilons(counts, means, rates, 1e-5)[1:].tolist() == [0.0, math.inf]
 
 
+@pytest.mark.soak
 @given(
     noise=st.floats(0.5, 20.0),
     sample_rate=st.floats(0.01, 1.0),

@@ -202,6 +202,7 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
     assert values[400] == pytest.approx(exact, rel=0.005)
 
 
+@pytest.mark.soak
 def test_the_meter_counts_what_was_spent_before():
     other = ((StepEvent(1.0, 5.0, None), 1),)
     meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, spent_before=other)

@@ -76,6 +76,7 @@ def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged
     assert list(loop.batches()) == []
 
 
+@pytest.mark.soak
 def test_samples_are_drawn_at_the_rate_that_the_event_charges():
     """Each example on its own: mean and variance of the sizes within 5 standard errors, false alarm below
     1e-5."""

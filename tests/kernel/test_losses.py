@@ -76,6 +76,7 @@ def by_brute_force(sigma, rows, rate, steps, *, up):
     return np.max(deltas, axis=0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("rows", "expected"), [(2, 12.1), (4, 28.5), (8, 72.3)])
 def test_anchor_values(rows, expected):
     """What the review found with dp_accounting's own mixtures, where m epsilon says 10.9, 21.7 and 43.5."""
@@ -83,6 +84,7 @@ def test_anchor_values(rows, expected):
     assert epsilon(MNIST, 1e-6, rows=rows) > rows * epsilon(MNIST, 1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("sigma", "numbers", "chances"),
     [
@@ -103,6 +105,7 @@ def test_one_step_is_what_direct_integration_gives(sigma, numbers, chances):
     np.testing.assert_allclose(found, exact, atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("sigma", "rows", "rate", "steps"), [(1.0, 2, 0.3, 3), (0.7, 4, 0.05, 4)])
 def test_few_steps_are_between_brute_force_bounds(sigma, rows, rate, steps):
     found = loss_distribution(run_event([(StepEvent(rate, sigma), steps)], rows), 1e-3)
@@ -159,6 +162,7 @@ def test_dp_accounting_takes_the_event_of_several_rows():
     assert ours.get_epsilon_for_delta(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-7)
 
 
+@pytest.mark.soak
 def test_one_row_is_what_it_was():
     entries = ((StepEvent(0.02, 1.3, 13.0), 70), (StepEvent(1.0, 9.0), 2))
     theirs = PLDAccountant().compose(run_event(entries))

@@ -39,6 +39,7 @@ class CountUp:
         return deviation * torch.arange(self.drawn - count + 1, self.drawn + 1, dtype=torch.float64)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("bound", [1.0, 3.0])
 @pytest.mark.parametrize("sigma", [0.5, 2.0])
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
     assert len(list((tmp_path / f"runs-{jobs}").glob("*.parquet"))) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
 def test_the_estimator_trains_it(own):
     data = toy(120)

@@ -81,6 +81,7 @@ def test_epsilon_can_be_recomputed_from_the_card(card, run):
     assert f"{run.epsilon():.6g}" in card
 
 
+@pytest.mark.soak
 def test_it_says_all_that_it_should(card, run):
     for part in (
         "differentially private for each training example",
@@ -140,6 +141,7 @@ def test_groups_with_the_same_accuracy_are_not_ranked():
     assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in _summary(apart)
 
 
+@pytest.mark.soak
 def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path, monkeypatch):
     """A caller that shows the evaluation elsewhere too makes it once."""
     test, names = toy(seed=1), ("computed.md", "given.md")

@@ -131,6 +131,7 @@ def test_each_mean_on_the_terminal_is_the_frames(tmp_path):
                 assert float(cell) == _shown(metric, frame.loc[(group, method), f"{metric}_mean"])
 
 
+@pytest.mark.soak
 def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_terminal(tmp_path):
     methods = [f"method-{number}" for number in range(6)]
     comparison = made_up(dict.fromkeys(methods, COSTLY["dpsgd"]))

@@ -186,6 +186,7 @@ def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout)
     assert width > 0.55
 
 
+@pytest.mark.soak
 def test_text_on_a_phone_has_11_pixels_at_least():
     """A picture is as wide as the page without its margins, 360 of 400 pixels."""
     comparison = individual(made_up(COSTS, epsilons=()), 0.1)
@@ -429,6 +430,7 @@ def test_reliability_is_drawn_by_group_within_0_and_100(evaluated):
         assert line.get_ydata() == pytest.approx(100 * part["observed"])
 
 
+@pytest.mark.soak
 def test_an_evaluation_is_written_as_figures(evaluated, tmp_path):
     names = {path.name for path in save_evaluation_figures(evaluated, tmp_path)}
     stems = ("accuracies", "calibration", "reliability")

@@ -133,6 +133,7 @@ def test_odd_names_are_text_and_not_markup(tmp_path):
     assert "$x_1$ [red]" in console.export_text()
 
 
+@pytest.mark.soak
 def test_the_terminal_shows_the_figures(comparison, tmp_path):
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     print_comparison(comparison, console)

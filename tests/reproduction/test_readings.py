@@ -61,6 +61,7 @@ def gradients(batch=BATCH):
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", [DPSGD(0.5), DPSGDF(0.5), DPSGDFCode(0.5), Naive(0.5), SGD()])
 def test_with_no_choice_changed_an_epoch_is_the_trainers(policy):
     noise, data = (0.0 if isinstance(policy, SGD) else 1.0), toy(300)
@@ -198,6 +199,7 @@ def test_readings_by_name_change_one_choice_but_for_whole_programs():
     assert len(set(READINGS.values())) == len(READINGS)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["epoch-more", "decay"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_figures(name, tmp_path):
     run = ReadingRun("dpsgd-f-code", name, epochs=4, data="digits")

@@ -175,6 +175,7 @@ def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finis
     assert not budget.exists()
 
 
+@pytest.mark.soak
 def test_a_budget_of_another_dataset_is_refused_unless_it_is_said_to_be_the_same_people(finished, tmp_path):
     given = {"recipe": RECIPE, "accountant": "rdp", "budget": str(tmp_path / "b.ledger")}
     new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}

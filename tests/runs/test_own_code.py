@@ -102,6 +102,7 @@ def test_a_changed_model_or_loss_is_refused(run, old, new, part):
     open_run(run)
 
 
+@pytest.mark.soak
 def test_a_changed_method_is_refused_where_the_run_goes_on(run):
     write(run.parent, MODULE.replace("(norm + 1)", "(norm + 2)"))
     open_run(run)
@@ -109,6 +110,7 @@ def test_a_changed_method_is_refused_where_the_run_goes_on(run):
         train(run)
 
 
+@pytest.mark.soak
 def test_code_that_is_gone_is_named(run):
     (run.parent / "own_run_parts.py").unlink()
     sys.modules.pop("own_run_parts")

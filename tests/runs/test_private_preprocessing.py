@@ -102,6 +102,7 @@ def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
         assert name in kept
 
 
+@pytest.mark.soak
 def test_a_run_that_was_stopped_before_its_first_step_goes_on_with_what_it_drew(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
     drawn = (tmp_path / "run" / layout.ENCODER).read_text()

@@ -52,6 +52,7 @@ def test_a_row_more_changes_the_part_of_no_other_row():
         divided(made_up(10), SeededRandomness(0))
 
 
+@pytest.mark.soak
 def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
     tried = []
 

@@ -89,6 +89,7 @@ def test_every_command_refuses_a_device_that_is_not_there_first(command, gpus, t
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.soak
 def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
     gpus(cuda=1)
     data = toy(60)

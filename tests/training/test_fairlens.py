@@ -44,6 +44,7 @@ def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine(
     assert penalty_of(trained.policy, trained.policy_state).factors.any()
 
 
+@pytest.mark.soak
 def test_it_evens_out_what_it_penalises():
     """Without noise, and with penalties that dwarf the loss, groups end as close to the boundary as each
     other; without penalties they do not."""

@@ -53,6 +53,7 @@ def expected(trainer: equidp.Trainer, step: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.soak
 def test_tensorboard_gets_releases_and_settings_alone(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the extra: pip install 'equidp[loggers]'")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -112,6 +113,7 @@ def test_a_run_of_ones_own_stays_open_and_gets_no_settings(tmp_path, monkeypatch
     assert set(client.get_run(own).data.metrics) == FIGURES
 
 
+@pytest.mark.soak
 def test_a_loop_of_ones_own_is_logged_too(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the extra: pip install 'equidp[loggers]'")
     trainer = make_trainer(callbacks=[equidp.TensorBoardLogger(tmp_path)], steps=2, epochs=None)

@@ -72,6 +72,7 @@ def test_what_differs_for_a_method_is_its_own():
     assert plan.resolve("psac", 512).policy == PSAC(2.0)
 
 
+@pytest.mark.soak
 def test_nothing_is_left_open_in_a_resolved_plan():
     plan = Plan(learning_rate=None, delta=None).resolve("dpsgd", 1000, epsilon=2.0, accountant="rdp")
     assert plan.learning_rate == pytest.approx(plan.steps**-0.5)

@@ -53,6 +53,7 @@ def test_a_list_of_examples_is_data_too():
         make_trainer(data, model=before.model, batch_size=10)
 
 
+@pytest.mark.soak
 def test_two_runs_before_add_up():
     data, model = toy(), nn.Linear(5, 2)
     spent = make_trainer(data, model=model).fit().entries

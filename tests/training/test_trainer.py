@@ -44,6 +44,7 @@ def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
     assert trainer.steps_done == 0
 
 
+@pytest.mark.soak
 def test_a_run_spends_what_its_ledger_says_and_learns():
     trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0), noise_multiplier=1.0)
     run = trainer.fit()
@@ -168,6 +169,7 @@ class Rows(Dataset):
         return self.data.inputs[index], self.data.targets[index], self.data.groups[index]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:a sample was drawn")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
