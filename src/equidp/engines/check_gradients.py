@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,86 +49,132 @@ def check_engine(
         ModelError: they differ, or the engine cannot be used with this model.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trial = _Trial(engine, model, loss, trained, inputs, targets)
     with tried(model, loss), torch.enable_grad():
         few = taken(inputs, slice(4))
         if not torch.equal(outputs_of(model, few, seed=0), outputs_of(model, few, seed=1)):
             _check_random_numbers(engine, inputs, targets)
             model.eval()
-        norms, total, true = _gradients(engine, model, loss, trained, inputs, targets)
-        if not len(norms):
+        found = trial.gradients()
+        if not len(found.norms):
             raise ModelError(
                 f"the gradients of all {len(targets)} examples that were tried are infinite or not numbers: "
                 "nothing would be learned, and epsilon spent. Look at the scale of the model's initial "
                 "weights, and at the loss."
             )
-        size = true.norm(dim=1).max()
-        same_norms = ((norms - true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
-        if not (same_norms and torch.linalg.vector_norm(total) <= _TOLERANCE * size * len(norms)):
-            raise _differs(engine, len(norms))
+        size = found.true.norm(dim=1).max()
+        same_norms = ((found.norms - found.true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
+        if not (same_norms and torch.linalg.vector_norm(found.off) <= _TOLERANCE * size * len(found.norms)):
+            raise _differs(engine, len(found.norms))
         rows = MadeUpInputs.like(inputs, model).moderate()
         asked = targets[torch.arange(len(tensors(rows)[0])) % len(targets)]
-        _check_further(engine, model, loss, trained, rows, asked, huge=True)
+        _check_further(replace(trial, inputs=rows, targets=asked), huge=True)
         with moved(model):
-            _check_further(engine, model, loss, trained, taken(inputs, slice(2)), targets[:2], huge=False)
+            _check_further(replace(trial, inputs=taken(inputs, slice(2)), targets=targets[:2]), huge=False)
 
 
-def _check_further(
-    engine: MeasuringEngine,
-    model: nn.Module,
-    loss: LossFunction,
-    trained: list[nn.Parameter],
-    inputs: Inputs,
-    targets: Tensor,
-    *,
-    huge: bool,
-) -> None:
+@dataclass(frozen=True)
+class _Trial:
+    """An engine of a model and a loss, and examples that it is tried on."""
+
+    engine: MeasuringEngine
+    model: nn.Module
+    loss: LossFunction
+    trained: list[nn.Parameter]
+    inputs: Inputs
+    targets: Tensor
+
+    def gradients(self) -> _Gradients:
+        """What the engine and autograd say of those examples whose true gradients are finite."""
+        true = self.true_gradients()
+        finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
+        true, inputs, targets = taken((true, self.inputs, self.targets), finite)
+        trial = replace(self, inputs=inputs, targets=targets)
+        if not len(true):
+            return _Gradients(trial, true.new_empty(0), true.new_empty(0), true)
+        with _explained(self.engine):
+            norms, weights, total = _engines_gradients(self.engine, self.trained, inputs, targets)
+        off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
+        return _Gradients(trial, norms, off, true)
+
+    def true_gradients(self) -> Tensor:
+        """Those of one backward pass each, [batch, parameters]."""
+        try:
+            single = [
+                torch.autograd.grad(
+                    self.loss(called(self.model, x), y).sum(), self.trained, allow_unused=True
+                )
+                for x, y in (
+                    taken((self.inputs, self.targets), [place]) for place in range(len(self.targets))
+                )
+            ]
+        except Exception as error:
+            raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
+        return torch.stack([flat(gradients, self.trained) for gradients in single])
+
+    def own_norm(self, place: int) -> Tensor:
+        """How far one example moves the engine's sum."""
+        _clear(self.trained)
+        measured = self.engine(self.inputs, self.targets)
+        measured.weighted_sum((torch.arange(len(self.targets)) == place).to(measured.norms))
+        length: Tensor = flat([parameter.grad for parameter in self.trained], self.trained).norm()
+        return length
+
+
+class _Gradients(NamedTuple):
+    """Gradients of a trial's examples, all finite.
+
+    Attributes:
+        trial: of these examples alone.
+        norms: by the engine, [batch].
+        off: the engine's weighted sum less the true one, [parameters].
+        true: [batch, parameters].
+    """
+
+    trial: _Trial
+    norms: Tensor
+    off: Tensor
+    true: Tensor
+
+
+def _check_further(trial: _Trial, *, huge: bool) -> None:
     """Refuses norms that are too small, or another sum, of extreme rows or with other parameters.
 
     Larger norms allow for rounding, and `huge` for rows whose true gradients are a matter of rounding.
     """
     try:
-        norms, total, true = _gradients(engine, model, loss, trained, inputs, targets)
+        found = trial.gradients()
     except ModelError:
         return  # rows or parameters that the model cannot meet
+    _, norms, off, true = found
     if not len(norms):
         return
     size = true.norm(dim=1).max()
-    small = (true.norm(dim=1) - norms > _tolerance(targets) * size).any()
-    differs = small or torch.linalg.vector_norm(total) > _TOLERANCE * size * len(norms)
+    small = (true.norm(dim=1) - norms > _tolerance(trial.targets) * size).any()
+    differs = small or torch.linalg.vector_norm(off) > _TOLERANCE * size * len(norms)
     if differs and not huge:
-        raise _differs(engine, len(norms))
-    if differs or (huge and _wrong_parts(total, true, trained).any()):
-        _check_beside_rounding(engine, model, loss, trained, inputs, targets)
+        raise _differs(trial.engine, len(norms))
+    if differs or (huge and _wrong_parts(off, true, trial.trained).any()):
+        _check_beside_rounding(found)
 
 
-def _check_beside_rounding(
-    engine: MeasuringEngine,
-    model: nn.Module,
-    loss: LossFunction,
-    trained: list[nn.Parameter],
-    inputs: Inputs,
-    targets: Tensor,
-) -> None:
+def _check_beside_rounding(found: _Gradients) -> None:
     """Refuses the engine unless true gradients are a matter of rounding wherever it differs from them.
 
     They are where they change as soon as the last digits of parameters do: those of an attention that huge
     numbers saturate. Other parameters are compared with the true sum, and an example with such parameters
     must move the engine's own sum by the norm that the engine says.
     """
-    true = _true_gradients(model, loss, trained, inputs, targets)
-    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-    true, inputs, targets = taken((true, inputs, targets), finite)
-    with _last_digits_changed(trained):
-        nearby = _true_gradients(model, loss, trained, inputs, targets)
-    norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
-    off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
-    steady = _lengths(true - nearby, trained) <= _TOLERANCE * _lengths(true, trained)
-    wrong = steady.all(dim=0) & _wrong_parts(off, true, trained)
-    own = torch.stack([_own_norm(engine, trained, inputs, targets, place) for place in range(len(norms))])
+    trial, norms, off, true = found
+    with _last_digits_changed(trial.trained):
+        nearby = trial.true_gradients()
+    steady = _lengths(true - nearby, trial.trained) <= _TOLERANCE * _lengths(true, trial.trained)
+    wrong = steady.all(dim=0) & _wrong_parts(off, true, trial.trained)
+    own = torch.stack([trial.own_norm(place) for place in range(len(norms))])
     expected = torch.where(steady.all(dim=1), true.norm(dim=1), own)
-    same_norms = expected - norms <= _tolerance(targets) * expected.max()
+    same_norms = expected - norms <= _tolerance(trial.targets) * expected.max()
     if wrong.any() or not same_norms.all():
-        raise _differs(engine, len(norms))
+        raise _differs(trial.engine, len(norms))
 
 
 def _wrong_parts(off: Tensor, true: Tensor, trained: list[nn.Parameter]) -> Tensor:
@@ -142,17 +190,6 @@ def _lengths(gradients: Tensor, trained: list[nn.Parameter]) -> Tensor:
     return torch.stack([part.norm(dim=-1) for part in gradients.split(sizes, dim=-1)], dim=-1)
 
 
-def _own_norm(
-    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor, place: int
-) -> Tensor:
-    """How far one example moves the engine's sum."""
-    _clear(trained)
-    measured = engine(inputs, targets)
-    measured.weighted_sum((torch.arange(len(targets)) == place).to(measured.norms))
-    length: Tensor = flat([parameter.grad for parameter in trained], trained).norm()
-    return length
-
-
 @contextmanager
 def _last_digits_changed(trained: list[nn.Parameter]) -> Iterator[None]:
     before = [parameter.detach().clone() for parameter in trained]
@@ -165,42 +202,6 @@ def _last_digits_changed(trained: list[nn.Parameter]) -> Iterator[None]:
         for parameter, values in zip(trained, before, strict=True):
             parameter.data.copy_(values)
         torch.clear_autocast_cache()
-
-
-def _gradients(
-    engine: MeasuringEngine,
-    model: nn.Module,
-    loss: LossFunction,
-    trained: list[nn.Parameter],
-    inputs: Inputs,
-    targets: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Norms by the engine, its weighted sum less the true one, and true gradients, [batch, parameters].
-
-    Of those examples whose gradients are finite.
-    """
-    true = _true_gradients(model, loss, trained, inputs, targets)
-    finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-    true, inputs, targets = taken((true, inputs, targets), finite)
-    if not len(true):
-        return true.new_empty(0), true.new_empty(0), true
-    with _explained(engine):
-        norms, weights, total = _engines_gradients(engine, trained, inputs, targets)
-    return norms, total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1), true
-
-
-def _true_gradients(
-    model: nn.Module, loss: LossFunction, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
-) -> Tensor:
-    """Those of one backward pass each, [batch, parameters]."""
-    try:
-        single = [
-            torch.autograd.grad(loss(called(model, x), y).sum(), trained, allow_unused=True)
-            for x, y in (taken((inputs, targets), [place]) for place in range(len(targets)))
-        ]
-    except Exception as error:
-        raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
-    return torch.stack([flat(gradients, trained) for gradients in single])
 
 
 def _tolerance(targets: Tensor) -> float:
