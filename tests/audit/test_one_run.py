@@ -16,7 +16,7 @@ from equidp.audit.family import NoiseFamily
 from equidp.audit.guesses import best_guesses, equal_gaussian, guess_bound
 from equidp.audit.one_run import CANARIES
 from equidp.audit.watched import WatchedTraining
-from equidp.errors import SettingError
+from equidp.errors import ApproximationWarning, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.loop import PrivateLoop
 from support.faults import noise_halved
@@ -57,6 +57,12 @@ def test_steps_that_sample_are_audited_at_their_epsilon():
     audit = equidp.audit_training(wide(), plan=SAMPLED, epsilon=8.0, count=400, secure=False)
     assert audit.claimed == pytest.approx(8.0, rel=1e-3)
     assert 0.1 * audit.claimed < audit.bound < audit.claimed
+
+
+def test_more_canaries_than_parameters_hide_each_other_and_that_is_said():
+    plan = PLAN.with_changes({"model": lambda shape, classes: nn.Linear(shape[0], classes, bias=False)})
+    with pytest.warns(ApproximationWarning, match=r"450 canaries share the model's 400 parameters"):
+        equidp.audit_training(wide(), plan=plan, count=450, secure=False)
 
 
 def test_far_too_little_noise_is_caught_in_one_run(monkeypatch):

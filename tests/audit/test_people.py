@@ -11,6 +11,7 @@ from torch import nn
 
 import equidp
 from equidp.audit.bounds import Rates, noise_from_rates
+from equidp.audit.canary import CanaryEngine, Directions, with_canaries, with_wrong_labels
 from equidp.audit.family import NoiseFamily
 from equidp.data.people import by_person
 from equidp.engines import make_engine
@@ -19,6 +20,8 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
+from support.faults import noise_halved
+from support.toy import toy
 
 ROWS, RUNS, DELTA, LEVEL = 4, 600, 1e-3, 0.99
 EVENT = StepEvent(1.0, 2.0)
@@ -98,3 +101,77 @@ def test_the_audit_finds_rows_that_are_clipped_one_by_one_where_people_are_promi
     """Each of the canary's rows has a bound of its own then, and all four move the sum by four bounds."""
     rows, _ = crowd()
     assert lower_bound(rows) > claimed
+
+
+def people(n: int = 60) -> equidp.GroupedDataset:
+    """n people, of whom the first half have three rows and the others one."""
+    return by_person(toy(2 * n), [*range(n), *range(n // 2), *range(n // 2)], most_rows=3)
+
+
+def wide(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(*shape, 16), nn.Tanh(), nn.Linear(16, classes))
+
+
+PLAN = equidp.Plan(wide, batch_size=60)
+
+
+def test_a_step_on_people_is_audited_and_halved_noise_is_found(monkeypatch):
+    """Seeds are fixed; see test_faults on what chance does."""
+    sound = equidp.audit_step(people(), plan=PLAN, runs=300, secure=False)
+    assert 0 < sound.bound < sound.claimed
+    assert sound.procedure == "one step on people of up to 3 rows"
+    noise_halved(monkeypatch)
+    assert equidp.audit_step(people(), plan=PLAN, runs=300, secure=False).exceeds
+
+
+@pytest.mark.parametrize("canaries", ["gradient", "data"])
+def test_a_training_on_people_is_audited(canaries):
+    plan = PLAN.with_changes({"batch_size": 160, "epochs": 5, "noise_multiplier": 1.0})
+    audit = equidp.audit_training(people(), plan=plan, canaries=canaries, count=100, secure=False)
+    assert 0 <= audit.bound < audit.claimed
+    assert audit.procedure == "training of 5 steps on people of up to 3 rows"
+
+
+def test_canaries_of_people_leave_the_sum_of_the_others_as_it_is():
+    data, groups = people(8), torch.tensor([0, 1])
+    model = nn.Linear(5, 2)
+    loss = data.training_loss()
+    engine = make_engine("ghost", reading(model, loss), loss)
+    parameters = list(model.parameters())
+    own = CanaryEngine(
+        engine, parameters, Directions.single(2, 12, np.random.default_rng(0)), torch.ones(2), 2
+    )
+    everyone = with_canaries(data, groups)
+    weights = torch.linspace(0.5, 2.0, 10)
+
+    def summed(which: CanaryEngine, part: equidp.GroupedDataset) -> torch.Tensor:
+        model.zero_grad()
+        measured = which(part.inputs, part.trained_targets)
+        assert measured.norms[8:].tolist() == [1.0, 1.0][: len(part) - 8]
+        measured.weighted_sum(weights[: len(part)])
+        return torch.cat([each.grad.flatten() for each in parameters])
+
+    difference = (summed(own, everyone) - summed(own, data)).abs()
+    assert sorted(difference.tolist())[-3:] == pytest.approx(
+        [0.0, float(weights[8]), float(weights[9])], abs=1e-5
+    )
+
+
+def test_all_labels_of_a_person_with_wrong_labels_are_wrong():
+    data = people(8)
+    everyone = with_wrong_labels(data, torch.tensor([0, 1, 1]), np.random.default_rng(0))
+    for canary in range(8, 11):
+        same = [place for place in range(8) if torch.equal(data.inputs[place], everyone.inputs[canary])]
+        assert len(same) == 1
+        assert torch.equal(everyone.targets[canary], 1 - data.targets[same[0]])
+        assert torch.equal(everyone.weights[canary], data.weights[same[0]])
+
+
+@pytest.mark.soak
+def test_a_training_with_weights_of_rows_is_audited():
+    data = toy(60)
+    weighted = equidp.GroupedDataset(
+        data.inputs, data.targets, data.groups, data.group_names, data.class_names, weights=torch.ones(60) / 2
+    )
+    audit = equidp.audit_step(weighted, plan=PLAN, runs=300, secure=False)
+    assert 0 < audit.bound < audit.claimed

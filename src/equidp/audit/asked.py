@@ -15,7 +15,6 @@ from equidp.data.views import Views
 from equidp.engines import MeasuringEngine, checked_engine
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
-from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
@@ -26,8 +25,6 @@ from equidp.training.resolved import ResolvedPlan
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
-
-LOSS: LossFunction = nn.CrossEntropyLoss(reduction="none")
 
 
 def resolved(
@@ -47,10 +44,8 @@ def resolved(
     """
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
-    if train.rows is not None:
-        raise SettingError("an audit puts canaries of one row into the data; leave out --person.")
-    if plan.class_weight is not None or train.weights is not None:
-        raise SettingError("an audit trains without weights; leave out class weights and weights of rows.")
+    if plan.class_weight is not None:
+        raise SettingError("an audit trains without class weights; leave them out.")
     Views(plan.views, plan.augmentation).refuse("an audit needs")
     if plan.for_method(method).recalibration:
         raise SettingError(
@@ -85,11 +80,22 @@ def subject(
     Raises:
         ModelError, SettingError: as Trainer says.
     """
-    model = build_model(plan.factory, train.one_tensor.shape[1:], train.num_classes, seed)
+    model = build_model(plan.factory, train.input_shape, train.num_classes, seed)
     model.to(device).train()
-    loss = plan.loss_function or LOSS
-    row = moved_to((train.one_tensor[:1], train.targets[:1]), device)
+    row = moved_to(train.one_row(), device)
+    loss = train.training_loss(plan.loss_function)
     return model, checked_engine(engine, model, loss, row, train.class_names)
+
+
+def procedure(steps: int, train: GroupedDataset) -> str:
+    """What is audited, in words.
+
+    >>> targets, groups = torch.tensor([[0, 1]]), torch.tensor([0])
+    >>> procedure(2, GroupedDataset(torch.zeros(1, 2, 3), targets, groups, ("a",), ("no", "yes")))
+    '2 steps on people of up to 2 rows'
+    """
+    taken = "one step" if steps == 1 else f"{steps} steps"
+    return taken if train.rows is None else f"{taken} on people of up to {train.rows} rows"
 
 
 def check_audit(level: float, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -69,7 +70,7 @@ class Directions:
 class CanaryEngine:
     """An engine that gives canaries a gradient of choice; other examples are the engine's own.
 
-    A canary is an example whose target is `first` + j: its gradient is that of canary j.
+    A canary is an example whose first target is `first` + j: its gradient is that of canary j.
 
     Args:
         engine: measures the other examples.
@@ -97,8 +98,9 @@ class CanaryEngine:
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
-        canary = targets >= self.first
-        which = targets[canary] - self.first
+        first_targets = targets.reshape(len(targets), -1)[:, 0].long()  # of several rows and weights
+        canary = first_targets >= self.first
+        which = first_targets[canary] - self.first
         self.background = torch.zeros(len(self.directions), dtype=torch.float64)
         others = None if bool(canary.all()) else self.engine(*taken((inputs, targets), ~canary))
         own = self.norms.to(targets.device)[which]
@@ -123,35 +125,45 @@ class CanaryEngine:
 def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
     """The data and after it one canary for each of `groups`, [m]; canary j's target is classes + j."""
     count = len(groups)
-    return GroupedDataset(
-        torch.cat([train.one_tensor, train.one_tensor[:1].expand(count, *train.one_tensor.shape[1:])]),
-        torch.cat([train.targets, train.num_classes + torch.arange(count)]),
-        torch.cat([train.groups, groups]),
-        train.group_names,
-        (*train.class_names, *(f"canary {number}" for number in range(count))),
-    )
+    like = train.subset(torch.zeros(count, dtype=torch.int64))
+    targets = _by_row(train.num_classes + torch.arange(count), train)
+    names = (*train.class_names, *(f"canary {number}" for number in range(count)))
+    return _after(train, replace(like, targets=targets, groups=groups, class_names=names))
 
 
 def with_wrong_labels(
     train: GroupedDataset, groups: Tensor, generator: np.random.Generator
 ) -> GroupedDataset:
-    """The data and after it one canary for each of `groups`, [m]: a row of that group with a wrong label.
+    """The data and after it one canary for each of `groups`, [m]: an example of that group, wrongly labelled.
 
-    A row of any group where the group has none.
+    An example of any group where the group has none. All labels of several rows are wrong.
     """
-    rows = []
+    chosen = []
     for group in groups.tolist():
         members = torch.nonzero(train.groups == group).flatten()
         place = int(generator.integers(len(members) or len(train)))
-        rows.append(int(members[place]) if len(members) else place)
+        chosen.append(int(members[place]) if len(members) else place)
     shifts = torch.from_numpy(generator.integers(1, max(2, train.num_classes), len(groups)))
-    targets = (train.targets[rows] + shifts) % train.num_classes
-    return GroupedDataset(
-        torch.cat([train.one_tensor, train.one_tensor[rows]]),
-        torch.cat([train.targets, targets]),
-        torch.cat([train.groups, groups]),
-        train.group_names,
-        train.class_names,
+    right = train.subset(torch.tensor(chosen))
+    targets = (right.targets + _by_row(shifts, train)) % train.num_classes
+    return _after(train, replace(right, targets=targets, groups=groups))
+
+
+def _by_row(numbers: Tensor, train: GroupedDataset) -> Tensor:
+    """A number for each example, [m], as targets of the data have them: [m], or [m, rows]."""
+    return numbers if train.rows is None else numbers.unsqueeze(1).expand(-1, train.rows)
+
+
+def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
+    """The data and the canaries after it, under their class names."""
+    both = train, canaries
+    weights = [each.weights for each in both if each.weights is not None]
+    return replace(
+        canaries,
+        inputs=torch.cat([each.one_tensor for each in both]),
+        targets=torch.cat([each.targets for each in both]),
+        groups=torch.cat([each.groups for each in both]),
+        weights=torch.cat(weights) if weights else None,
     )
 
 

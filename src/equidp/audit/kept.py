@@ -102,7 +102,7 @@ class Kept:
 def data_digest(train: GroupedDataset) -> str:
     """A checksum of all examples."""
     digest = hashlib.sha256(repr((train.group_names, train.class_names)).encode())
-    for tensor in (train.one_tensor, train.targets, train.groups):
+    for tensor in (train.one_tensor, train.trained_targets, train.groups):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.audit.asked import Progress, check_audit, resolved, subject
+from equidp.audit.asked import Progress, check_audit, procedure, resolved, subject
 from equidp.audit.canary import Directions, with_canaries, with_wrong_labels
 from equidp.audit.family import NoiseFamily
 from equidp.audit.guesses import check_canaries, equal_gaussian, guess_bound
@@ -21,6 +22,7 @@ from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
 from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.engines.measured import MeasuringEngine
+from equidp.errors import ApproximationWarning
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy, statistics_noise
@@ -84,7 +86,7 @@ def audit_training(
 
     Example:
         >>> import torch, equidp
-        >>> data = equidp.GroupedDataset(torch.randn(80, 9), torch.arange(80) % 2, torch.arange(80) % 2,
+        >>> data = equidp.GroupedDataset(torch.randn(80, 50), torch.arange(80) % 2, torch.arange(80) % 2,
         ...                              ("a", "b"), ("no", "yes"))
         >>> plan = equidp.Plan(batch_size=180, epochs=2, noise_multiplier=1.0)
         >>> audit = equidp.audit_training(data, plan=plan, count=100)
@@ -131,8 +133,8 @@ def audit_training(
         if own.any():
             rows.append(guess_bound(name, scores[own], inside[own], family, attack, delta, corrected))
     rows.append(guess_bound(ALL, scores, inside, family, attack, delta, level))
-    procedure = f"training of {asked.steps} steps"
-    return Audit(procedure, asked.method, claimed, delta, level, tuple(rows), facts)
+    audited = f"training of {procedure(asked.steps, train)}"
+    return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts)
 
 
 def _watch(
@@ -146,6 +148,14 @@ def _watch(
     """The data with all canaries after it, and what scores them."""
     if kind == "gradient":
         size = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        if len(groups) > size:
+            warnings.warn(
+                f"{len(groups):,} canaries share the model's {size:,} parameters and hide each other, so the "
+                "bound will be far too low; audit a step (--of step, audit_step), or take fewer canaries or "
+                "a larger model.",
+                ApproximationWarning,
+                stacklevel=3,
+            )
         directions = Directions.single(len(groups), size, generator)
         watch = GradientWatch(measuring, model, directions, groups, train.num_classes)
         return with_canaries(train, groups), watch

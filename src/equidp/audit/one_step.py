@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from equidp._validate import check_number, check_whole
 from equidp.accounting import calibrate_noise
-from equidp.audit.asked import Progress, check_audit, fewest, randomness, resolved, subject
+from equidp.audit.asked import Progress, check_audit, fewest, procedure, randomness, resolved, subject
 from equidp.audit.bounds import Rates, noise_from_rates
 from equidp.audit.family import NoiseFamily
 from equidp.audit.kept import Kept, data_digest, policy_facts
@@ -130,9 +130,8 @@ def audit_step(
     rows = [GroupBound(name, 2 * runs, *bound) for name, bound in zip(train.group_names, found, strict=True)]
     largest = (max(each[place] for each in found) for place in range(2))
     rows.append(GroupBound(ALL, (1 + train.num_groups) * runs, *largest))
-    procedure = "one step" if steps == 1 else f"{steps} steps"
     settings = {**facts, "runs": runs, "canaries": "gradient"}
-    return Audit(procedure, asked.method, claimed, delta, level, tuple(rows), settings)
+    return Audit(procedure(steps, train), asked.method, claimed, delta, level, tuple(rows), settings)
 
 
 def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:

@@ -178,7 +178,7 @@ class RepeatedRuns:
         """Norms of the others, and their gradients along a direction against their clipped sum."""
         subject, data = self.repetition, self.repetition.others
         device = device_of(subject.model)
-        inputs, targets = moved_to((data.one_tensor, data.targets), device)
+        inputs, targets = moved_to((data.one_tensor, data.trained_targets), device)
         measured = subject.engine(inputs, targets)
         norms = measured.norms.detach().cpu()
         weights = step_weights(subject.policy, self._state, norms, data.groups)

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from equidp.audit.asked import LOSS, Progress, randomness
+from equidp.audit.asked import Progress, randomness
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio
 from equidp.audit.kept import Kept
 from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import flat
+from equidp.engines.units import reading
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
@@ -99,7 +100,9 @@ class LossWatch:
         return (self.total - self._losses()).nan_to_num(nan=0.0)
 
     def _losses(self) -> Tensor:
-        return LOSS(predict(self.model, self.canaries.inputs).double(), self.canaries.targets)
+        loss = self.canaries.training_loss()
+        outputs = predict(reading(self.model, loss), self.canaries.inputs)
+        return loss(outputs.double(), self.canaries.trained_targets)
 
 
 @final

@@ -116,40 +116,18 @@ def _check_procedure(wanted: AuditOptions, changed: dict[str, object]) -> None:
 def _audit(
     train: GroupedDataset, method: str, plan: Plan, wanted: AuditOptions, on_progress: Progress
 ) -> Audit:
+    common: dict[str, Any] = {
+        **{name: getattr(wanted, name) for name in ("level", "engine", "device", "seed", "directory")},
+        "plan": plan,
+        "secure": not wanted.seeded,
+        "on_progress": on_progress,
+    }
     if wanted.of == "step":
         runs, rate, steps = (_given(wanted, name, default) for name, default in _STEP_ALONE.items())
-        return audit_step(
-            train,
-            method,
-            plan=plan,
-            epsilon=_STEP_EPSILON if wanted.epsilon is None else wanted.epsilon,
-            runs=runs,
-            sample_rate=rate,
-            steps=steps,
-            level=wanted.level,
-            engine=wanted.engine,
-            device=wanted.device,
-            seed=wanted.seed,
-            secure=not wanted.seeded,
-            directory=wanted.directory,
-            on_progress=on_progress,
-        )
+        epsilon = _STEP_EPSILON if wanted.epsilon is None else wanted.epsilon
+        return audit_step(train, method, epsilon=epsilon, runs=runs, sample_rate=rate, steps=steps, **common)
     count, kind = (_given(wanted, name, default) for name, default in _TRAINING_ALONE.items())
-    return audit_training(
-        train,
-        method,
-        plan=plan,
-        epsilon=wanted.epsilon,
-        canaries=kind,
-        count=count,
-        level=wanted.level,
-        engine=wanted.engine,
-        device=wanted.device,
-        seed=wanted.seed,
-        secure=not wanted.seeded,
-        directory=wanted.directory,
-        on_progress=on_progress,
-    )
+    return audit_training(train, method, epsilon=wanted.epsilon, canaries=kind, count=count, **common)
 
 
 def _given(wanted: AuditOptions, name: str, default: object) -> Any:
