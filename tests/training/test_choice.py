@@ -52,6 +52,21 @@ def test_a_row_more_changes_the_part_of_no_other_row():
         divided(made_up(10), SeededRandomness(0))
 
 
+def test_a_person_counts_once_by_the_first_row():
+    """Right in the first row, wrong in the others; and a group that is wrong in the first."""
+    inputs = torch.tensor([1.0, -1.0, -1.0] * 300).reshape(300, 3, 1)
+    targets = torch.ones(300, 3, dtype=torch.int64)
+    targets[200:, 0] = 0
+    groups = torch.arange(300) // 200
+    held_out = equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), ("no", "yes"))
+    model = torch.nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight[:] = torch.tensor([[-1.0], [1.0]])
+    run = equidp.Run(model, (), 1e-5, held_out.training_loss())
+    assert worst_group(run, held_out.subset(torch.arange(200)), 1e-3, SeededRandomness(0)) == pytest.approx(1)
+    assert worst_group(run, held_out, 1e-3, SeededRandomness(0)) == pytest.approx(0, abs=1e-3)
+
+
 @pytest.mark.soak
 def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
     tried = []

@@ -12,6 +12,7 @@ from typing import Any
 
 from equidp._files import check_writable, sync_folder, write_whole
 from equidp.accounting.releases import charge_releases
+from equidp.data.people import first_rows
 from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import base_rate_cut
@@ -93,7 +94,7 @@ def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dic
     """The run, with the weights and the threshold that follow, and noisy counts by class."""
     train = prepared.split.train
     counts = private_counts(
-        (train.targets if train.rows is None else train.targets[:, 0]).numpy(),  # one of each person
+        first_rows(train).targets.numpy(),
         train.num_classes,
         noise_multiplier=noise_multiplier,
         randomness=SystemRandomness(),

@@ -138,8 +138,6 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
         raise SettingError("a private choice trains in one process; leave out torchrun.")
     split, encoder = config.load()
     config.check_measures(split.test.class_names)
-    if split.train.rows is not None:
-        raise SettingError("a private choice scores single rows; leave out --person.")
     if config.plan.for_method(config.method).delta is None:  # one for all that is paid, whatever the draw
         config = replace(config, plan=replace(config.plan, delta=default_delta(len(split.train))))
     fit = divided(split.train, SystemRandomness())[0]

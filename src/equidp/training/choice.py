@@ -1,9 +1,9 @@
 """Private choice among settings: train a random number of times, release the best.
 
 After Papernot and Steinke (2022). Each try draws one of the plans at random, trains a model, and scores it on
-held-out rows of the training data: the accuracy of the worst group, from noisy counts. The number of tries is
-random too (`kernel.choice`). The best model leaves with its settings and its score. Nothing of the other
-tries is kept, logged or returned.
+held-out examples of the training data: the accuracy of the worst group, from noisy counts. The number of
+tries is random too (`kernel.choice`). The best model leaves with its settings and its score. Nothing of the
+other tries is kept, logged or returned.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from equidp.data.dataset import GroupedDataset
+from equidp.data.people import first_rows
 from equidp.data.release import private_counts
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
@@ -50,17 +51,17 @@ class Chosen:
 
 
 def divided(train: GroupedDataset, randomness: Randomness) -> tuple[GroupedDataset, GroupedDataset]:
-    """Returns rows to train on and rows to score on: about a tenth, drawn for each row apart.
+    """Returns examples to train on and to score on: about a tenth, drawn for each apart.
 
-    A row more or less changes the part of no other row, as it would if places or an exact number were drawn.
-    So what is private on one of the parts is private on all rows. Draw once for a choice.
+    An example more or less changes the part of no other, as it would if places or an exact number were drawn.
+    So what is private on one of the parts is private on all. Draw once for a choice.
 
     Args:
-        train: all rows.
+        train: all examples.
         randomness: of the draw, which must not be known before.
 
     Raises:
-        SettingError: fewer than 20 rows.
+        SettingError: fewer than 20 examples.
     """
     if len(train) < 20:
         raise SettingError(f"{len(train)} training rows; a private choice holds a tenth of at least 20 out.")
@@ -75,8 +76,8 @@ def divided(train: GroupedDataset, randomness: Randomness) -> tuple[GroupedDatas
 def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, randomness: Randomness) -> float:
     """Returns the noisy accuracy of the worst group.
 
-    Formal guarantee: each row counts in one of 2 K cells (its group, right or wrong), so this is a Gaussian
-    mechanism of this noise multiplier, without sampling.
+    Formal guarantee: each example counts in one of 2 K cells (its group, right or wrong), by its first row,
+    so this is a Gaussian mechanism of this noise multiplier, without sampling.
 
     | case | outcome |
     | --- | --- |
@@ -84,6 +85,7 @@ def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, ran
     | no group that can be judged | accuracy of all groups together |
     | predictions that are NaN | wrong, or of class 0 |
     """
+    held_out = first_rows(held_out)
     right = predict(run.model, held_out.inputs).argmax(dim=1) == held_out.targets.cpu()
     codes = (2 * held_out.groups.cpu() + right).numpy()
     cells = private_counts(
@@ -115,7 +117,7 @@ def choose(
 
     Args:
         plans: to choose among; steps and noise are the same in all.
-        train, held_out: rows to train on, and to score on.
+        train, held_out: examples to train on, and to score on.
         event: one try ends with a score at sample rate 1.
         ledger: charged once.
         seed: of the initial weights.
@@ -144,9 +146,6 @@ def choose(
     >>> found.run.entries == ((event, 1),)
     True
     """
-
-    for part in (train, held_out):
-        part.check_single_rows("a private choice")
 
     def trainer_of(plan: ResolvedPlan) -> Trainer:
         return build(plan, train, seed=seed, secure=True, engine=engine, device=device, ledger=plan.ledger())
