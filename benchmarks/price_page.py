@@ -18,7 +18,7 @@ from price_results import (
     expected_best,
     worst_cost,
 )
-from price_space import CONTESTS, OWN, PRIVATE, Contest
+from price_space import CONTESTS, PRIVATE, Contest
 
 from equidp.evaluation.intervals import mean_interval
 from equidp.policies.methods import BASELINE
@@ -170,7 +170,7 @@ def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
     ratios = {
         name: max(run.privacy) / min(run.privacy)
         for name, by_seed in runs.items()
-        if (run := by_seed[contest.reported[0]]).privacy
+        if min((run := by_seed[contest.reported[0]]).privacy, default=0.0) > 0  # a group's 0: nothing learnt
     }
     if STANDARD not in ratios:
         return ""
@@ -386,7 +386,7 @@ def _spaces(contest: Contest) -> str:
         *(["without privacy", f"`{name}`", str(space)] for name, space in contest.baseline.items()),
         *(
             [f"`{method}`", f"`{name}`", str(space)]
-            for method, own in OWN.items()
+            for method, own in contest.own.items()
             for name, space in own.items()
             if method in PRIVATE
         ),

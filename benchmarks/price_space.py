@@ -81,6 +81,9 @@ OWN: dict[str, Mapping[str, Space]] = {
     "psac": {"stability": Log(0.01, 1)},
 }
 """Method -> the space of the settings that it alone has; further settings of methods keep their defaults."""
+_OWN_OF_IMAGES = {**OWN, "global": {RATIO: Log(30, 1000)}}
+"""Scattering features have a norm of about 60, so first gradients too, and Global drops what its strict bound
+does not reach."""
 _SECOND_BOUND = {
     "global": "strict_bound",
     "global-adapt": "initial_bound",
@@ -105,6 +108,7 @@ class Contest:
         reported: seeds of what is reported.
         published: whether published settings are reported too.
         features: that the model is trained on; None: the inputs themselves.
+        own: the space of the settings that a method alone has.
     """
 
     name: str
@@ -119,6 +123,7 @@ class Contest:
     reported: tuple[int, ...] = (0, 1, 2, 3, 4)
     published: bool = True
     features: str | None = None
+    own: Mapping[str, Mapping[str, Space]] = field(default_factory=lambda: OWN)
 
     def data(self) -> DataSource:
         """Where its splits come from."""
@@ -132,7 +137,7 @@ class Contest:
         space = self.baseline if method == BASELINE else self.common
         shared, own = np.random.default_rng([DRAWS, number]), np.random.default_rng([DRAWS, number, 1])
         drawn = {name: each.draw(shared) for name, each in space.items()}
-        drawn |= {name: each.draw(own) for name, each in OWN.get(method, {}).items()}
+        drawn |= {name: each.draw(own) for name, each in self.own.get(method, {}).items()}
         if STEP in drawn:
             drawn["learning_rate"] = float(f"{drawn.pop(STEP) / drawn['clipping_bound']:.3g}")
         if RATIO in drawn:
@@ -180,6 +185,7 @@ def _images(name: str, title: str, delta: float, epsilons: tuple[float, ...]) ->
     return Contest(
         name, name, title, delta, epsilons, _IMAGES, _PLAIN_IMAGES, _LOGISTIC,
         draws=8, reported=(0, 1, 2), published=False, features="scattering",
+        own=_OWN_OF_IMAGES,
     )  # fmt: skip
 
 
