@@ -165,7 +165,7 @@ _PLAIN: Mapping[str, Space] = {
     **_SCHEDULE,
 }
 _IMAGES: Mapping[str, Space] = {
-    STEP: Log(0.1, 10),
+    STEP: Log(0.5, 100),
     "clipping_bound": Log(0.05, 2),
     "batch_size": OneOf((4096, 8192)),
     "epochs": OneOf((10, 20)),
