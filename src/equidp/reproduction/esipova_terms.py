@@ -71,7 +71,7 @@ _ABLATION = Item(
     "esipova-table-1",
     ESIPOVA,
     "Training with errors of magnitude alone, and of direction alone, on MNIST",
-    (Ablated("mnist-esipova", ("magnitude", "direction"), 0.8, label="MNIST"),),
+    (Ablated("mnist-esipova", ("magnitude", "direction"), 2.0, label="MNIST"),),
     seeds=1,
     printed=(
         *printed_table("MNIST", "accuracy", ("2", "8"), _ACCURACY),
