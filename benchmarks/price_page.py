@@ -187,6 +187,8 @@ def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
 def _part(contest: Contest, results: Results) -> Iterator[str]:
     yield f"## {contest.title}"
     yield _facts(contest, results)
+    if contest.note:
+        yield contest.note
     done = [epsilon for epsilon in contest.epsilons if _methods(contest, results, epsilon)]
     for epsilon in done:
         yield f"### Epsilon {epsilon:g}"

@@ -109,6 +109,7 @@ class Contest:
         published: whether published settings are reported too.
         features: that the model is trained on; None: the inputs themselves.
         own: the space of the settings that a method alone has.
+        note: a sentence or two for the page.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Contest:
     published: bool = True
     features: str | None = None
     own: Mapping[str, Mapping[str, Space]] = field(default_factory=lambda: OWN)
+    note: str = ""
 
     def data(self) -> DataSource:
         """Where its splits come from."""

@@ -133,6 +133,21 @@ def test_a_method_beats_another_only_where_the_interval_says_so(lost, answer):
     assert answer in said
 
 
+def test_a_method_that_learnt_from_nobody_has_no_ratio_of_privacy():
+    """All of its gradients were dropped, so that everyone has epsilon 0."""
+    contest = Contest("made-up", "adult", "Made up", 1e-6, (1.0,), {}, {}, reported=(0, 1))
+    results = Results("made-up", ("a", "b"))
+    for seed, (method, privacy) in itertools.product(
+        (0, 1), {"sgd": (), "dpsgd": (0.4, 0.8), "global": (0.0, 0.0)}.items()
+    ):
+        epsilon = None if method == "sgd" else 1.0
+        row = (0.9, 0.9 - 0.1 * (method == "global"), 0.9)
+        results.reported.append(Reported(method, epsilon, CHOSEN, seed, epsilon, row, (), (), privacy))
+    (said,) = price_page._answers(contest, results)
+    assert "2.00 times" in said
+    assert "2.00 (dpsgd) to 2.00 (dpsgd)" in said
+
+
 TINY = Contest(
     "digits", "digits", "Digits", 1e-4, (8.0,),
     {"clipping_bound": Log(0.5, 2), "learning_rate": Log(0.1, 1), "batch_size": OneOf((256,)),
