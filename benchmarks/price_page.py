@@ -135,7 +135,8 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
         others = [name for name in methods if name != STANDARD]
         yield (
             f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst-off group loses "
-            f"{lost} points. {_beaten(results, others, epsilon)}{_exposed(contest, results, epsilon)}"
+            f"{lost} points. {_beaten(results, others, epsilon)}{_untuned(results, methods, epsilon)}"
+            f"{_exposed(contest, results, epsilon)}"
         )
 
 
@@ -162,6 +163,24 @@ def _beaten(results: Results, others: Sequence[str], epsilon: float) -> str:
         )
     worse = [f"{name} (by {100 * mean:.2f})" for name, (mean, low, _) in ends.items() if low > 0]
     return said + (f" Worse beyond that noise: {', '.join(worse)}." if worse else "")
+
+
+def _untuned(results: Results, methods: Sequence[str], epsilon: float) -> str:
+    """What one random setting loses on average, in place of the best of all, in a sentence."""
+    means = {
+        name: 100 * float(np.mean(scores)) for name in methods if (scores := _scores(results, name, epsilon))
+    }
+    if STANDARD not in means:
+        return ""
+    least = min(means, key=lambda name: means[name])
+    beside = "the least of all methods" if least == STANDARD else f"{least}, the least, {means[least]:.1f}"
+    return f" With one random setting, DPSGD loses {means[STANDARD]:.1f} points on average; {beside}."
+
+
+def _scores(results: Results, method: str, epsilon: float) -> list[float]:
+    """What each setting lost by on the first tuning seed."""
+    numbers = results.numbers(method, epsilon)
+    return [results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in numbers]
 
 
 def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
@@ -309,8 +328,7 @@ def _effort(contest: Contest, results: Results, epsilon: float) -> str:
     head = ["method", *(f"best of {count}" for count in draws), "median"]
     lines = []
     for method in _methods(contest, results, epsilon):
-        numbers = results.numbers(method, epsilon)
-        scores = [100 * results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in numbers]
+        scores = [100 * score for score in _scores(results, method, epsilon)]
         shown = [f"{expected_best(scores, min(count, len(scores))):.2f}" for count in draws]
         lines.append([f"`{method}`", *shown, f"{np.median(scores):.2f}"])
     return _markdown(head, lines)
@@ -323,12 +341,12 @@ def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> I
         for method in _methods(contest, results, epsilon):
             run = results.runs(method, epsilon)[contest.reported[0]]
             if run.privacy:
-                over = max(run.privacy) / min(run.privacy)
+                over = f"{max(run.privacy) / min(run.privacy):.2f}" if min(run.privacy) else "–"
                 shown = [f"{value:.2f}" for value in run.privacy]
                 if not few:
                     least, most = (int(each(run.privacy)) for each in (np.argmin, np.argmax))
                     shown = [f"{shown[place]} ({results.groups[place]})" for place in (least, most)]
-                lines.append([f"{epsilon:g}", f"`{method}`", *shown, f"{over:.2f}"])
+                lines.append([f"{epsilon:g}", f"`{method}`", *shown, over])
     if not lines:
         return
     groups = results.groups if few else ("least exposed group", "most exposed group")

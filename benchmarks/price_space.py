@@ -182,21 +182,27 @@ _PLAIN_IMAGES: Mapping[str, Space] = {
 _LOGISTIC = {"model": "logistic"}
 
 
-def _images(name: str, title: str, delta: float, epsilons: tuple[float, ...]) -> Contest:
+def _images(name: str, title: str, delta: float, epsilons: tuple[float, ...], note: str = "") -> Contest:
     """Linear models of scattering features, which cost no privacy; runs of minutes, so with fewer seeds."""
     return Contest(
         name, name, title, delta, epsilons, _IMAGES, _PLAIN_IMAGES, _LOGISTIC,
         draws=8, reported=(0, 1, 2), published=False, features="scattering",
-        own=_OWN_OF_IMAGES,
+        own=_OWN_OF_IMAGES, note=note,
     )  # fmt: skip
 
+
+_NARROWER = (
+    "The space decides such a question. It was tried with steps of 0.1 to 10 first (commit 9e03f49): at "
+    "epsilon 5.43 DPSGD's worst-off group lost 12.2 points and DPSGD-F's 1.6, and the answer was yes. Runs "
+    "on the validation part showed that DPSGD gains beyond a step of 10, and the space was widened for all."
+)
 
 CONTESTS = {
     contest.name: contest
     for contest in (
         Contest("adult", "adult", "Adult", 1e-6, (2.41, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
         Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
-        _images("mnist", "MNIST with 500 eights", 1e-6, (5.43, 3.0, 1.0)),
+        _images("mnist", "MNIST with 500 eights", 1e-6, (5.43, 3.0, 1.0), _NARROWER),
         _images("cifar10", "CIFAR-10", 1e-5, (3.0, 1.0)),
         _images("utkface", "UTKFace, gender", 1e-5, (3.0, 1.0)),
     )
