@@ -183,13 +183,19 @@ def _scores(results: Results, method: str, epsilon: float) -> list[float]:
     return [results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in numbers]
 
 
+def _ratio(run: Reported) -> float | None:
+    """The highest mean epsilon of a group over the lowest; None: not accounted, or a group's is 0."""
+    lowest = min(run.privacy, default=0.0)
+    return max(run.privacy) / lowest if lowest else None
+
+
 def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
     """What methods do to privacy by group, in a sentence."""
     runs = {name: results.runs(name, epsilon) for name in _methods(contest, results, epsilon)}
     ratios = {
-        name: max(run.privacy) / min(run.privacy)
+        name: ratio
         for name, by_seed in runs.items()
-        if min((run := by_seed[contest.reported[0]]).privacy, default=0.0) > 0  # a group's 0: nothing learnt
+        if (ratio := _ratio(by_seed[contest.reported[0]])) is not None
     }
     if STANDARD not in ratios:
         return ""
@@ -341,11 +347,12 @@ def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> I
         for method in _methods(contest, results, epsilon):
             run = results.runs(method, epsilon)[contest.reported[0]]
             if run.privacy:
-                over = f"{max(run.privacy) / min(run.privacy):.2f}" if min(run.privacy) else "–"
                 shown = [f"{value:.2f}" for value in run.privacy]
                 if not few:
                     least, most = (int(each(run.privacy)) for each in (np.argmin, np.argmax))
                     shown = [f"{shown[place]} ({results.groups[place]})" for place in (least, most)]
+                ratio = _ratio(run)
+                over = "–" if ratio is None else f"{ratio:.2f}"
                 lines.append([f"{epsilon:g}", f"`{method}`", *shown, over])
     if not lines:
         return

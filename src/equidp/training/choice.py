@@ -64,7 +64,7 @@ def divided(train: GroupedDataset, randomness: Randomness) -> tuple[GroupedDatas
         SettingError: fewer than 20 examples.
     """
     if len(train) < 20:
-        raise SettingError(f"{len(train)} training rows; a private choice holds a tenth of at least 20 out.")
+        raise SettingError(f"{len(train)} training examples; a private choice takes at least 20.")
     held = np.zeros(len(train), dtype=np.bool_)
     while not 0 < held.sum() < len(train):
         held = randomness.uniform(len(train)) < HELD_OUT
