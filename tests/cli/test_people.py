@@ -180,5 +180,9 @@ def test_a_choice_among_settings_is_private_for_people(run_command, file, tmp_pa
     assert done.exit_code == 0, done.err
     card = (tmp_path / "run" / "card.md").read_text()
     assert "a private choice: a random number of tries, 2 on average" in card
+    assert "on a tenth of the training people" in card
     assert "differ by one person" in card
+    planned = run_command("train", file, *options, *fast, "--dry-run").out
+    assert "training people, held out" in planned
+    assert "This holds for each of" in planned
     assert "for each person in the training data" in done.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.training import choice
-from equidp.training.choice import choose, divided, worst_group
+from equidp.training.choice import choose, divided, drawn_out, worst_group
 from equidp.training.plan import Plan
 
 SCORE = StepEvent(1.0, 5.0)
@@ -28,7 +29,7 @@ def made_up(n: int = 200) -> equidp.GroupedDataset:
     )
 
 
-FIT, HELD_OUT = divided(made_up(), SeededRandomness(0))
+FIT, HELD_OUT = divided(made_up(), drawn_out(200, SeededRandomness(0)))
 RATES = (0.1, 0.5, 2.0)
 ASKED = [Plan(learning_rate=rate, batch_size=len(FIT) // 4, epochs=1) for rate in RATES]
 PLANS = [plan.resolve("dpsgd", len(FIT)) for plan in ASKED]
@@ -43,13 +44,15 @@ def chosen(event=EVENT, ledger=None, plans=PLANS):
 
 def test_a_row_more_changes_the_part_of_no_other_row():
     whole = made_up(201)
-    fewer, more = (divided(whole.subset(torch.arange(n)), SeededRandomness(0)) for n in (200, 201))
+    fewer, more = (
+        divided(whole.subset(torch.arange(n)), drawn_out(n, SeededRandomness(0))) for n in (200, 201)
+    )
     for some, with_one_more in zip(fewer, more, strict=True):
         assert torch.equal(some.inputs, with_one_more.inputs[: len(some)])
     assert sum(map(len, more)) == 201
     assert 5 < len(fewer[1]) < 40  # fails once in 10^4 seeds; this one is fixed
     with pytest.raises(SettingError, match="at least 20"):
-        divided(made_up(10), SeededRandomness(0))
+        drawn_out(10, SeededRandomness(0))
 
 
 def test_a_person_counts_once_by_the_first_row():
@@ -71,7 +74,8 @@ def test_a_person_counts_once_by_the_first_row():
 def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
     tried = []
 
-    def scored(run, *_):
+    def scored(run, held_out, noise_multiplier, _):
+        assert (held_out, noise_multiplier) == (HELD_OUT, SCORE.noise_multiplier)
         tried.append(run.facts.learning_rate)
         return run.facts.learning_rate
 
@@ -144,6 +148,22 @@ def test_the_score_is_that_of_the_worst_group_that_can_be_judged():
     few = data.subset(torch.cat([torch.arange(0, 1000, 2), torch.tensor([1, 3, 5])]))
     # Three people of group b beside noise of deviation 5: not judged.
     assert worst_group(run, few, 5.0, SeededRandomness(0)) > 0.9
+
+
+def test_the_score_holds_the_noise_that_is_paid_for():
+    """Of one group, half of 100 are right: with noise of deviation 5 in both counts, the score is 1/2 with a
+    deviation of 5 / 100 / sqrt(2) to first order."""
+    data = made_up(100)
+    answers = torch.arange(100) % 2
+    data = replace(data, targets=answers, groups=torch.zeros_like(answers), group_names=("people",))
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([0.0, 1.0]))
+    run = equidp.Run(model, (), 1e-5, torch.nn.CrossEntropyLoss(reduction="none"))
+    scores = np.array([worst_group(run, data, 5.0, SeededRandomness(seed)) for seed in range(400)])
+    assert scores.mean() == pytest.approx(0.5, abs=0.01)
+    assert scores.std() == pytest.approx(0.05 / 2**0.5, rel=0.15)
 
 
 def test_one_row_counts_in_one_cell(monkeypatch):

@@ -123,7 +123,8 @@ def _images(num_examples: int) -> Choice:
         return Choice(STANDARD, "scattering", {**settings, "learning_rate": 1.0}, (*reasons, why))
     why = (
         "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
-        "full. On MNIST with 500 eights no other method does clearly better than it does with these settings."
+        "full. On MNIST with 500 eights, at epsilon 5.43, they reach 97.9%, and 89.9% of the eights. "
+        "DP-SGD's best of eight random settings reaches 97.7% and 88.7%, DPSGD-F's 97.4% and 90.3%."
     )
     settings |= {"learning_rate": 2.0, "initial_bound": 5.0, "tolerance": 0.7}
     return Choice("global-adapt", "scattering", settings, (*reasons, why))

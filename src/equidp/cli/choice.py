@@ -14,12 +14,11 @@ from equidp.cli.messages import say, stoppable
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.noise import SystemRandomness
 from equidp.runs.begin import begin
+from equidp.runs.cards import units_of
 from equidp.runs.choice import choice_of, combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import seconds_per_step
-from equidp.training.choice import divided
 from equidp.training.progress import duration
 from equidp.training.run import Run
 
@@ -70,7 +69,9 @@ def choose_among(
             report(out, train_choice(out, begin(prepared, out)))
         return
     config = prepared.config
-    examples = len(divided(prepared.split.train, SystemRandomness())[0])
+    train, held_out = prepared.split.train, prepared.held_out
+    assert held_out is not None
+    examples = int((~held_out).sum())
     plans, event = choice_of(config, examples)
     delta, step = prepared.plan.delta, event.tried[0][0]
     print(f"Settings to choose among, {len(plans)} in all:")
@@ -79,9 +80,10 @@ def choose_among(
     paid = tuple((each, 1) for name, each in config.releases(delta).items() if name != "recalibration")
     print(
         f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy accuracy "
-        f"of the worst group on about {len(prepared.split.train) - examples:,} training rows, held out."
+        f"of the worst group on about {len(train) - examples:,} training {units_of(config.recipe)}, held out."
     )
     print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
+    print(prepared.people_in_words, end="")
     seconds = seconds_per_step(prepared) * event.tried[0][1]
     print(
         f"A try would take about {duration(seconds)} on this machine; there are {config.choose} on average, "

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import os
 
+_MOST = 2**31 - 1  # mallopt takes an int
 # Environment variables, numbers that glibc has for them (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD), and bytes;
 # older versions refuse more than 32 MiB of the first.
-_SETTINGS = (("MALLOC_MMAP_THRESHOLD_", -3, (2**30, 2**25)), ("MALLOC_TRIM_THRESHOLD_", -1, (2**30,)))
+_SETTINGS = (("MALLOC_MMAP_THRESHOLD_", -3, (_MOST, 2**25)), ("MALLOC_TRIM_THRESHOLD_", -1, (_MOST,)))
 
 
 def keep_freed_memory() -> None:

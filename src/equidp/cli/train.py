@@ -230,8 +230,7 @@ def _say_plan(prepared: Prepared) -> None:
             f"Beside the steps it would release {costs}: epsilon "
             f"{epsilon(entries, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
         )
-    if (train := prepared.split.train).rows is not None:
-        print(f"This holds for each of {len(train):,} people, of whose rows at most {train.rows:,} are used.")
+    print(prepared.people_in_words, end="")
     seconds = seconds_per_step(prepared)
     print(
         f"Training would take about {duration(seconds * trainer.steps)} on this machine, "

@@ -68,7 +68,7 @@ def write_cards(
             "public bounds": ", ".join(bounds) or "none",
             "missing values": "a category of their own" if recipe.missing == "category" else "refused",
             **({} if recipe.person is None else {"column of people": recipe.person}),
-            "test examples": f"{'rows' if recipe.person is None else 'people'} held out of the same file, by "
+            "test examples": f"{units_of(recipe)} held out of the same file, by "
             f"seed {config.seed}, a share of about {recipe.test_share:g}",
         }
     if config.choose is not None:
@@ -76,7 +76,8 @@ def write_cards(
         listed = ", ".join(f"{name} {value}" for name, value in chosen["settings"].items())
         details["settings chosen privately"] = (
             f"{listed}: the best of a random number of tries, {config.choose} on average, by the noisy "
-            f"accuracy of the worst group on a tenth of the training rows, {chosen['score']:.3f}"
+            f"accuracy, {chosen['score']:.3f}, of the worst group that is large beside the noise, on a tenth "
+            f"of the training {units_of(recipe)}"
         )
     if budget is not None:
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
@@ -92,6 +93,11 @@ def write_cards(
         details=details,
         releases=tuple(config.releases(plan.delta).items()),
     )
+
+
+def units_of(recipe: Recipe) -> str:
+    """What examples are called."""
+    return "rows" if recipe.person is None else "people"
 
 
 def _range_of_target(recipe: Recipe) -> dict[str, str]:

@@ -34,7 +34,7 @@ from equidp.runs.cards import write_cards
 from equidp.runs.config import RECALIBRATION, TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.train import evaluated
-from equidp.training.choice import choose, divided
+from equidp.training.choice import choose, divided, drawn_out
 from equidp.training.device import CPU
 from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
@@ -96,7 +96,7 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
 
     Args:
         config: with `choose`.
-        num_examples: rows that are trained on, without those held out.
+        num_examples: that are trained on, without those held out.
 
     Raises:
         SettingError: nothing to choose from, no target epsilon, one that is too small, or a setting that
@@ -140,7 +140,13 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     config.check_measures(split.test.class_names)
     if config.plan.for_method(config.method).delta is None:  # one for all that is paid, whatever the draw
         config = replace(config, plan=replace(config.plan, delta=default_delta(len(split.train))))
-    fit = divided(split.train, SystemRandomness())[0]
+    held_out = drawn_out(len(split.train), SystemRandomness())
+    fit = divided(split.train, held_out)[0]
+    if (batch := config.plan.for_method(config.method).batch_size) is not None and batch > len(fit):
+        raise SettingError(
+            f"batch_size={batch} is more than the {len(fit)} of {len(split.train)} training examples that "
+            "are not held out to score tries; choose a smaller batch size."
+        )
     plans, event = choice_of(config, len(fit))
     ledger = MemoryLedger(tuple((each, 1) for each in plans[0].releases))
     for plan in plans:
@@ -152,7 +158,7 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
             budget.for_data(split.train.source)
             budget.check(event, 1)
-    return Prepared(config, plans[0], split, encoder, trainer, device)
+    return Prepared(config, plans[0], split, encoder, trainer, device, held_out)
 
 
 def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Run, Evaluation]:
@@ -161,6 +167,10 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     The whole choice is in the ledger, and in the budget, before the first try. A choice that is stopped is
     spent, and cannot be resumed.
 
+    Args:
+        folder: of the run.
+        prepared: by `prepare_choice`, and what `begin` made of it.
+
     Raises:
         DataError: the choice was begun before.
         EquidpError: says what is wrong.
@@ -168,8 +178,8 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     place = Path(folder)
     config, begun, facts = layout.read_config(place)
     split: DataSplit = prepared.split
-    randomness = SystemRandomness()
-    fit, held_out = divided(split.train, randomness)
+    assert prepared.held_out is not None
+    fit, held_out = divided(split.train, prepared.held_out)
     plans, event = choice_of(config, len(fit))
     plans = [replace(plan, class_weight=begun.class_weight) if config.balanced else plan for plan in plans]
     with ExitStack() as stack:
@@ -187,7 +197,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
             event,
             account,
             seed=config.seed,
-            randomness=randomness,
+            randomness=SystemRandomness(),
             engine=config.engine,
             device=prepared.device,
         )

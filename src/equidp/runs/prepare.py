@@ -40,6 +40,7 @@ class Prepared:
             one stands for it that no rows were read for.
         trainer: in memory; not for training.
         device: where it is to train.
+        held_out: the training examples that a private choice scores tries on, a mask [n].
     """
 
     config: TrainConfig
@@ -48,6 +49,14 @@ class Prepared:
     encoder: TableEncoder | None
     trainer: Trainer
     device: torch.device
+    held_out: torch.Tensor | None = None
+
+    @property
+    def people_in_words(self) -> str:
+        """A line on who epsilon is promised to, where examples are people; otherwise nothing."""
+        people, rows = len(self.split.train), self.split.train.rows
+        whose = f"each of {people:,} people, of whose rows at most {rows} are used"
+        return "" if rows is None else f"This holds for {whose}.\n"
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
@@ -31,7 +32,7 @@ from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
 HELD_OUT = 0.1
-"""Share of the training rows that tries are scored on."""
+"""Share of the training examples that tries are scored on."""
 
 
 @final
@@ -42,7 +43,7 @@ class Chosen:
     Attributes:
         run: of the best try; its entries are those of the ledger that paid for the choice.
         place: of its plan among those that were chosen from.
-        score: noisy accuracy of the worst group on the held-out rows.
+        score: noisy accuracy of the worst group on the held-out examples.
     """
 
     run: Run
@@ -50,27 +51,30 @@ class Chosen:
     score: float
 
 
-def divided(train: GroupedDataset, randomness: Randomness) -> tuple[GroupedDataset, GroupedDataset]:
-    """Returns examples to train on and to score on: about a tenth, drawn for each apart.
+def drawn_out(num_examples: int, randomness: Randomness) -> Tensor:
+    """Returns which examples to score on, a mask [n]: about a tenth, drawn for each apart.
 
     An example more or less changes the part of no other, as it would if places or an exact number were drawn.
     So what is private on one of the parts is private on all. Draw once for a choice.
 
     Args:
-        train: all examples.
+        num_examples: n, all that are to be trained on or scored on.
         randomness: of the draw, which must not be known before.
 
     Raises:
         SettingError: fewer than 20 examples.
     """
-    if len(train) < 20:
-        raise SettingError(f"{len(train)} training examples; a private choice takes at least 20.")
-    held = np.zeros(len(train), dtype=np.bool_)
-    while not 0 < held.sum() < len(train):
-        held = randomness.uniform(len(train)) < HELD_OUT
-    return train.subset(torch.from_numpy(~held).nonzero()[:, 0]), train.subset(
-        torch.from_numpy(held).nonzero()[:, 0]
-    )
+    if num_examples < 20:
+        raise SettingError(f"{num_examples} training examples; a private choice takes at least 20.")
+    held = np.zeros(num_examples, dtype=np.bool_)
+    while not 0 < held.sum() < num_examples:
+        held = randomness.uniform(num_examples) < HELD_OUT
+    return torch.from_numpy(held)
+
+
+def divided(train: GroupedDataset, held_out: Tensor) -> tuple[GroupedDataset, GroupedDataset]:
+    """Returns examples to train on, and those of the mask [n], to score on."""
+    return train.subset((~held_out).nonzero()[:, 0]), train.subset(held_out.nonzero()[:, 0])
 
 
 def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, randomness: Randomness) -> float:
@@ -137,7 +141,7 @@ def choose(
     >>> inputs, groups = torch.randn(100, 3), torch.zeros(100, dtype=torch.int64)
     >>> data = GroupedDataset(inputs, torch.arange(100) % 2, groups, ("a",), ("n", "y"))
     >>> randomness = SystemRandomness()
-    >>> fit, held = divided(data, randomness)
+    >>> fit, held = divided(data, drawn_out(len(data), randomness))
     >>> asked = Plan(batch_size=len(fit) // 3, epochs=1)
     >>> plans = [replace(asked, learning_rate=rate).resolve("dpsgd", len(fit)) for rate in (0.1, 1.0)]
     >>> step = StepEvent(plans[0].sample_rate, 1.0)
