@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -158,8 +159,10 @@ def _beaten(results: Results, others: Sequence[str], epsilon: float) -> str:
         by = "; ".join(f"{name}, by {-100 * mean:.2f} points" for name, mean in sure.items())
         said = f"Does a method beat it? Not by what matters: {by}."
     else:
+        _, low, high = ends[least]
         said = (
-            f"Does a method beat it? No: {least} is {less:.2f} points lower, within the noise of the seeds."
+            f"Does a method beat it? None is shown to: {least} is {less:.2f} points lower, and these seeds "
+            f"would show {50 * (high - low):.2f} and more."
         )
     worse = [f"{name} (by {100 * mean:.2f})" for name, (mean, low, _) in ends.items() if low > 0]
     return said + (f" Worse beyond that noise: {', '.join(worse)}." if worse else "")
@@ -174,7 +177,10 @@ def _untuned(results: Results, methods: Sequence[str], epsilon: float) -> str:
         return ""
     least = min(means, key=lambda name: means[name])
     beside = "the least of all methods" if least == STANDARD else f"{least}, the least, {means[least]:.1f}"
-    return f" With one random setting, DPSGD loses {means[STANDARD]:.1f} points on average; {beside}."
+    return (
+        f" With one random setting, DPSGD loses {means[STANDARD]:.1f} points on average on the validation "
+        f"part of seed {TUNING_SEEDS[0]}; {beside}."
+    )
 
 
 def _scores(results: Results, method: str, epsilon: float) -> list[float]:
@@ -184,9 +190,9 @@ def _scores(results: Results, method: str, epsilon: float) -> list[float]:
 
 
 def _ratio(run: Reported) -> float | None:
-    """The highest mean epsilon of a group over the lowest; None: not accounted, or a group's is 0."""
-    lowest = min(run.privacy, default=0.0)
-    return max(run.privacy) / lowest if lowest else None
+    """The highest mean epsilon of a group over the lowest; None: not accounted, or all are 0."""
+    lowest, highest = min(run.privacy, default=0.0), max(run.privacy, default=0.0)
+    return highest / lowest if lowest else math.inf if highest else None
 
 
 def _exposed(contest: Contest, results: Results, epsilon: float) -> str:

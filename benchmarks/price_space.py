@@ -191,10 +191,12 @@ def _images(name: str, title: str, delta: float, epsilons: tuple[float, ...], no
     )  # fmt: skip
 
 
-_NARROWER = (
-    "The space decides such a question. It was tried with steps of 0.1 to 10 first (commit 9e03f49): at "
-    "epsilon 5.43 DPSGD's worst-off group lost 12.2 points and DPSGD-F's 1.6, and the answer was yes. Runs "
-    "on the validation part showed that DPSGD gains beyond a step of 10, and the space was widened for all."
+_OTHER_DRAWS = (
+    "Eight settings are few, and their draw decides such a question. With steps of 0.1 to 10 (commit "
+    "9e03f49), the same random numbers gave other settings: at epsilon 5.43 DPSGD's worst-off group lost "
+    "12.2 points and DPSGD-F's 1.6, and the answer was yes. The space was widened for all after DPSGD was "
+    "seen to gain from longer steps than it had drawn; the setting that it chose now has a step of 6.4, "
+    "which no draw from the first space hit. DPSGD-F needs no such luck: see what one random setting loses."
 )
 
 CONTESTS = {
@@ -202,7 +204,7 @@ CONTESTS = {
     for contest in (
         Contest("adult", "adult", "Adult", 1e-6, (2.41, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
         Contest("dutch", "dutch", "Dutch census", 1e-6, (2.04, 1.0, 3.0), _CENSUS, _PLAIN, _LOGISTIC),
-        _images("mnist", "MNIST with 500 eights", 1e-6, (5.43, 3.0, 1.0), _NARROWER),
+        _images("mnist", "MNIST with 500 eights", 1e-6, (5.43, 3.0, 1.0), _OTHER_DRAWS),
         _images("cifar10", "CIFAR-10", 1e-5, (3.0, 1.0)),
         _images("utkface", "UTKFace, gender", 1e-5, (3.0, 1.0)),
     )

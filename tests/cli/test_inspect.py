@@ -55,11 +55,13 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
         "--thousands 'Einkommen €=point'",
         "--categorical plz",
         "Groups by sex: männlich 50.0%, weiblich 50.0%.",
-        "patient_id names another person in each row",
+        "patient_id is another in each row. Epsilon is promised to a row",
         "stays in the house",
     ):
         assert part in inspected.stdout
     assert "Recipe: recipe.toml" in inspected.stderr
+    again = equidp("inspect", "patients.csv.gz", "--out", "recipe.toml", cwd=folder)
+    assert (again.returncode, "'recipe.toml' exists" in again.stderr) == (2, True)
     report = json.loads((folder / "report.json").read_text())
     assert report["recipe"]["sep"] == ";"
     assert {"says": "names people", "flag": "--drop patient_id"} in report["columns"][0]["findings"]

@@ -158,6 +158,9 @@ def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path
     persons = inspect_table(tmp_path / "p.csv").persons
     assert persons is not None
     assert (persons.column, persons.rows_each, persons.several) == ("patient_id", 3.0, 1.0)
+    table.insert(0, "visit_id", np.arange(ROWS))  # names rows, and comes first
+    table.to_csv(tmp_path / "visits.csv", index=False)
+    assert inspect_table(tmp_path / "visits.csv").persons == persons
     assert inspect_table(tmp_path / "p.csv", person="zip").persons.count == 30
     with pytest.raises(DataError, match=r"unknown column in person 'zp'. Did you mean 'zip'"):
         inspect_table(tmp_path / "p.csv", person="zp")

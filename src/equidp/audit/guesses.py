@@ -95,7 +95,7 @@ def check_canaries(count: int, claimed: float, mu: float, delta: float, level: f
         )
     raise SettingError(
         f"{count} canaries are too few to say anything: a training that has all of epsilon {claimed:.3g} "
-        f"would get a lower bound below a tenth of it. Take at least {needed}."
+        f"would get a lower bound below a tenth of it. {needed} are enough."
     )
 
 

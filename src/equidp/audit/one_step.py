@@ -181,7 +181,7 @@ def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, le
         )
     raise SettingError(
         f"{runs} runs are too few to say anything: a step that has all of epsilon {claimed:.3g} would get a "
-        f"lower bound below a tenth of it. Take at least {needed}."
+        f"lower bound below a tenth of it. {needed} are enough."
     )
 
 

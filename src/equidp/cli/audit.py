@@ -30,7 +30,7 @@ _TRAINING_ALONE = {"canaries": 1000, "by": "gradient"}
 app = command(
     "audit",
     "equidp audit people.csv --target income --group sex --method dpsgd-f --epsilon 4",
-    "equidp audit adult --of training --canaries 1000 --epsilon 4",
+    "equidp audit adult --of training --model mlp --canaries 1000 --epsilon 4",
     "equidp audit adult --of training --by data --json audit.json",
 )
 

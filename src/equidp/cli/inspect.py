@@ -47,6 +47,8 @@ def inspect_command(
     for path in (out, json_file):
         if path is not None:
             check_writable(path, file)
+    if out is not None and out.exists():
+        raise SettingError(f"{str(out)!r} exists and may be edited; remove it, or choose another name.")
     if table.features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
@@ -107,7 +109,7 @@ def _conclusion(report: TableReport) -> list[str]:
     if not (report.recipe.target and report.recipe.group):
         return ["Give --target and --group too, to see classes and groups."]
     if not report.problems:
-        return ["With these options, or a recipe of them (--out), the table can be used as it is."]
+        return ["With a recipe of this (--out recipe.toml), the table can be used as it is."]
     reasons = f"{len(report.problems)} reason{'s' * (len(report.problems) > 1)}"
     first = f"With these options the table cannot be used yet, for {reasons}:"
     return [first, *(f"- {problem}" for problem in report.problems)]
@@ -135,5 +137,8 @@ def _sentences(report: TableReport) -> list[str]:
                 )
             )
         else:
-            found.append(f"{persons.column} names another person in each row, as epsilon assumes.")
+            found.append(
+                f"{persons.column} is another in each row. Epsilon is promised to a row; where a person has "
+                "several, say which column names people (--person COLUMN --rows-per-person 4)."
+            )
     return found

@@ -30,10 +30,8 @@ PRIVACY_NOTE = (
     f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
     "or more; no other cell of any row."
 )
-_NAMES_PERSONS = re.compile(
-    r"(^|[^a-z])(id|ids|nr|no|pid|mrn|uuid|key|code|person|patient|subject|client|customer|member|user)"
-    r"([^a-z]|$)"
-)
+_PEOPLE = re.compile(r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)")
+_NAMES_PERSONS = re.compile(rf"(^|[^a-z])(id|ids|nr|no|uuid|key|code)([^a-z]|$)|{_PEOPLE.pattern}")
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,11 @@ def inspect_table(
 def _persons(
     raw: pd.DataFrame, reports: list[ColumnReport], recipe: Recipe, person: str | None
 ) -> Persons | None:
-    """The given column, or the first that has many values and a name such as patient_id."""
+    """The given column, or one that has many values and a name such as patient_id. One of people whose values
+    repeat goes first: others may name rows, such as visits."""
     rows = len(raw)
     guessed = [
-        report.name
+        report
         for report in reports
         if _NAMES_PERSONS.search(report.name.lower())
         and report.missing == 0
@@ -144,7 +143,9 @@ def _persons(
         and report.name not in (recipe.target, *recipe.group)
         and "." not in report.span
     ]
-    name = next(iter(each for each in (person, recipe.person, *guessed) if each is not None), None)
+    guessed.sort(key=lambda report: not (report.distinct < rows and _PEOPLE.search(report.name.lower())))
+    named = (person, recipe.person, *(report.name for report in guessed))
+    name = next((each for each in named if each is not None), None)
     if name is None:
         return None
     counts = raw[name].value_counts().to_numpy()

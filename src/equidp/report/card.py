@@ -207,7 +207,7 @@ def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]
         ("initial weights", _start(run.facts.start)),
         ("sampling", f"Poisson: each {one(run.facts)} joins each step's sample independently"),
     ]
-    if math.isfinite(spent):
+    if math.isfinite(spent) and not repeats(run_event(run.entries)):  # a choice has Renyi's bound alone
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     for event, steps in run.entries:
