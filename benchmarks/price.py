@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 import time
 import warnings
@@ -256,8 +257,8 @@ class Runner:
 
 
 def _made_by() -> str:
-    """The commit, the versions and the command."""
-    command = " ".join(["python benchmarks/price.py", *_ARGUMENTS])
+    """The commit, the versions and the command, without folders of one machine."""
+    command = re.sub(r" --(docs|runs)[ =]\S+", "", " ".join(["python benchmarks/price.py", *_ARGUMENTS]))
     return f"{command} (commit {commit()}, torch {versions()['torch']})"
 
 
