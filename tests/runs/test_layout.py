@@ -68,6 +68,8 @@ def test_a_missing_manifest_says_how_to_write_it_anew_and_that_works(finished):
 def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp_path):
     with pytest.raises(DataError, match=r"holds no run .*FileNotFoundError.*equidp train --out made"):
         layout.read_config(tmp_path)
+    with pytest.raises(DataError, match=r"there is no folder .*none"):
+        layout.read_config(tmp_path / "none")
     path = finished.folder / layout.CONFIG
     content = json.loads(path.read_text())
     del content["plan"]["steps"]

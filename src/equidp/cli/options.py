@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,7 +218,10 @@ class ReleaseOptions:
 
 
 def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
-    """Refuses two of a target epsilon, a target risk and a noise multiplier."""
+    """Refuses two of target epsilon, target risk and noise multiplier, and an epsilon that cannot be."""
+    for epsilon in epsilons:
+        if not 0 < epsilon < math.inf:
+            raise SettingError(f"--epsilon {epsilon:g}; expected a number above 0, such as 3.")
     given = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
     given += [] if risk is None else [f"--risk {risk}"]
     if "noise_multiplier" in changes:

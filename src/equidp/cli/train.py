@@ -132,8 +132,10 @@ def train_command(
         return
     if resumed.previous:
         raise SettingError("--previous is for --resume.")
-    if data is None or (out is None and not dry_run):
-        raise SettingError("nothing to train on, or nowhere to keep it: give DATA and --out, or --resume.")
+    if data is None:
+        raise SettingError("nothing to train on: give DATA and --out, or --resume with the folder of a run.")
+    if out is None and not dry_run:
+        raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
     changed = changes(plan, settings, [method])
     counted = counts.settings(changed)
     if cut.at_counted_rate:

@@ -213,6 +213,8 @@ def read_released(place: Path) -> list[dict[str, Any]]:
 
 def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
     """What a run was asked for, its plan, and the facts that followed."""
+    if not place.exists():
+        raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.")
     try:
         content = json.loads((place / CONFIG).read_text())
         config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
