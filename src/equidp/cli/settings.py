@@ -80,14 +80,16 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
     return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
 
 
-def say_ignored(given: Iterable[str], methods: Sequence[str]) -> None:
-    """Says which of these settings are settings of methods that none of these is."""
+def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
+    """Says which of these settings are settings of methods that none of these is, and returns them."""
     taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
+    ignored = {name for name in given if all_settings().get(name) and name not in taken}
     for name in given:
-        owners = all_settings().get(name, [])
-        if owners and name not in taken:
+        if name in ignored:
+            owners = all_settings()[name]
             option = f"--{name.replace('_', '-')}"
             say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
+    return ignored
 
 
 _HELP = {

@@ -168,7 +168,7 @@ def train_command(
     )
     if wanted.choose is not None:
         if method == AUTO:
-            say(f"--choose tries settings of one method: {STANDARD}, unless --method names another.")
+            say(f"--choose tries settings of one method, here {STANDARD}; --method names another.")
         choose_among(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
@@ -204,9 +204,10 @@ def _chosen(
     plan = choice.plan(wanted.plan).with_changes(changed)
     chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
     prepared = prepare(chosen, device, loaded if features == wanted.features else None)
-    say_ignored(changed, [choice.method])
-    asked = f"- As asked for: {', '.join(name.replace('_', ' ') for name in changed)}."
-    return prepared, [f"{line}\n" for line in [*choice.in_words(), *([asked] if changed else [])]]
+    ignored = say_ignored(changed, [choice.method])
+    kept = [name.replace("_", " ") for name in changed if name not in ignored]
+    asked = [f"- As asked for: {', '.join(kept)}."] if kept else []
+    return prepared, [f"{line}\n" for line in [*choice.in_words(), *asked]]
 
 
 def _to_continue(folder: Path) -> str:
