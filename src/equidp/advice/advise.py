@@ -89,7 +89,9 @@ class Advice:
             f"Method {self.method}: {', '.join(shown)}.",
             f"{self.steps:,} steps with noise multiplier {self.noise_multiplier:.4g}: epsilon "
             f"{self.epsilon:g} at delta {self.delta:g}, this advice included.",
-            f"This advice cost epsilon {self.cost:.3g}." if self.spent else "This advice cost nothing.",
+            f"This advice cost epsilon {self.cost:.3g}; another costs as much again."
+            if self.spent
+            else "This advice cost nothing.",
             "",
             *(f"- {reason}" for reason in self.reasons),
         ]
