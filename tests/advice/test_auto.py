@@ -30,6 +30,17 @@ def test_a_choice_follows_from_shapes_alone():
     assert choose(made_up(100, 5)).features is None
 
 
+def test_images_of_many_features_take_short_steps_and_those_of_few_take_global_adapt():
+    grey, colour = (choose(made_up(10_000, channels, 28, 28)) for channels in (1, 3))
+    assert (grey.method, grey.settings["clipping_bound"], grey.settings["learning_rate"]) == (
+        "global-adapt", 1.0, 2.0,
+    )  # fmt: skip
+    assert (colour.method, colour.settings["clipping_bound"], colour.settings["learning_rate"]) == (
+        "dpsgd", 0.1, 4.0,
+    )  # fmt: skip
+    assert "11,907 features" in " ".join(colour.in_words())
+
+
 def test_where_no_runs_stand_behind_a_choice_the_plan_stays_as_it_was_asked_for():
     inputs = {"age": torch.rand(100, 1), "text": torch.zeros(100, 4)}
     targets = torch.arange(100) % 2

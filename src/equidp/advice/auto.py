@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures
-from equidp.data.scattering import SMALLEST
+from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.policies.methods import STANDARD
 from equidp.training.plan import Plan
 
@@ -25,7 +25,7 @@ AUTO = "auto"
 _SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
 _QUIET_BATCH = 2048
 """Below it, noise moves the weights of a linear model on standardised columns too far at learning rate 10."""
-_MANY = 10_000
+_MANY, _WIDE = 10_000, 10_000
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 
 
@@ -84,7 +84,7 @@ def choose(train: GroupedDataset) -> Choice:
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         return _as_asked("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
-        return _images(len(train))
+        return _images(len(train), train.input_shape)
     return _table(len(train))
 
 
@@ -99,8 +99,8 @@ _LARGE_SAMPLES = (
 )
 
 
-def _images(num_examples: int) -> Choice:
-    batch = _batch(num_examples)
+def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
+    batch, size = _batch(num_examples), number_of_features(shape)
     settings = {
         "model": "logistic",
         "clipping_bound": 1.0,
@@ -121,6 +121,14 @@ def _images(num_examples: int) -> Choice:
             "of gradients. On 1,229 digits it costs the rare class less than Global-Adapt."
         )
         return Choice(STANDARD, "scattering", {**settings, "learning_rate": 1.0}, (*reasons, why))
+    if size > _WIDE:
+        why = (
+            f"DP-SGD with short steps: {size:,} features have long gradients, and noise in as many "
+            "directions. At epsilon 3 this finds the gender of 87.4% of UTKFace's faces, and of 88.8% without "
+            "privacy; the settings for fewer features find 82.5%."
+        )
+        settings |= {"learning_rate": 4.0, "clipping_bound": 0.1}
+        return Choice(STANDARD, "scattering", settings, (*reasons, why))
     why = (
         "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
         "full. On MNIST with 500 eights, at epsilon 5.43, they reach 97.9%, and 89.9% of the eights. "

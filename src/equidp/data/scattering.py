@@ -53,6 +53,16 @@ def scattering(images: Tensor) -> Tensor:
     return found.reshape(n, channels * COEFFICIENTS, *found.shape[2:])
 
 
+def number_of_features(shape: tuple[int, ...]) -> int:
+    """How many coefficients images of a shape (channels, H, W) have.
+
+    >>> number_of_features((3, 32, 32))
+    15552
+    """
+    channels, height, width = shape
+    return channels * COEFFICIENTS * (height // _STRIDE) * (width // _STRIDE)
+
+
 def normalised_scattering(images: Tensor) -> Tensor:
     """Returns `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
 
