@@ -124,8 +124,8 @@ def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
     if size > _WIDE:
         why = (
             f"DP-SGD with short steps: {size:,} features have long gradients, and noise in as many "
-            "directions. At epsilon 3 this finds the gender of 87.4% of UTKFace's faces, and of 88.8% without "
-            "privacy; the settings for fewer features find 82.5%."
+            "directions. At epsilon 3 this finds the gender of 87.4% of UTKFace's faces (88.8% without "
+            "privacy), the settings for fewer features of 82.5%."
         )
         settings |= {"learning_rate": 4.0, "clipping_bound": 0.1}
         return Choice(STANDARD, "scattering", settings, (*reasons, why))
