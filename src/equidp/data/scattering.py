@@ -60,7 +60,8 @@ def number_of_features(shape: tuple[int, ...]) -> int:
     15552
     """
     channels, height, width = shape
-    return channels * COEFFICIENTS * (height // _STRIDE) * (width // _STRIDE)
+    places: int = (height // _STRIDE) * (width // _STRIDE)
+    return channels * COEFFICIENTS * places
 
 
 def normalised_scattering(images: Tensor) -> Tensor:
