@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,28 @@ def test_a_method_that_learnt_from_nobody_has_no_ratio_of_privacy():
     (said,) = price_page._answers(contest, results)
     assert "2.00 times" in said
     assert "2.00 (dpsgd) to 2.00 (dpsgd)" in said
+
+
+def test_a_method_that_ignores_one_group_has_the_most_unequal_privacy():
+    run = Reported("naive", 1.0, CHOSEN, 0, 1.0, (0.9, 0.9, 0.9), privacy=(0.0, 0.5))
+    assert price_page._ratio(run) == math.inf
+    assert price_page._ratio(replace(run, privacy=(0.25, 0.5))) == 2.0
+    assert price_page._ratio(replace(run, privacy=())) is None
+
+
+def test_where_no_method_is_surely_better_the_answer_says_what_the_seeds_could_show():
+    """psac loses 0.5, 1 and 1.5 points less: Student's half-width of three seeds is 4.303 * 0.5 / sqrt(3)."""
+    contest = Contest("made-up", "adult", "Made up", 1e-6, (1.0,), {}, {}, reported=(0, 1, 2))
+    results = Results("made-up", ("a", "b"))
+    costs = {"sgd": 0, "dpsgd": 0.02, "psac": 0.015}
+    for seed, (method, lost) in itertools.product((0, 1, 2), costs.items()):
+        cost = lost - 0.005 * seed * (method == "psac")
+        epsilon = None if method == "sgd" else 1.0
+        results.reported.append(
+            Reported(method, epsilon, CHOSEN, seed, epsilon, (0.9 - cost, 0.9, 0.9 - cost / 2))
+        )
+    (said,) = price_page._answers(contest, results)
+    assert "None is shown to: psac is 1.00 points lower, and these seeds would show 1.24 and more." in said
 
 
 TINY = Contest(

@@ -15,12 +15,11 @@ from scipy.special import ndtr
 from equidp.audit.asked import fewest
 from equidp.audit.bounds import epsilon_of_guesses, noise_of_guesses
 from equidp.audit.family import NoiseFamily
-from equidp.audit.result import GroupBound
+from equidp.audit.result import USEFUL, GroupBound
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
 
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-_USEFUL = 0.1
 _MOST = 10**6
 
 
@@ -83,7 +82,7 @@ def check_canaries(count: int, claimed: float, mu: float, delta: float, level: f
     bound = _gaussian(mu, delta, level)
 
     def enough(canaries: int) -> bool:
-        return best_guesses(canaries, mu, bound)[1] >= _USEFUL * claimed
+        return best_guesses(canaries, mu, bound)[1] >= USEFUL * claimed
 
     if enough(count):
         return

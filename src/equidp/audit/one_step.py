@@ -19,7 +19,7 @@ from equidp.audit.bounds import Rates, noise_from_rates
 from equidp.audit.family import NoiseFamily
 from equidp.audit.kept import Kept, data_digest, policy_facts
 from equidp.audit.repeated import RepeatedRuns, Repetition
-from equidp.audit.result import Audit, GroupBound
+from equidp.audit.result import USEFUL, Audit, GroupBound
 from equidp.audit.rules import bounds, training_runs
 from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
@@ -31,8 +31,6 @@ from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 
 _BLOCK = 100
-_USEFUL = 0.1
-"""Least share of the claim that the bound must be expected to reach, if the claim is tight."""
 
 
 def audit_step(
@@ -171,9 +169,9 @@ def _take(
 
 def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, level: float) -> None:
     """Refuses so few runs that even a tight claim would get a bound below a tenth of it."""
-    if _expected(family, runs, delta, level) >= _USEFUL * claimed:
+    if _expected(family, runs, delta, level) >= USEFUL * claimed:
         return
-    needed = fewest(runs, lambda number: _expected(family, number, delta, level) >= _USEFUL * claimed)
+    needed = fewest(runs, lambda number: _expected(family, number, delta, level) >= USEFUL * claimed)
     if needed is None:
         raise SettingError(
             f"{runs} runs say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "

@@ -11,6 +11,9 @@ from typing import Any, final
 
 import pandas as pd
 
+USEFUL = 0.1
+"""Least share of a claim that an audit must be expected to find, if the claim is tight, to say something."""
+
 
 @final
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def audit_command(
     if json_file is not None:
         check_writable(json_file, data)
     changed = changes(plan, settings, [method])
-    options.check_one_noise([] if wanted.epsilon is None else [wanted.epsilon], changed)
+    options.check_noise([] if wanted.epsilon is None else [wanted.epsilon], changed)
     _check_procedure(wanted, changed)
     source = table.open(data)
     stopped = "stopped. What was measured is kept: the same command continues from it."

@@ -149,7 +149,7 @@ def compare_command(
     if results.figures is not None:
         figures_folder(results.figures)
     changed = changes(plan, settings, wanted.methods)
-    options.check_one_noise(wanted.epsilons, changed)
+    options.check_noise(wanted.epsilons, changed)
     asked: dict[str, Any] = {
         "release_epsilon": release.cost(),
         "diagnosis": diagnosis.plan(),

@@ -48,7 +48,7 @@ def inspect_command(
         if path is not None:
             check_writable(path, file)
     if out is not None and out.exists():
-        raise SettingError(f"{str(out)!r} exists and may be edited; remove it, or choose another name.")
+        raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
     if table.features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both

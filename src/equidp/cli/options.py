@@ -217,7 +217,7 @@ class ReleaseOptions:
         return None
 
 
-def check_one_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
+def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
     """Refuses two of target epsilon, target risk and noise multiplier, and an epsilon that cannot be."""
     for epsilon in epsilons:
         if not 0 < epsilon < math.inf:

@@ -83,13 +83,12 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
 def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
     """Says which of these settings are settings of methods that none of these is, and returns them."""
     taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
-    ignored = {name for name in given if all_settings().get(name) and name not in taken}
-    for name in given:
-        if name in ignored:
-            owners = all_settings()[name]
-            option = f"--{name.replace('_', '-')}"
-            say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
-    return ignored
+    ignored = {name: all_settings().get(name, []) for name in given if name not in taken}
+    ignored = {name: owners for name, owners in ignored.items() if owners}
+    for name, owners in ignored.items():
+        option = f"--{name.replace('_', '-')}"
+        say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
+    return set(ignored)
 
 
 _HELP = {

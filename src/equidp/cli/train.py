@@ -140,7 +140,7 @@ def train_command(
     counted = counts.settings(changed)
     if cut.at_counted_rate:
         counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
-    options.check_one_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
+    options.check_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     published = data in PUBLISHED and table.features is None and method != AUTO
     if not published and method != BASELINE and not noisy:

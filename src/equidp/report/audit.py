@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from equidp.audit import Audit
+from equidp.audit.result import USEFUL
 from equidp.data.dataset import ALL
 
 
@@ -60,7 +61,7 @@ def audit_sentence(audit: Audit) -> str:
         f"An audit of {audit.procedure} by {audit.method} found {found} than it claims: at {audit.level:.0%} "
         f"confidence its epsilon is {least}, and the claim is {audit.claimed:.2f}, at delta {audit.delta:g}."
     )
-    if audit.bound < 0.1 * audit.claimed:
+    if audit.bound < USEFUL * audit.claimed:
         sentence += " That is below a tenth of the claim: the audit saw too little to say much."
     if audit.exceeds:
         chance = f"{1 - audit.level:.0%}"
