@@ -77,6 +77,24 @@ def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_the_card_hides_many_rows_of_a_few_people(run_command, tmp_path):
+    made = table()
+    kept = made[(made["sex"] == "M") | made["id"].isin(range(0, 30, 2))]
+    pd.concat([kept, *[kept[kept["sex"] == "F"]] * 5]).to_csv(tmp_path / "few.csv", index=False)
+    options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
+    done = run_command("train", "few.csv", *options, *FAST, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.err
+    card = (tmp_path / "run" / "card.md").read_text()
+    split = open_source(str(tmp_path / "few.csv"), recipe=RECIPE).split(0)
+    women = split.test.people[split.test.groups == 0]
+    assert len(women.unique()) < 5 < len(women)
+    assert f"| F | {len(women)} | not shown: fewer than 5 people | | | |" in card
+    assert f"on {len(split.test)} test examples of {len(split.test.people.unique())} people: " in card
+    assert "too narrow where the rows of one person are alike" in card
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_a_dry_run_says_for_how_many_people_it_holds(run_command, file):
     options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
     done = run_command("train", file, *options, *FAST, "--dry-run")
@@ -111,6 +129,8 @@ def test_large_tables_on_disk_give_the_same_people(file, tmp_path, monkeypatch):
     disk = open_source(str(file), recipe=RECIPE).split(0)
     assert disk.train.targets.tolist() == memory.train.targets.tolist()
     assert disk.train.weights.tolist() == memory.train.weights.tolist()
+    assert disk.test.people.tolist() == memory.test.people.tolist()
+    assert disk.train.people is None
     assert disk.train.inputs.allclose(memory.train.inputs, atol=1e-6)
 
 

@@ -23,7 +23,8 @@ def dataset(n: int = 6, **changes) -> GroupedDataset:
 
 
 def test_subsets_and_sizes():
-    part = dataset().subset(torch.tensor([5, 0]))
+    part = dataset(people=torch.tensor([7, 7, 7, 8, 8, 9])).subset(torch.tensor([5, 0]))
+    assert part.people.tolist() == [9, 7]
     assert part.inputs[:, 0].tolist() == [15.0, 0.0]
     assert part.groups.tolist() == [2, 0]
     assert part.group_sizes().tolist() == [1, 0, 1]
@@ -40,6 +41,8 @@ def test_subsets_and_sizes():
         ({"targets": torch.full((6,), 2)}, "there are 2 class names"),
         ({"inputs": torch.full((6, 3), torch.nan)}, "in 6 of 6 examples"),
         ({"inputs": torch.full((6, 2, 2), torch.inf)}, "in 6 of 6 examples"),
+        ({"people": torch.arange(5)}, r"people are torch.int64 of shape \(5,\) beside 6 examples"),
+        ({"people": torch.zeros(6)}, "people are torch.float32"),
     ],
 )
 def test_bad_data_is_named(changes, message):

@@ -139,8 +139,8 @@ def test_ids_that_differ_in_their_last_digits_are_split_apart():
     table = pd.DataFrame({"id": ids, "sex": ["F", "M"] * 20})
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=1, test_share=0.5)
     groups = np.arange(40) % 2
-    _, _, tested = rows_by_person(table, recipe, groups, ("F", "M"), 0)
-    _, _, without = rows_by_person(table[1:], recipe, groups[1:], ("F", "M"), 0)
+    _, _, tested, _ = rows_by_person(table, recipe, groups, ("F", "M"), 0)
+    _, _, without, _ = rows_by_person(table[1:], recipe, groups[1:], ("F", "M"), 0)
     assert set(table["id"].iloc[1:].iloc[without]) == set(ids[tested]) - {ids[0]}
     assert 5 < len(tested) < 35
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -79,6 +80,39 @@ def test_figures_of_few_people_are_withheld_and_their_number_is_not():
         assert table.set_index("group").drop(index="b").notna().all(axis=None)
     assert (found.recalls["count"] >= 5).all()
     assert set(found.recalls["group"]) == {"a", "c", "all"}
+
+
+def test_many_rows_of_a_few_people_are_withheld():
+    """Group b has 90 rows of 4 people; in c, as many people as rows, 4 of them have all the rows of y."""
+    test = examples((120, 90, 90))
+    people = torch.arange(300)
+    people[120:210] = torch.arange(90) % 4
+    test.targets[210:] = (torch.arange(90) < 30).long()
+    people[210:240] = 210 + torch.arange(30) % 4
+    found = evaluate(identity(), replace(test, people=people), reference=nn.Linear(2, 2))
+    plain, shown = evaluate(identity(), test).withholding(5), found.withholding(5)
+    assert (found.people["b",], found.people["c",], found.people["c", "y"]) == (4, 64, 4)
+    for table in (shown.groups, shown.costs):
+        rows = table.set_index("group")
+        assert rows.loc["b"].drop("count").isna().all()
+        assert rows.drop(index="b").notna().all(axis=None)
+    assert set(shown.recalls["group"] + shown.recalls["class"]) == {"ax", "ay", "cx", "allx", "ally"}
+    assert set(shown.rates["group"]) == {"a", "c"}
+    assert set(shown.calibration["group"]) == {"a", "all"}
+    assert set(shown.figures.query("group == 'c'")["metric"]) == {"accuracy", "log_loss", "brier"}
+    assert "b" not in set(shown.figures["group"])
+    assert {"a", "b", "c", "all"} == set(plain.calibration["group"]) == set(found.calibration["group"])
+
+
+def test_no_sentence_is_about_the_risks_of_a_few_people():
+    test = examples((60, 60))
+    shifted = replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0]))
+    people = torch.arange(120)
+    people[60:] = 60 + torch.arange(60) % 3
+    assert "group b" in evaluate(identity(), shifted).blind_spots[-1]
+    said = evaluate(identity(), replace(shifted, people=people)).blind_spots[-1]
+    assert "group a" in said
+    assert "group b" not in said
 
 
 def test_gaps_leave_out_groups_of_few_people():

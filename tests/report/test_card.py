@@ -131,9 +131,10 @@ def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name
 def test_groups_with_the_same_accuracy_are_not_ranked():
     level, apart = (
         SimpleNamespace(
+            people=None,
             groups=pd.DataFrame(
                 {"group": ["a", "b", "all"], "count": [4, 4, 8], "accuracy": [0.5, other, (0.5 + other) / 2]}
-            )
+            ),
         )
         for other in (0.5, 0.75)
     )

@@ -43,6 +43,8 @@ class GroupedDataset:
             Tests and evaluations take no notice of them.
         target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
             training clips targets to the range. None: targets are classes.
+        people: [n], int64: whose row each test example is, so that cards hide figures of a few people; None:
+            each is of another. Training takes no notice of it: see `equidp.by_person`.
 
     Raises:
         DataError: shapes, types or values other than these, or names that are not distinct.
@@ -61,6 +63,7 @@ class GroupedDataset:
     source: str = ""
     weights: Tensor | None = None
     target_bounds: tuple[float, float] | None = None
+    people: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
@@ -76,6 +79,9 @@ class GroupedDataset:
                     f"targets have {self.rows} rows an example, and inputs the shape {list(each.shape)}; "
                     "expected [n, rows, ...], with at least one row."
                 )
+        if self.people is not None and (self.people.shape != (n,) or self.people.dtype != torch.int64):
+            given = f"{self.people.dtype} of shape {tuple(self.people.shape)}"
+            raise DataError(f"people are {given} beside {n} examples; expected torch.int64, {(n,)}.")
         if self.groups.dtype != torch.int64:
             raise DataError(f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.")
         if ALL in self.group_names or len(set(self.group_names)) < len(self.group_names):
@@ -182,22 +188,16 @@ class GroupedDataset:
 
     def subset(self, indices: Tensor) -> GroupedDataset:
         """Returns the examples at `indices` ([m], int64), in that order."""
-        return self._replaced(*taken(self._columns(), indices))
+        return replace(self, **taken(self._columns(), indices))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
         """Returns the same examples on a device; this dataset where they are there."""
-        if all(each.device == torch.device(device) for each in tensors(self._columns())):
-            return self
-        return self._replaced(*moved_to(self._columns(), device))
+        there = all(each.device == torch.device(device) for each in tensors(self._columns()))
+        return self if there else replace(self, **moved_to(self._columns(), device))
 
-    def _columns(self) -> tuple[Any, ...]:
-        every = (self.inputs, self.targets, self.groups, self.weights)
-        return tuple(each for each in every if each is not None)
-
-    def _replaced(
-        self, inputs: Inputs, targets: Tensor, groups: Tensor, weights: Tensor | None = None
-    ) -> GroupedDataset:
-        return replace(self, inputs=inputs, targets=targets, groups=groups, weights=weights)
+    def _columns(self) -> dict[str, Any]:
+        names = ("inputs", "targets", "groups", "weights", "people")
+        return {name: each for name in names if (each := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ class PeoplesRows:
             weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
         source = f"{rows.source} by person".strip()
-        people = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
-        return replace(rows, source=source, **people)
+        columns = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
+        return replace(rows, source=source, people=None, **columns)
 
     @property
     def note(self) -> str:
@@ -180,8 +180,9 @@ def first_rows(data: GroupedDataset) -> GroupedDataset:
 
 def rows_by_person(
     table: pd.DataFrame, recipe: Recipe, groups: Codes, group_names: Sequence[str], seed: int
-) -> tuple[PeoplesRows, Codes, Codes]:
-    """Returns the training rows of each person who is trained on, these rows, and all rows of the others.
+) -> tuple[PeoplesRows, Codes, Codes, Codes]:
+    """Returns the training rows of each person who is trained on, these rows, all rows of the others, and
+    whose row each is, [n].
 
     A person is tested on by a draw from the seed and who it is, as rows are (`rows_by_content`), and is in
     the group of the first row that may be trained on. Tells the owner of rows that are left out.
@@ -205,4 +206,4 @@ def rows_by_person(
     is_tested[test] = True
     if told := trained.told():
         warnings.warn(told, DataWarning, stacklevel=5)
-    return trained, np.unique(trained.places[trained.present]), np.flatnonzero(is_tested[codes])
+    return trained, np.unique(trained.places[trained.present]), np.flatnonzero(is_tested[codes]), codes

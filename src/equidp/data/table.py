@@ -85,12 +85,12 @@ class TableSource:
         targets, class_names = self._targets(table)
         groups, group_names = crossed(table, self.recipe.group)
         features = table.drop(columns=_labels(self.recipe))
-        people = None
+        people = person_of = None
         if self.recipe.person is None:
             drawn = _drawn(table, seed, key, self.name)
             train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
         else:
-            people, train, test = rows_by_person(table, self.recipe, groups, group_names, seed)
+            people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
         bounds = self.recipe.target_bounds
         return Unencoded(
@@ -98,6 +98,7 @@ class TableSource:
             target_bounds=bounds,
             notes=() if people is None else (people.note,),
             people=people,
+            person_of=person_of,
             key=key,
         )
 

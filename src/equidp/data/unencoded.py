@@ -48,6 +48,7 @@ class Unencoded:
         notes: on how the rows were chosen.
         target_bounds: of `GroupedDataset`.
         people: the training rows of each person, whose rows are one example; None: each row is one.
+        person_of: whose row each is, [n]; None: each is of a person of its own.
         key: what the table is kept under on disk, so that its inputs are kept there too; "": all in memory.
     """
 
@@ -63,6 +64,7 @@ class Unencoded:
     notes: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
     people: PeoplesRows | None = None
+    person_of: npt.NDArray[np.int64] | None = None
     key: str = ""
 
     @property
@@ -83,6 +85,7 @@ class Unencoded:
             self.source,
             self.weights,
             self.target_bounds,
+            None if self.person_of is None else torch.from_numpy(self.person_of),
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
         return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
@@ -98,6 +101,8 @@ class Unencoded:
         columns = {"targets": self.targets, "groups": self.groups}
         if self.weights is not None:
             columns["weights"] = self.weights.numpy()
+        if self.person_of is not None:
+            columns["people"] = self.person_of
         parts = stored_parts(
             f"the inputs of {self.source!r}",
             key_of("inputs", self.key, encoder.to_json()),
@@ -114,6 +119,7 @@ class Unencoded:
                 *names,
                 part.get("weights"),
                 self.target_bounds,
+                part.get("people"),
             )
             for part in parts.values()
         )

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import by_group
+from equidp.evaluation.groups import PeopleCounts, by_group
 from equidp.evaluation.intervals import wilson
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS, tells_something
@@ -19,14 +19,20 @@ _BINS = 10
 RISKS_OFF = 0.2
 """Share of the observed risk, or of its complement, by which a predicted risk may be off."""
 _FEWEST_OF_A_CLASS = 5
-"""Examples of the rarer class in a group whose risks are spoken of."""
+"""People of the rarer class in a group whose risks are spoken of."""
 _MOST_NAMED = 3
 
 
 def blind_spots(
-    found: Predictions, metric: Metric, level: float, calibration: pd.DataFrame
+    found: Predictions,
+    metric: Metric,
+    level: float,
+    calibration: pd.DataFrame,
+    people: PeopleCounts | None = None,
 ) -> tuple[str, ...]:
     """Returns sentences on what a metric hides on these examples; `calibration` as of `calibration_table`.
+
+    None is about groups of few people in a class, whom `people` counts where a person has several examples.
 
     >>> found = Predictions(np.array([0, 0, 0, 1]), np.tile([0.9, 0.1], (4, 1)), ("well", "ill"), 1)
     >>> blind_spots(found, METRICS["accuracy"], 0.95, pd.DataFrame())[1]
@@ -48,7 +54,7 @@ def blind_spots(
         sentences.append(f"The model answers {', '.join(never)} for none of them.")
     if not tells_something(metric, found, level):
         sentences.append(says_nothing(metric, found, level))
-    return (*sentences, *_risks_off(calibration, found.positive_name))
+    return (*sentences, *_risks_off(calibration, found.positive_name, people))
 
 
 def says_nothing(metric: Metric, found: Predictions, level: float) -> str:
@@ -114,15 +120,26 @@ def _calibrated(found: Predictions, level: float) -> dict[str, float]:
     }
 
 
-def _risks_off(calibration: pd.DataFrame, positive: str) -> list[str]:
+def of_few_people(calibration: pd.DataFrame, people: PeopleCounts | None, fewest: int) -> list[str]:
+    """Returns groups with fewer people in one of two classes: the share of positives would tell theirs."""
+    if calibration.empty:
+        return []
+    if people is not None:
+        return [name for (name, *of), number in people.items() if of and number < fewest]
+    positives = (calibration["observed"] * calibration["count"]).round()
+    rarer = np.minimum(positives, calibration["count"] - positives)
+    return [str(name) for name in calibration.loc[rarer < fewest, "group"]]
+
+
+def _risks_off(calibration: pd.DataFrame, positive: str, people: PeopleCounts | None) -> list[str]:
     """A sentence where mean predicted risks are off by more than a fifth, and by more than chance."""
     if calibration.empty:
         return []
     predicted, observed = calibration["mean_predicted"], calibration["observed"]
     outside = (predicted < calibration["observed_low"]) | (predicted > calibration["observed_high"])
     far = (predicted - observed).abs() > RISKS_OFF * np.minimum(observed, 1 - observed)
-    rarer = np.minimum(observed, 1 - observed) * calibration["count"]
-    off = calibration[outside & far & (rarer.round() >= _FEWEST_OF_A_CLASS)]
+    few = of_few_people(calibration, people, _FEWEST_OF_A_CLASS)
+    off = calibration[outside & far & ~calibration["group"].isin(few)]
     if off.empty:
         return []
     texts = {

@@ -11,13 +11,20 @@ import pandas as pd
 from torch import nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.evaluation.blind_spots import blind_spots, calibration_table, reliability_table
+from equidp.evaluation.blind_spots import (
+    blind_spots,
+    calibration_table,
+    of_few_people,
+    reliability_table,
+)
 from equidp.evaluation.groups import (
+    PeopleCounts,
     answer_rates,
     check_outputs,
     group_figures,
     group_intervals,
     paired_costs,
+    people_counts,
     recalls,
 )
 from equidp.evaluation.intervals import check_level
@@ -47,6 +54,7 @@ class Evaluation:
         useful: whether the model is better than one constant answer by that metric (`tells_something`).
         positive: the name of the positive class; "" unless there are two classes.
         threshold: predicted risk from which on it is answered; None: the most probable class is.
+        people: how many people the examples are of (`people_counts`); None: each is of another.
     """
 
     groups: pd.DataFrame
@@ -62,6 +70,7 @@ class Evaluation:
     useful: bool = True
     positive: str = ""
     threshold: float | None = None
+    people: PeopleCounts | None = None
 
     @property
     def gaps(self) -> dict[str, float]:
@@ -82,20 +91,21 @@ class Evaluation:
         }
 
     def withholding(self, fewest: int) -> Evaluation:
-        """Returns the same evaluation without figures of fewer than `fewest` test examples, to be given away.
+        """Returns the same evaluation without figures of fewer than `fewest` people, to be given away.
 
-        Groups keep their row and count with NaN for figures. Rows of other tables are left out, and so is
-        what counts a class with few examples: it would tell the class of a few people.
+        A test example is a person, unless `people` says whose it is. Groups keep their row and count with NaN
+        for figures. Rows of other tables are left out, and so is what counts a class of few people: it would
+        tell their class.
         """
-        few = self._with_few_of_a_class(fewest)
+        few = of_few_people(self.calibration, self.people, fewest)
         of_classes = ~self.figures["metric"].isin(("accuracy", "log_loss", "brier"))
-        hidden = (self.figures["count"] < fewest) | (self.figures["group"].isin(few) & of_classes)
+        hidden = (self._people_of(self.figures) < fewest) | (self.figures["group"].isin(few) & of_classes)
         return replace(
             self,
-            groups=_withheld(self.groups, fewest),
-            recalls=_of_enough(self.recalls, fewest),
-            rates=_of_enough(self.rates, fewest),
-            costs=None if self.costs is None else _withheld(self.costs, fewest),
+            groups=self._withheld(self.groups, fewest),
+            recalls=self._of_enough(self.recalls, fewest),
+            rates=self._of_enough(self.rates, fewest),
+            costs=None if self.costs is None else self._withheld(self.costs, fewest),
             figures=self.figures[~hidden].assign(reason=""),
             calibration=self.calibration
             if self.calibration.empty
@@ -103,14 +113,22 @@ class Evaluation:
             reliability=pd.DataFrame(),
         )
 
-    def _with_few_of_a_class(self, fewest: int) -> list[str]:
-        """Groups whose share of positives would tell the class of a few people."""
-        table = self.calibration
-        if table.empty:
-            return []
-        positives = (table["observed"] * table["count"]).round()
-        rarer = np.minimum(positives, table["count"] - positives)
-        return [str(name) for name in table.loc[rarer < fewest, "group"]]
+    def _people_of(self, table: pd.DataFrame) -> pd.Series:
+        """How many people each row of a table is about."""
+        if self.people is None:
+            return table["count"]
+        names = [name for name in ("group", "class") if name in table]
+        rows = table[names].itertuples(index=False, name=None)
+        return pd.Series([self.people[row] for row in rows], table.index, dtype=np.int64)
+
+    def _of_enough(self, table: pd.DataFrame, fewest: int) -> pd.DataFrame:
+        return table if table.empty else table[self._people_of(table) >= fewest]
+
+    def _withheld(self, table: pd.DataFrame, fewest: int) -> pd.DataFrame:
+        figures = [name for name in table.columns if name not in ("group", "count")]
+        shown = table.copy()
+        shown.loc[self._people_of(shown) < fewest, figures] = np.nan
+        return shown
 
     def plain(self) -> dict[str, Any]:
         """Returns plain values for JSON: the tables by name, the gaps, and how they were measured."""
@@ -178,13 +196,13 @@ def evaluate(
     found = Predictions.of(outputs, test.targets, test.class_names, cut)
     shown = [each for each in METRICS.values() if found.task in each.tasks]
     grouped = test.groups.numpy(), test.group_names
-    calibration = calibration_table(found, *grouped, level)
+    calibration, people = calibration_table(found, *grouped, level), people_counts(test)
     return Evaluation(
         groups=group_intervals(outputs, test, level, cut),
         recalls=recalls(outputs, test, level, other, cut),
         rates=answer_rates(outputs, test, cut),
         costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
-        blind_spots=blind_spots(found, metric, level, calibration),
+        blind_spots=blind_spots(found, metric, level, calibration, people),
         level=level,
         figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
         calibration=calibration,
@@ -193,15 +211,5 @@ def evaluate(
         useful=len(found) > 0 and tells_something(metric, found, level),
         positive=found.positive_name,
         threshold=cut.threshold,
+        people=people,
     )
-
-
-def _of_enough(table: pd.DataFrame, fewest: int) -> pd.DataFrame:
-    return table if table.empty else table[table["count"] >= fewest]
-
-
-def _withheld(table: pd.DataFrame, fewest: int) -> pd.DataFrame:
-    figures = [name for name in table.columns if name not in ("group", "count")]
-    shown = table.copy()
-    shown.loc[shown["count"] < fewest, figures] = np.nan
-    return shown

@@ -25,20 +25,23 @@ from equidp.report.render import filled
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
 
-_FEWEST = 5  # test examples that the figures of a card are computed from
+_FEWEST = 5  # people whom the figures of a card are computed from
 
-LIMITS = (
+_LIMITS = (
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
     "results, add to it.",
     "The number of examples or people, the names of groups and classes, and all settings count as public.",
-    f"No figures are shown of fewer than {_FEWEST} test examples, since they would describe a few people. "
-    "Differences between figures that are shown can still reveal something about them.",
+    "No figures are shown of fewer than {fewest}, since they would describe a few people. Differences "
+    "between figures that are shown can still reveal something about them.",
     "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
-    "number of test examples only, not for what another training run would give.",
+    "number of test examples only, not for what another training run would give.{rows}",
     "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
     "could reveal something only beyond 8 standard deviations of noise. Timing and memory of the machine are "
     "not covered.",
     "What holds for the test examples may not hold for people unlike them.",
+)
+_ROWS_OF_PEOPLE = (
+    " They take test examples for independent, and are too narrow where the rows of one person are alike."
 )
 
 
@@ -101,6 +104,9 @@ def write_card(
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
     found = None if evaluation is None else evaluation.withholding(_FEWEST)
+    by_person = found is not None and found.people is not None
+    fewest = f"{_FEWEST} {'people' if by_person else 'test examples'}"
+    rows = _ROWS_OF_PEOPLE if by_person else ""
     spent, facts = run.epsilon(), run.facts
     values = {
         "title": f"Model card: {data}" if data else "Model card",
@@ -112,7 +118,7 @@ def write_card(
         "recompute": _recompute(run),
         "evaluation": found,
         **for_card(found),
-        "fewest": _FEWEST,
+        "fewest": fewest,
         "groups": facts.groups or (() if test is None else test.group_names),
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,
@@ -121,7 +127,7 @@ def write_card(
             name: [upper(value) for value in figures.values()]
             for name, figures in (group_risks or {}).items()
         },
-        "limits": (of_several_rows(run), *LIMITS),
+        "limits": (of_several_rows(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)),
         "settings": {**_settings(facts), **(details or {})},
         "versions": versions(),
         "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
@@ -175,13 +181,16 @@ def _summary(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "No test set was given, so the card says nothing about accuracy."
     rows = evaluation.groups.set_index("group")
+    tested = f"{rows.at[ALL, 'count']:,} test examples"
+    if evaluation.people is not None:
+        tested += f" of {evaluation.people[ALL,]:,} people"
     if "rmse" in rows:
-        overall = f"RMSE on {rows.at[ALL, 'count']:,} test examples: {number(rows.at[ALL, 'rmse'])}"
+        overall = f"RMSE on {tested}: {number(rows.at[ALL, 'rmse'])}"
         errors = rows["rmse"].drop(ALL).dropna()
         ends = [f"{number(errors[at])} for group {at}" for at in (errors.idxmin(), errors.idxmax())]
         return f"{overall}, lowest {ends[0]}, highest {ends[1]}."
     accuracy = rows["accuracy"].drop(ALL).dropna()
-    overall = f"Accuracy on {rows.at[ALL, 'count']:,} test examples: {points(rows.at[ALL, 'accuracy'])} %"
+    overall = f"Accuracy on {tested}: {points(rows.at[ALL, 'accuracy'])} %"
     if accuracy.empty:
         return f"{overall}."
     worst, best = accuracy.idxmin(), accuracy.idxmax()
