@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
-from equidp.advice.auto import AUTO, choose
+from equidp.advice.auto import AUTO, choose, images_of
 from equidp.data import open_source
+from equidp.data.features import WithFeatures
 from equidp.training.plan import Plan
 
 
@@ -58,6 +59,24 @@ def test_features_that_were_asked_for_are_not_taken_of_features():
     choice = choose(open_source("digits").split(0).train)
     assert choice.source(asked) is asked
     assert choice.source(asked.source) == asked
+
+
+def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
+    """Features have other shapes: those of MNIST look like a table."""
+    asked = open_source("digits", features="scattering")
+    images = images_of(asked, 0)
+    assert images.input_shape == (1, 8, 8)
+    plain, featured = (open_source("digits", features=name) for name in (None, "scattering"))
+    assert images_of(plain, 0) is None
+    assert images_of(WithFeatures(plain, "torch:relu"), 0) is None  # what they are of is unknown
+    setups = [
+        equidp.comparison.prepare.prepare(
+            source, methods=[AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
+        )
+        for source in (plain, featured)
+    ]
+    assert setups[0].choice == setups[1].choice == choose(images)
+    assert choose(featured.split(0).train) != choose(images)
 
 
 @pytest.mark.soak

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from equidp.data.dataset import DataSource, GroupedDataset
-from equidp.data.features import WithFeatures
+from equidp.data.features import FEATURES, WithFeatures
 from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.policies.methods import STANDARD
 from equidp.training.plan import Plan
@@ -88,6 +88,13 @@ def choose(train: GroupedDataset) -> Choice:
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _images(len(train), train.input_shape)
     return _table(len(train))
+
+
+def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
+    """Training images that a source makes features of which `choose` may take; None: it makes none."""
+    if isinstance(source, WithFeatures) and source.features in FEATURES:
+        return source.source.split(seed).train
+    return None
 
 
 def _as_asked(what: str) -> Choice:

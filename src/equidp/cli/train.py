@@ -13,7 +13,7 @@ import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
-from equidp.advice.auto import AUTO, choose
+from equidp.advice.auto import AUTO, choose, images_of
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among
@@ -34,7 +34,7 @@ from equidp.report.format import counted
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, prepare, seconds_per_step
+from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
 from equidp.training.parts import BEYOND_BUDGET
@@ -168,7 +168,9 @@ def train_command(
     )
     if wanted.choose is not None:
         if method == AUTO:
-            say(f"--choose tries settings of one method, here {STANDARD}; --method names another.")
+            wanted, _, why = _auto(wanted, changed)
+            wanted = replace(wanted, reasons=())  # they are on settings that the choice may not take
+            print(*why, sep="", end="", flush=True)
         choose_among(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
@@ -196,18 +198,24 @@ def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list
 def _chosen(
     wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]
 ) -> tuple[Prepared, list[str]]:
-    """The run with method, settings and features for its kind of data, but for what was asked; and why."""
+    """The run as auto makes it, and why."""
+    chosen, loaded, why = _auto(wanted, changed)
+    return prepare(chosen, device, loaded if chosen.features == wanted.features else None), why
+
+
+def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded, list[str]]:
+    """What is wanted with method, settings and features for its kind of data, but for what was asked; the
+    data without these features; and why."""
     loaded = wanted.load()
-    choice = choose(loaded[0].train)
+    choice = choose(images_of(wanted.source(), wanted.seed) or loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
     features = wanted.features if own_inputs else choice.features
     plan = choice.plan(wanted.plan).with_changes(changed)
     chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
-    prepared = prepare(chosen, device, loaded if features == wanted.features else None)
     ignored = say_ignored(changed, [choice.method])
     kept = [name.replace("_", " ") for name in changed if name not in ignored]
     asked = [f"- As asked for: {', '.join(kept)}."] if kept else []
-    return prepared, [f"{line}\n" for line in [*choice.in_words(), *asked]]
+    return chosen, loaded, [f"{line}\n" for line in [*choice.in_words(), *asked]]
 
 
 def _to_continue(folder: Path) -> str:

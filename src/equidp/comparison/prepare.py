@@ -15,7 +15,7 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.schedule import default_delta
-from equidp.advice.auto import AUTO, Choice, choose
+from equidp.advice.auto import AUTO, Choice, choose, images_of
 from equidp.comparison.asked import Asked, Sweep, automatic_runs, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, split, split_facts
 from equidp.comparison.kept import check_folder, is_kept
@@ -159,7 +159,7 @@ def prepare(
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
     asked = runs_of_a_seed(named, plan, epsilons, sweep)
-    choice = choose(data_split.train) if AUTO in methods else None
+    choice = choose(images_of(source, seeds[0]) or data_split.train) if AUTO in methods else None
     if choice is not None:
         asked += automatic_runs(choice, plan, epsilons, max(sizes.values()))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
