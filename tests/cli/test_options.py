@@ -124,6 +124,10 @@ COMPARE = "compare people.csv --target income --group sex"
         (f"{COMPARE} --jobs 0", "", "jobs=0; expected a whole number >= 1"),
         (TRAIN, '[train]\nmethod = "sgd"', "Unknown option"),
         (COMPARE, 'methods = ["dpsgdf"]', "dpsgdf"),
+        (f"{TRAIN} --decimal a=comma --decimal b=comma", "", "--decimal is given twice; give it once"),
+        (f"{TRAIN} --bounds a=0:1 --bounds b=0:1", "", "--bounds is given twice"),
+        (f"{TRAIN} --thousands a=comma --thousands b=point", "", "--thousands is given twice"),
+        (f"{TRAIN} --class-weight no=2 --class-weight yes=8", "", "--class-weight is given twice"),
     ],
 )
 def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, message):  # noqa: F811

@@ -208,6 +208,8 @@ def main() -> None:
         fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
     except cyclopts.MissingArgumentError as error:
         fail(_missing(error, tokens))
+    except cyclopts.RepeatArgumentError as error:
+        fail(f"{error.token.keyword} is given twice; give it once, with commas.")
     except cyclopts.UnknownOptionError as error:
         fail(f"{_in_words(error)} equidp {' '.join(error.command_chain or ())} --help lists the options.")
     except CycloptsError as error:

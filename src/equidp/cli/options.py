@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from equidp.advice.auto import AUTO
 from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
-from equidp.cli.settings import method_settings, options_from, plan_settings
+from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.recipe import MISSING_RULES
@@ -130,7 +130,7 @@ class TableOptions:
     """The most rows of a person that are trained on; a public number."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
     """Whether to refuse missing values (default) or make them a category."""
-    bounds: str = ""
+    bounds: Annotated[str, ONCE] = ""
     """Public ranges of numbers, such as age=0:100,hours=0:99, used instead of statistics of the data."""
     test_share: float | None = None
     """Share of the rows to test on, between 0 and 1; default: 0.2."""
@@ -138,9 +138,9 @@ class TableOptions:
     """Character between columns of a CSV file: a comma (default), ";", tab."""
     encoding: str | None = None
     """Of a CSV file: utf-8 (default), latin-1, cp1252."""
-    thousands: str | None = None
+    thousands: Annotated[str | None, ONCE] = None
     """Mark between thousands, in all columns or in some: comma, income=comma."""
-    decimal: str | None = None
+    decimal: Annotated[str | None, ONCE] = None
     """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
     features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cyclopts import Parameter
 
 from equidp.advice.auto import AUTO
 from equidp.cli.messages import say
@@ -18,6 +20,8 @@ from equidp.training.optimizers import OPTIMIZERS
 from equidp.training.plan import Plan
 from equidp.training.schedules import SCHEDULES
 
+ONCE = Parameter(allow_repeating=False)
+"""Of an option that says something of each column or class: of two such options, one would be lost."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 _NAMES: dict[str, Iterable[str]] = {
@@ -57,7 +61,8 @@ def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]]
             kind = _without_none(each.type)
             if each.name in _NAMES:
                 kind = Literal[tuple(_NAMES[each.name])] | kind
-            cls.__annotations__[each.name] = kind | None
+            wanted = Annotated[kind | None, ONCE] if each.name == "class_weight" else kind | None
+            cls.__annotations__[each.name] = wanted
             setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
         return dataclasses.dataclass(frozen=True)(cls)
 
