@@ -8,12 +8,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from equidp.accounting.units import counts_people
 from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import ChoiceEvent, run_of
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted
+from equidp.runs.config import TrainConfig
 from equidp.runs.layout import read_config
 
 app = App(name="ledger", help="Explain what a run or a budget has spent.")
@@ -44,8 +46,10 @@ def show_command(
 
 def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
+    config, of_run = _run_of(path)
+    people = counts_people(content.facts.get("data", "")) or (config is not None and config.recipe.person)
     for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
-        lines += ["", *_session(list(blocks))]
+        lines += ["", *_session(list(blocks), "person" if people else "example")]
     if content.torn:
         lines += [
             "",
@@ -53,7 +57,7 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
         ]
     entries = content.entries
     budget = content.facts.get("budget", {})
-    own = delta or budget.get("delta") or _delta_of_run(path)
+    own = delta or budget.get("delta") or of_run
     lines.append("")
     for each in (own,) if own else _DELTAS:
         spent = epsilon(entries, each, budget.get("accountant", "pld"))
@@ -63,8 +67,8 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
     return lines
 
 
-def _session(blocks: list[Spent]) -> list[str]:
-    """What one process spent."""
+def _session(blocks: list[Spent], one: str) -> list[str]:
+    """What one process spent, on which kind of example."""
     steps = sum(block.steps for block in blocks)
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
     begun, ended = blocks[0].time, blocks[-1].time
@@ -77,7 +81,7 @@ def _session(blocks: list[Spent]) -> list[str]:
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"
         lines.append(
-            f"  {counted(count, 'step')}, each example drawn with probability {event.sample_rate:.6g}, noise "
+            f"  {counted(count, 'step')}, each {one} drawn with probability {event.sample_rate:.6g}, noise "
             f"multiplier {event.noise_multiplier:.6g}{statistics}."
         )
     open_steps = sum(block.steps for block in blocks if not block.settled)
@@ -89,9 +93,10 @@ def _session(blocks: list[Spent]) -> list[str]:
     return lines
 
 
-def _delta_of_run(path: Path) -> float | None:
-    """The delta of the run in whose folder a ledger lies; None where it lies elsewhere."""
+def _run_of(path: Path) -> tuple[TrainConfig | None, float | None]:
+    """What the run in whose folder a ledger lies was asked for, and its delta; None: it lies elsewhere."""
     try:
-        return read_config(path.parent)[1].delta
+        config, plan, _ = read_config(path.parent)
+        return config, plan.delta
     except DataError:
-        return None
+        return None, None
