@@ -20,7 +20,7 @@ __all__ = ["people"]  # a fixture
 @pytest.mark.soak
 def test_advice_says_what_it_cost_and_how_to_train(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex")
-    code, out, err = command(*asked, "--epsilon", "2", cwd=people)
+    code, out, err = command(*asked, "--epsilon", "2", "--profile-epsilon", ".2", cwd=people)
     assert code == 0, err
     assert "This advice cost epsilon 0.2; another costs as much again." in out
     advised = shlex.split(out.splitlines()[-1])
@@ -30,6 +30,31 @@ def test_advice_says_what_it_cost_and_how_to_train(people, command):
     spent = float(re.search(r"epsilon ([0-9.]+) at delta .* \(pld\)", out)[1])
     assert 1.9 < spent < 2.0  # the rest is what the advice cost
     assert "This advice cost nothing." in command(*asked, "--public", "people.csv", cwd=people)[1]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("people.csv", "--target", "income", "--group", "sex", "--drop", "job"),
+        ("digits",),
+        ("digits", "--features", "scattering", "--delta", "1e-6"),
+    ],
+    ids=" ".join,
+)
+def test_unasked_it_recommends_for_nothing_what_train_takes(people, command, asked):
+    code, out, err = command("advise", *asked, "--epsilon", "2", "--out", "advice.toml", cwd=people)
+    assert code == 0, err
+    assert "This advice cost nothing" in out
+    typed, short = (shlex.split(line.removeprefix("or: ")) for line in out.splitlines()[-2:])
+    found = [
+        command(*arguments, "--dry-run", cwd=people)[1].splitlines()
+        for arguments in (typed[1:], short[1:], ("train", *asked, "--epsilon", "2"))
+    ]
+    steps, *spent = next(found[0][at:-1] for at, line in enumerate(found[0]) if " steps, each " in line)
+    assert spent
+    assert all([steps, *spent] == lines[-len(spent) - 2 : -1] for lines in found)
+    assert out.splitlines()[0] == found[2][0]  # auto takes ...
 
 
 @pytest.mark.soak
@@ -91,7 +116,7 @@ def test_advice_is_charged_to_a_budget(people, command):
         (("--model", "logstic"), "Did you mean 'logistic'"),
         (("--public", "gaps.csv", "--missing", "category"), "They must be the same"),
         (("--public", "people.csv", "--profile-epsilon", "1"), "give one of the two"),
-        (("--budget", "none.ledger"), "a new budget needs both"),
+        (("--budget", "none.ledger", "--profile-epsilon", "1"), "a new budget needs both"),
         (("--budget-epsilon", "3"), "give --budget too"),
     ],
     ids=" ".join,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from equidp._files import check_writable, write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.advice.advise import Advice, advise
+from equidp.advice.auto import Choice, choose, images_of
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
 from equidp.cli.app import command
@@ -27,15 +28,20 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
+from equidp.training.plan import Plan
 from equidp.training.resolved import loss_named
 
 _PROFILE_SHARE = 0.1
+_FREE = (
+    "This advice cost nothing: it follows from the shape of an input and the number of examples alone. "
+    "--profile-epsilon or --public take norms of gradients into account."
+)
 
 app = command(
     "advise",
     "equidp advise people.csv --target income --group sex --epsilon 3 --out advice.toml",
+    "equidp advise people.csv --target income --group sex --epsilon 3 \\\n      --profile-epsilon 0.3",
     "equidp advise people.csv --target income --group sex --epsilon 3 \\\n      --public census.csv",
-    "equidp advise adult --epsilon 3 --profile-epsilon 0",
 )
 
 
@@ -51,12 +57,19 @@ class AdviceOptions:
     """Epsilon of advice and training together."""
     delta: options.Delta = None
     profile_epsilon: float | None = None
-    """What gradient norms and group sizes may cost; default: a tenth of --epsilon; 0 reads nothing."""
+    """What gradient norms and group sizes may cost; default: a tenth of --epsilon, where they are needed; 0
+    reads nothing."""
     public: Path | None = None
     """A public file with the same columns, whose gradient norms cost nothing."""
     device: options.Device = "cpu"
     seed: int = 0
     """Seed of the split and the initial weights, as for equidp train."""
+
+    @property
+    def profiled(self) -> bool:
+        """Whether advice on a model, or from norms of gradients, is asked for."""
+        asked = (self.model, self.loss, self.profile_epsilon, self.public)
+        return any(each is not None for each in asked)
 
 
 @app.default
@@ -71,10 +84,11 @@ def advise_command(
     table: options.TableOptions = options.TableOptions(),
     budget: options.BudgetOptions = options.BudgetOptions(),
 ) -> None:
-    """Recommend method, clipping bound, noise, batch size and epochs for a target epsilon, with reasons.
+    """Recommend method and settings for a target epsilon, with reasons.
 
-    Reads the private data once, through noise, and says what that cost.
-    The recommended noise makes up for it.
+    Says what did best on data of this kind, which costs nothing. For a model of your own (--model), and where
+    no evidence is at hand, it reads norms of gradients once, through noise (--profile-epsilon), and says what
+    that cost; the recommended noise makes up for it.
     """
     if out is not None:
         check_writable(out, data, wanted.public, config)
@@ -84,8 +98,21 @@ def advise_command(
     if budget.budget is None and (budget.budget_epsilon is not None or budget.budget_delta is not None):
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     place = chosen_device(wanted.device)
-    split = table.open(data).split(wanted.seed)
-    train, model = split.train, wanted.model or table.starting_plan(data).model_name
+    source = table.open(data)
+    train = source.split(wanted.seed).train
+    same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
+    same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
+    choice = choose(images_of(source, wanted.seed) or train)
+    if choice.settings and not wanted.profiled:
+        own = table.starting_plan(data).delta if wanted.delta is None else wanted.delta
+        plan = choice.plan(Plan(delta=own)).resolve(choice.method, len(train), epsilon=wanted.epsilon)
+        spent = f"{plan.steps:,} steps with noise multiplier {plan.noise_multiplier:.4g}: epsilon "
+        spent += f"{wanted.epsilon:g} at delta {plan.delta:g}."
+        same += [f"--epsilon={wanted.epsilon:g}", f"--delta={plan.delta:g}"]
+        typed = [*same, *_by_evidence(choice, table.features)]
+        _recommend(data, typed, [*choice.in_words(), spent, _FREE], out)
+        return
+    model = wanted.model or table.starting_plan(data).model_name
     factory = in_units(model_named(model), train.target_bounds)
     fresh = build_model(factory, train.input_shape, train.num_outputs, wanted.seed).to(place)
     delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
@@ -102,16 +129,25 @@ def advise_command(
             profile = private_profile(train, fresh, epsilon=cost, delta=delta, loss=loss, ledger=ledger)
     size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
     advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
-    for line in advice.in_words():
-        print(line)
-    same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
     own_loss = [] if wanted.loss is None else [f"--loss={wanted.loss}"]
-    same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
-    typed = [*same, *_options(advice, model), *own_loss]
+    _recommend(data, [*same, *_options(advice, model), *own_loss], advice.in_words(), out)
+
+
+def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | None) -> None:
+    """Prints advice and the command that follows it, and writes the file where one is asked for."""
+    print(*lines, sep="\n")
     print("\nTo train so:\n" + shlex.join(["equidp", "train", data, *typed, "--out=run"]))
     if out is not None:
-        write_whole(out, _toml([f"--data={data}", *typed], advice).encode())
+        write_whole(out, _toml([f"--data={data}", *typed], lines).encode())
         print(f"or: equidp train --config {shlex.quote(str(out))} --out run")
+
+
+def _by_evidence(choice: Choice, given: str | None) -> list[str]:
+    """Options that train as `equidp train --method auto` does, beside features that were given."""
+    features = [] if choice.features is None or given is not None else [f"--features={choice.features}"]
+    settings = {**choice.settings, "weight_decay": 0}
+    typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    return [f"--method={choice.method}", *features, *typed]
 
 
 @contextmanager
@@ -151,8 +187,8 @@ def _options(advice: Advice, model: str) -> list[str]:
     return [f"--method={advice.method}", f"--model={model}", *settings, *own]
 
 
-def _toml(typed: list[str], advice: Advice) -> str:
+def _toml(typed: Sequence[str], said: Sequence[str]) -> str:
     """The same options as a TOML file, with the reasons above them."""
     pairs = [option.removeprefix("--").split("=", 1) for option in typed]
-    lines = [options.ADVISED, *(f"# {line}" for line in advice.in_words() if line)]
+    lines = [options.ADVISED, *(f"# {line}" for line in said if line)]
     return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in pairs)]) + "\n"

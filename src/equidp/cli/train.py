@@ -187,7 +187,8 @@ def train_command(
         print(*why, sep="", end="", flush=True)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    _report(out, *trained, advised=config is not None and config.read_text().startswith(options.ADVISED))
+    advised = method == AUTO or (config is not None and config.read_text().startswith(options.ADVISED))
+    _report(out, *trained, advised=advised)
 
 
 def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list[str]]:

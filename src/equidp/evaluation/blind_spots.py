@@ -152,5 +152,5 @@ def _risks_off(calibration: pd.DataFrame, positive: str, people: PeopleCounts | 
     listed = "; ".join([*([overall] if overall else []), *named])
     return [
         f"Predicted risks of {positive!r} are off: {listed}. Clipping gradients shifts them. A larger "
-        "clipping bound mends that (--clipping-bound; equidp advise recommends one)."
+        "clipping bound mends that (--clipping-bound; equidp advise --profile-epsilon recommends one)."
     ]

@@ -96,7 +96,7 @@ def _risks_off(summary: Summary) -> list[str]:
     return [
         f"Predicted risks of {summary.setup.positive!r} are off: {points(rows['observed'].mean())}% "
         f"happened, and on average {', '.join(said)} were predicted. Clipping gradients shifts risks; a "
-        "larger clipping bound mends that (equidp advise)."
+        "larger clipping bound mends that (equidp advise --profile-epsilon)."
     ]
 
 
