@@ -102,8 +102,7 @@ def advise_command(
     train = source.split(wanted.seed).train
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
     same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
-    choice = choose(images_of(source, wanted.seed) or train)
-    if choice.settings and not wanted.profiled:
+    if not wanted.profiled and (choice := choose(images_of(source, wanted.seed) or train)).settings:
         own = table.starting_plan(data).delta if wanted.delta is None else wanted.delta
         plan = choice.plan(Plan(delta=own)).resolve(choice.method, len(train), epsilon=wanted.epsilon)
         spent = f"{plan.steps:,} steps with noise multiplier {plan.noise_multiplier:.4g}: epsilon "
