@@ -1,8 +1,7 @@
 """Trains Xu et al.'s MNIST row with one choice of their setup read otherwise; keeps runs as they come.
 
-    EQUIDP_DATA=... python benchmarks/readings.py --method dpsgd --reading momentum-.5 --epochs 10 \
-        --into FOLDER [--seed 0]
-    python benchmarks/readings.py --into FOLDER --table
+EQUIDP_DATA=... python benchmarks/readings.py --method dpsgd --reading momentum-.5 --epochs 10
+python benchmarks/readings.py --table
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--into", type=Path, required=True, help="folder of kept runs")
+    parser.add_argument("--into", type=Path, default=Path("equidp-runs/readings"), help="folder of kept runs")
     parser.add_argument("--commit", help="of a run that was stopped; default: this checkout's")
     parser.add_argument("--table", action="store_true", help="train nothing: print the last epochs kept")
     chosen = parser.parse_args()

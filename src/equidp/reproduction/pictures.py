@@ -113,6 +113,7 @@ class Curves:
         by: what a panel is of, "method" or "group".
         data: whose figures; "": those of all.
         logarithmic: whether the axis of the quantity is.
+        methods: to show; none: all.
     """
 
     title: str
@@ -123,6 +124,7 @@ class Curves:
     by: str = "method"
     data: str = ""
     logarithmic: bool = False
+    methods: tuple[str, ...] = ()
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
         """A picture of the table of a `Found`; None where it has nothing to show."""
@@ -131,6 +133,8 @@ class Curves:
             rows = rows[rows["data"] == self.data]
         if self.groups:
             rows = rows[rows["group"].isin(self.groups)]
+        if self.methods:
+            rows = rows[rows["method"].isin(self.methods)]
         if rows.empty:
             return None
         line = "group" if self.by == "method" else "method"
