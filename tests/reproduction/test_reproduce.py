@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from equidp.comparison import grid
+from equidp.data import SOURCES
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
 from equidp.reproduction import reproduce as module
@@ -96,6 +98,48 @@ def test_after_the_hours_no_further_run_begins(toy, tmp_path):
     judged = made(tmp_path, hours=1e-9)
     assert judged.result.seeds_in_words == "1 to 2 seeds"
     assert judged.result.found.table["seeds"].max() == 1
+
+
+TWO = Item(
+    "xu-table-9",
+    XU,
+    "Two datasets",
+    (
+        Compared("digits", ("dpsgd",), 0.001, changes=LITTLE),
+        Compared("demo", ("dpsgd",), 0.002, changes=LITTLE),
+    ),
+    seeds=2,
+)
+
+
+@pytest.mark.soak
+def test_slow_data_may_have_fewer_seeds_and_the_command_says_so(tmp_path):
+    with patch.dict(ITEMS, {TWO.name: TWO}), patch.dict(SOURCES, {"demo": SOURCES["digits"]}):
+        judged = made(tmp_path, seeds_of={"demo": 1})
+    table = judged.result.found.table
+    assert table.groupby("data")["seeds"].unique().map(list).to_dict() == {"demo": [1], "digits": [2]}
+    assert judged.result.command == "equidp reproduce xu-table-9 --seeds-of demo=1"
+    assert judged.result.seeds_in_words == "1 to 2 seeds"
+
+
+def test_the_hours_of_an_item_count_each_study_s_seeds():
+    assert TWO.hours() == pytest.approx(0.003)
+    assert TWO.hours(4, {"demo": 1}) == pytest.approx((4 * 0.001 + 0.002) / 2)
+
+
+@pytest.mark.parametrize(
+    ("seeds_of", "message"),
+    [
+        ({"digit": 1}, "unknown data of xu-table-9 'digit'. Did you mean 'digits'"),
+        ({"digits": 3}, "seeds_of digits=3; expected 1 to 2, the number of seeds"),
+        ({"digits": 0}, "seeds_of digits=0"),
+    ],
+)
+def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(
+    toy, tmp_path, seeds_of, message
+):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        made(tmp_path, seeds_of=seeds_of)
 
 
 def test_a_name_with_a_typo_gets_the_nearest():

@@ -57,6 +57,23 @@ def by_column(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def parse_counts(text: str) -> dict[str, int]:
+    """Returns the number of each name.
+
+    >>> parse_counts("mnist=1, adult=3")
+    {'mnist': 1, 'adult': 3}
+    """
+    counts: dict[str, int] = {}
+    for part in names(text):
+        name, count = by_column(part)
+        if not (name and count.isdecimal()) or name in counts:
+            raise SettingError(
+                f"{part!r} in {text!r}; expected name=number, each name once, such as mnist=1."
+            )
+        counts[name] = int(count)
+    return counts
+
+
 def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
     """Returns the texts that stand for a missing value, by column.
 

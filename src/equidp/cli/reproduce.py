@@ -14,12 +14,14 @@ from rich.table import Table
 from equidp._files import check_writable, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
+from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
 from equidp.reproduction.page import WORDS, results_page, verdict
 from equidp.reproduction.reproduce import (
     RESULTS,
     RUNS,
     check_data,
+    checked_seeds_of,
     file_stem,
     item_named,
     judged_items,
@@ -52,6 +54,9 @@ def reproduce_command(
     seeds: Annotated[
         int | None, Parameter(help="Number of runs of each kind; default: the item's own.")
     ] = None,
+    seeds_of: Annotated[
+        str, Parameter(help="Fewer seeds of data that takes long, such as mnist=1.", allow_repeating=False)
+    ] = "",
     quick: Annotated[bool, Parameter(help="The short form: minutes. It shows that everything runs.")] = False,
     results: Annotated[
         Path, Parameter(help="Folder of results, a file and a folder for each item.")
@@ -79,9 +84,11 @@ def reproduce_command(
         return
     found = item_named(item)
     check_data(found, 0)
-    wanted = len(checked_seeds(found.seeds if seeds is None else seeds))
+    own = 1 if quick else found.seeds
+    wanted = len(checked_seeds(own if seeds is None else seeds))
+    fewer = checked_seeds_of(found, wanted, parse_counts(seeds_of))
     if not quick:
-        expected = duration(3600 * found.hours(wanted))
+        expected = duration(3600 * found.hours(wanted, fewer))
         say(
             f"{item}, {wanted} seed{'s' if wanted > 1 else ''}: "
             f"{expected} on two cores, less what is kept in {directory}. It can be stopped, "
@@ -92,6 +99,7 @@ def reproduce_command(
         judged = reproduce(
             item,
             seeds=seeds,
+            seeds_of=fewer,
             quick=quick,
             into=results,
             directory=directory,

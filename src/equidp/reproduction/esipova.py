@@ -48,34 +48,50 @@ class Data:
 
 
 MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, 1, seeds=3)
-ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.6, 0.3, 2, methods=(*METHODS, "fairlens"))
+ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, 2, methods=(*METHODS, "fairlens"))
 CELEBA = Data("celeba", "CelebA", ("no Eyeglasses", "Eyeglasses"), 2000, 8.0, 16.0, 0.2)
-DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.1, 0.1, 2, methods=(*METHODS, "fairlens"))
+DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, 2, methods=(*METHODS, "fairlens"))
 
 
-def _gap(found: Found, data: Data, method: str, quantity: str) -> float:
-    first, second = (
-        found.mean(data=data.name, method=method, quantity=quantity, group=group) for group in data.groups
-    )
-    return abs(first - second)
+_ALL_FOUR = ("accuracy", "loss", "privacy_cost", "excessive_risk")
+_WORDS = {
+    "accuracy": "accuracy", "loss": "loss", "privacy_cost": "the gap in privacy cost",
+    "excessive_risk": "the gap in excessive risk",
+}  # fmt: skip
 
 
-def _below(found: Found, data: Data, quantity: str, method: str, other: str) -> bool | None:
-    """Whether a method's gap between the two groups is below another's; None where one is missing."""
-    gap, than = _gap(found, data, method, quantity), _gap(found, data, other, quantity)
-    return told(gap < than, gap, than)
+def _improves(
+    data: Data, method: str, others: tuple[str, ...], quantities: tuple[str, ...], otherwise: str = ""
+) -> Claim:
+    """The claim that a method improves on others in each quantity."""
+    names = {"global": "Global", "global-adapt": "Global-Adapt", "dpsgd": "DPSGD", "dpsgd-f-code": "DPSGD-F"}
+
+    def holds(found: Found) -> bool | None:
+        pairs = [
+            (_worth(found, data, method, quantity), _worth(found, data, other, quantity))
+            for other in others
+            for quantity in quantities
+        ]
+        return told(all(one > other for one, other in pairs), *(each for pair in pairs for each in pair))
+
+    over = " and ".join(names[other] for other in others)
+    *first, last = (_WORDS[quantity] for quantity in quantities)
+    return Claim(f"{names[method]} improves on {over} in {', '.join(first)} and {last}", holds, otherwise)
 
 
-def _accuracy(found: Found, data: Data, method: str) -> float:
-    return found.mean(data=data.name, method=method, quantity="accuracy", group=ALL)
+def _worth(found: Found, data: Data, method: str, quantity: str) -> float:
+    """A figure of a method, more for better: accuracy and loss of all, gaps between the two groups."""
+    groups = data.groups if quantity in ("privacy_cost", "excessive_risk") else (ALL,)
+    values = [found.mean(data=data.name, method=method, quantity=quantity, group=each) for each in groups]
+    if quantity == "accuracy":
+        return values[0]
+    return -abs(values[0] - values[1]) if len(values) == 2 else -values[0]
 
 
-def _better(found: Found, data: Data, method: str, other: str) -> bool | None:
-    one, two = _accuracy(found, data, method), _accuracy(found, data, other)
-    return told(one > two, one, two)
-
-
-def _table(number: int, data: Data, *reasons: str) -> Item:
+def _table(
+    number: int, data: Data, *more: Claim, of_global: tuple[str, ...] = _ALL_FOUR, why: str = ""
+) -> Item:
+    """A table of final metrics; `of_global` is what Global improves on DPSGD in by the paper."""
     return Item(
         f"esipova-table-{number}",
         ESIPOVA,
@@ -84,35 +100,31 @@ def _table(number: int, data: Data, *reasons: str) -> Item:
         seeds=data.seeds,
         columns=("accuracy", "loss", "privacy_cost", "excessive_risk", "epsilon"),
         claims=(
-            Claim(
-                "Global-Adapt has a smaller gap in privacy cost than DPSGD",
-                lambda found: _below(found, data, "privacy_cost", "global-adapt", "dpsgd"),
-                *reasons[:1],
-            ),
-            Claim(
-                "Global-Adapt has a smaller gap in excessive risk than DPSGD",
-                lambda found: _below(found, data, "excessive_risk", "global-adapt", "dpsgd"),
-                *reasons[1:2],
-            ),
-            Claim(
-                "Global-Adapt is more accurate than DPSGD and than Global",
-                lambda found: _both(
-                    _better(found, data, "global-adapt", "dpsgd"),
-                    _better(found, data, "global-adapt", "global"),
-                ),
-                *reasons[2:3],
-            ),
+            _improves(data, "global", ("dpsgd",), of_global, why),
+            _improves(data, "global-adapt", ("dpsgd",), _ALL_FOUR),
+            _improves(data, "global-adapt", ("global", "dpsgd-f-code"), ("accuracy", "loss")),
+            *more,
         ),
         pictures=(Bars("Privacy cost by group", "privacy_cost", "privacy cost"),),
-        notes=(_COPY,),
+        notes=(_COPY, _FAIRLENS) if "fairlens" in data.methods else (_COPY,),
     )
 
 
-def _both(*held: bool | None) -> bool | None:
-    return None if None in held else all(held)
+def _of_f(data: Data) -> Claim:
+    """Their conclusion on DPSGD-F on Adult and Dutch (appendix B.7)."""
+    return _improves(data, "dpsgd-f-code", ("dpsgd",), ("accuracy", "privacy_cost", "excessive_risk"))
 
 
 _COPY = "The copy of the paper at hand has no numbers in this table: its conclusions alone are judged."
+_FAIRLENS = (
+    "FairLens is in the form that keeps its guarantee. The authors' code has none, so what they say of it "
+    "is not judged."
+)
+_DUTCH_GLOBAL = (
+    "Global's steps are C / Z = .01 of the gradient, and 20 epochs are too few for it: it has .822 and .822 "
+    "where DPSGD has .828 and .832 (seeds 0 and 1). With 80 epochs it has .832 and .834, with a learning "
+    "rate of 2 in place of .5 .830 and .835 (equidp train dutch-esipova --method global --epochs 80)."
+)
 
 
 def _curves(number: int, data: Data) -> Item:
@@ -158,8 +170,10 @@ def _closer(found: Found, data: Data) -> bool | None:
 ITEMS = (
     _table(2, MNIST),
     _table(3, CELEBA),
-    _table(4, ADULT),
-    _table(5, DUTCH),
+    _table(4, ADULT, _of_f(ADULT)),
+    _table(
+        5, DUTCH, _of_f(DUTCH), of_global=("accuracy", "privacy_cost", "excessive_risk"), why=_DUTCH_GLOBAL
+    ),
     _curves(3, DUTCH),
     _curves(8, ADULT),
     _curves(9, MNIST),

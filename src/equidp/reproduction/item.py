@@ -205,9 +205,10 @@ class Item:
     columns: tuple[str, ...] = ("accuracy", "change", "epsilon")
     notes: tuple[str, ...] = ()
 
-    def hours(self, seeds: int | None = None) -> float:
+    def hours(self, seeds: int | None = None, seeds_of: Mapping[str, int] | None = None) -> float:
         """About how long the full form takes on two cores."""
-        return sum(study.hours for study in self.studies) * (seeds or self.seeds) / 2
+        fewer = seeds_of or {}
+        return sum(s.hours * fewer.get(s.data, seeds or self.seeds) for s in self.studies) / 2
 
     def sources(self) -> list[str]:
         """Names of the data that it needs."""

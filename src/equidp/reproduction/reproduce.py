@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -17,7 +18,7 @@ from equidp._validate import check_number, unknown_name
 from equidp.comparison.grid import split_facts
 from equidp.comparison.kept import Progress, check_folder
 from equidp.data import open_source
-from equidp.errors import DataError
+from equidp.errors import DataError, SettingError
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.item import COLUMNS, Asked, Item
@@ -34,6 +35,7 @@ def reproduce(
     name: str,
     *,
     seeds: int | None = None,
+    seeds_of: Mapping[str, int] | None = None,
     quick: bool = False,
     into: str | os.PathLike[str] = RESULTS,
     directory: str | os.PathLike[str] = RUNS,
@@ -49,6 +51,7 @@ def reproduce(
     Args:
         name: of an item, from `equidp reproduce --list`.
         seeds: how many (0, 1, ...); None: as many as the item's full form has, or one if quick.
+        seeds_of: how many of some of its data, where those are slow: fewer than of the others.
         quick: the short form: minutes, which says nothing about the paper.
         into: folder of results.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
@@ -57,12 +60,14 @@ def reproduce(
         on_progress: called with (steps done, steps in all) of a part of the runs.
 
     Raises:
-        SettingError: an unknown name, or a folder that cannot be written; before anything is trained.
+        SettingError: an unknown name, too many seeds of some data, or a folder that cannot be written;
+            before anything is trained.
         DataError: data that is not there; before anything is trained.
     """
     item = item_named(name)
     own_seeds = 1 if quick else item.seeds
     chosen = checked_seeds(own_seeds if seeds is None else seeds)
+    fewer = checked_seeds_of(item, len(chosen), seeds_of or {})
     check_data(item, chosen[0])
     into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
@@ -74,11 +79,12 @@ def reproduce(
     made: list[tuple[pd.DataFrame, float]] = []
     ends = time.monotonic() + 3600 * hours
     for study in sorted(studies, key=lambda study: study.hours):
-        for seed in asked.seeds:
+        for seed in asked.seeds[: fewer.get(study.data)]:
             if not made or time.monotonic() < ends:
                 made.append(study.rows(replace(asked, seeds=(seed,))))
     rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
-    result = Result.of(item, rows, asked.seeds, sum(seconds for _, seconds in made), quick=quick)
+    seconds = sum(seconds for _, seconds in made)
+    result = Result.of(item, rows, asked.seeds, seconds, quick=quick, seeds_of=fewer)
     judged = Judged(item, result)
     _write(judged, rows, folder)
     result.save(into / f"{stem}.json")
@@ -99,6 +105,20 @@ def item_named(name: str) -> Item:
     if name not in ITEMS:
         raise unknown_name("item", name, ITEMS)
     return ITEMS[name]
+
+
+def checked_seeds_of(item: Item, most: int, seeds_of: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of seeds of some of an item's data.
+
+    Raises:
+        SettingError: data that the item has not, or a number that is not from 1 to `most`.
+    """
+    for name, count in seeds_of.items():
+        if name not in item.sources():
+            raise unknown_name(f"data of {item.name}", name, item.sources())
+        if not 1 <= count <= most:
+            raise SettingError(f"seeds_of {name}={count}; expected 1 to {most}, the number of seeds.")
+    return dict(seeds_of)
 
 
 def check_data(item: Item, seed: int) -> None:

@@ -37,7 +37,7 @@ class Result:
         item: its name.
         command: that makes it again.
         commit: of the code, or the version of the package.
-        seeds: of the runs; where time was short, of some runs fewer.
+        seeds: of the runs; of some data fewer, where that was asked or time was short.
         hours: that all runs took, one after the other on one core.
         quick: whether it is the short form, which says nothing about the paper.
         made_with: versions of the packages that figures depend on.
@@ -55,10 +55,19 @@ class Result:
 
     @classmethod
     def of(
-        cls, item: Item, rows: pd.DataFrame, seeds: tuple[int, ...], seconds: float, *, quick: bool
+        cls,
+        item: Item,
+        rows: pd.DataFrame,
+        seeds: tuple[int, ...],
+        seconds: float,
+        *,
+        quick: bool,
+        seeds_of: Mapping[str, int] | None = None,
     ) -> Result:
         """Of rows by seed, made by the code as it is now."""
         options = " --quick" if quick else f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
+        if seeds_of:
+            options += f" --seeds-of {','.join(f'{data}={count}' for data, count in seeds_of.items())}"
         command = f"equidp reproduce {item.name}{options}"
         return cls(
             item.name, command, commit(), seeds, round(seconds / 3600, 3), quick, versions(), Found.of(rows)
