@@ -283,7 +283,7 @@ def test_a_kept_result_is_small_and_of_an_item(path):
     assert result.item == path.stem
     assert result.item in ITEMS
     assert not result.quick
-    assert path.stat().st_size < 300_000
+    assert path.stat().st_size < 500_000  # curves of 60 epochs, 10 classes and 5 methods
     assert json.loads(path.read_text())["commit"]
 
 
