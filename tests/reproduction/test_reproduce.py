@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -185,6 +186,13 @@ def test_a_sweep_gives_each_value_its_point(tmp_path):
     assert set(rows[rows["method"] == "sgd"]["at"].isna()) == {True}
 
 
+def test_curves_are_of_the_groups_that_are_followed(tmp_path):
+    study = replace(SMALL, followed=("2", "8"))
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    assert set(rows[rows["at"].notna()]["group"]) == {"2", "8"}
+    assert set(rows[rows["at"].isna()]["group"]) > {"0", "2", "8", ALL}
+
+
 def test_an_ablation_names_the_error_as_the_method(tmp_path):
     study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
     rows, _ = study.rows(Asked((0,), tmp_path, 1))
@@ -283,7 +291,7 @@ def test_a_kept_result_is_small_and_of_an_item(path):
     assert result.item == path.stem
     assert result.item in ITEMS
     assert not result.quick
-    assert path.stat().st_size < 500_000  # curves of 60 epochs, 10 classes and 5 methods
+    assert path.stat().st_size < 300_000
     assert json.loads(path.read_text())["commit"]
 
 

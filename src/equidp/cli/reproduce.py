@@ -20,15 +20,14 @@ from equidp.reproduction.page import WORDS, results_page, verdict
 from equidp.reproduction.reproduce import (
     RESULTS,
     RUNS,
+    asked_seeds,
     check_data,
-    checked_seeds_of,
     file_stem,
     item_named,
     judged_items,
     reproduce,
 )
 from equidp.reproduction.result import Judged
-from equidp.training.plan import checked_seeds
 from equidp.training.progress import duration
 
 app = command(
@@ -84,10 +83,9 @@ def reproduce_command(
         return
     found = item_named(item)
     check_data(found, 0)
-    own = 1 if quick else found.seeds
-    wanted = len(checked_seeds(own if seeds is None else seeds))
-    fewer = checked_seeds_of(found, wanted, parse_counts(seeds_of))
+    chosen, fewer = asked_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
     if not quick:
+        wanted = len(chosen)
         expected = duration(3600 * found.hours(wanted, fewer))
         say(
             f"{item}, {wanted} seed{'s' if wanted > 1 else ''}: "

@@ -39,6 +39,7 @@ class Compared:
         sweep: one setting and its values, which become `at`.
         final: columns of the costs to take; "change" is accuracy less that without privacy.
         by_epoch: columns of the epochs' records to take, with the epoch as `at`.
+        followed: groups to take these of; none: all.
         last: columns of the epochs' records to take, of the last epoch.
         diagnosed: columns of the diagnosis to take, with the epoch as `at`.
         pairs: columns of the diagnosis of pairs of groups to take; their group is "one less other".
@@ -55,6 +56,7 @@ class Compared:
     sweep: tuple[str, tuple[float, ...]] | None = None
     final: tuple[str, ...] = ("accuracy", "change", "epsilon")
     by_epoch: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     diagnosed: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
@@ -103,7 +105,8 @@ class Compared:
 
     def _epochs(self, comparison: Comparison) -> list[pd.DataFrame]:
         epochs = comparison.epochs
-        parts = long(epochs.assign(at=epochs["epoch"]), self.by_epoch)
+        followed = epochs[epochs["group"].isin(self.followed)] if self.followed else epochs
+        parts = long(followed.assign(at=followed["epoch"]), self.by_epoch)
         if self.last:
             latest = epochs["epoch"] == epochs.groupby(["method", "seed", "setting"])["epoch"].transform(
                 "max"

@@ -35,7 +35,7 @@ class Data:
         return Compared(
             self.name, self.methods, self.hours, quick_epochs=self.quick_epochs,
             final=("accuracy", "loss", "change", "privacy_cost", "excessive_risk", "epsilon"),
-            by_epoch=("loss", "mean_gradient_norm"),
+            by_epoch=("loss", "mean_gradient_norm"), followed=self.groups,
         )  # fmt: skip
 
     @property

@@ -65,9 +65,7 @@ def reproduce(
         DataError: data that is not there; before anything is trained.
     """
     item = item_named(name)
-    own_seeds = 1 if quick else item.seeds
-    chosen = checked_seeds(own_seeds if seeds is None else seeds)
-    fewer = checked_seeds_of(item, len(chosen), seeds_of or {})
+    chosen, fewer = asked_seeds(item, seeds, seeds_of, quick=quick)
     check_data(item, chosen[0])
     into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
@@ -107,18 +105,22 @@ def item_named(name: str) -> Item:
     return ITEMS[name]
 
 
-def checked_seeds_of(item: Item, most: int, seeds_of: Mapping[str, int]) -> dict[str, int]:
-    """The numbers of seeds of some of an item's data.
+def asked_seeds(
+    item: Item, seeds: int | None, seeds_of: Mapping[str, int] | None, *, quick: bool
+) -> tuple[list[int], dict[str, int]]:
+    """Which seeds `reproduce` takes with these arguments, and how many of some data.
 
     Raises:
-        SettingError: data that the item has not, or a number that is not from 1 to `most`.
+        SettingError: data that the item has not, or a number that is not from 1 to that of the others.
     """
-    for name, count in seeds_of.items():
+    own_seeds = 1 if quick else item.seeds
+    chosen, fewer = checked_seeds(own_seeds if seeds is None else seeds), dict(seeds_of or {})
+    for name, count in fewer.items():
         if name not in item.sources():
             raise unknown_name(f"data of {item.name}", name, item.sources())
-        if not 1 <= count <= most:
-            raise SettingError(f"seeds_of {name}={count}; expected 1 to {most}, the number of seeds.")
-    return dict(seeds_of)
+        if not 1 <= count <= len(chosen):
+            raise SettingError(f"seeds_of {name}={count}; expected 1 to {len(chosen)}, the number of seeds.")
+    return chosen, fewer
 
 
 def check_data(item: Item, seed: int) -> None:
