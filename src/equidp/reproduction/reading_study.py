@@ -27,7 +27,7 @@ from equidp.training.plan import default_plan
 FIRST = (
     "base", "fixed-batches", "realised-size", "present-groups", "noise-without-bound", "bounds-as-weights",
     "layers", "layers-whole", "no-noise", "momentum-.5", "momentum-.9", "learning-rate-10", "decay",
-    "other-weights",
+    "other-weights", "counts-floored", "noise-by-example", "epoch-less", "epoch-more",
 )  # fmt: skip
 """What is read otherwise for a few epochs, to find what matters."""
 _LARGEST_BOUND = 2.65

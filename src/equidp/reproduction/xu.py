@@ -178,6 +178,7 @@ ITEMS = (
                 ),
             ),
         ),
+        reasons=xu_reasons.TABLE_3,
         pictures=(
             Curves("Accuracy lost, by clipping bound", "change", "change of accuracy", "clipping bound",
                    groups=(ALL, "2", "8")),
