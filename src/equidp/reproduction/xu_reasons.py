@@ -60,8 +60,8 @@ TABLE_1 = (
 TABLE_3 = (
     Reason(
         "By one factor: at C = 2 print has changes of -.059, -.043 and -.329 for all, twos and eights, ours "
-        "are -.058, -.042 and -.344 at C = 5; print at C = 1 lies between ours at 2 and 3. So their steps are "
-        f"about 2.4 times ours. {_MOMENTUM}; it doubles steps. The rest is not known.",
+        "are -.058, -.042 and -.344 at C = 5; print at C = 1 lies between ours at 2 and 3. So their steps "
+        f"are about 2.4 times ours. {_MOMENTUM}; it doubles steps. The rest is not known.",
         data="mnist", method="dpsgd"),
 )  # fmt: skip
 TABLE_2 = (
