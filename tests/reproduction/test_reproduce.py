@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -15,7 +17,7 @@ import pytest
 from equidp.comparison import grid
 from equidp.data import SOURCES
 from equidp.data.dataset import ALL
-from equidp.errors import DataError, SettingError
+from equidp.errors import CheckpointError, DataError, SettingError, TrainingStopped
 from equidp.reproduction import reproduce as module
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.catalogue import ITEMS
@@ -26,6 +28,7 @@ from equidp.reproduction.page import results_page
 from equidp.reproduction.pictures import Bars, Curves
 from equidp.reproduction.reproduce import judged_items, reproduce
 from equidp.reproduction.result import Result
+from equidp.reproduction.watchers import HeldExamples
 
 ROOT = Path(__file__).parents[2]
 LITTLE = {"epochs": 1, "batch_size": 256}
@@ -233,6 +236,34 @@ def test_no_example_has_more_than_the_epsilon_of_the_run(accounted):
 def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted):
     assert one(accounted, "correlation with exact") > 0.9
     assert one(accounted, "mean error of estimates") < 0.1 * one(accounted, "epsilon")
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
+    study = Accounted("digits", 0.001, changes={**LITTLE, "epochs": 2}, median_bound=0.5, held=5)
+    asked, steps, seen, watch = Asked((0,), tmp_path, 1), [], [], HeldExamples.after_step
+
+    def stopped(held, trainer):
+        watch(held, trainer)
+        steps.append(trainer.steps_done)
+        seen.append(held)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patch.object(HeldExamples, "after_step", stopped):
+        with pytest.raises(TrainingStopped, match="the same command"):
+            study.rows(asked)
+        (kept,) = tmp_path.glob("*-study/sensitive-watched-2-checkpoint-000000005-*.npz")
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:100])
+        with pytest.raises(CheckpointError, match="damaged"):
+            study.rows(asked)
+        kept.write_bytes(whole)
+        rows, _ = study.rows(asked)
+    assert steps == [*range(1, len(steps) + 1)]
+    for histories in (seen[-1].exact, *seen[-1].estimates.values()):
+        assert set(histories.counts.sum(axis=1)) == {len(steps)}
+    assert sorted(set(rows[rows["quantity"] == "median norm"]["at"])) == [1, 2]
+    assert not list(tmp_path.glob("*-study"))
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -16,18 +17,21 @@ from torch.nn.functional import multi_margin_loss
 from equidp.accounting.schedule import default_delta
 from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.data.dataset import ALL, DataSplit, GroupedDataset
+from equidp.data.dataset import ALL, DataSplit
 from equidp.engines import dataset_norms
 from equidp.evaluation.membership import sensitive_attack_table
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant, IndividualClipping
 from equidp.individual.epsilons import individual_epsilons
-from equidp.individual.histories import Histories
-from equidp.individual.step_counts import current_shares
 from equidp.kernel.inputs import taken
+from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.ledger_file import LedgerFile
+from equidp.reproduction import watchers
 from equidp.reproduction.item import COLUMNS, Asked
 from equidp.reproduction.runs import kept
+from equidp.reproduction.watchers import CHUNK, HeldExamples, MedianNorms
 from equidp.training.build import build
+from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import Plan, default_plan
 from equidp.training.trainer import Callback, Trainer
 
@@ -38,6 +42,8 @@ _POINTS = 400
 """Examples that a picture of points shows."""
 _INITIAL = 1000
 """Examples that the median norm at initialization is taken of."""
+_COMPARED = (0.5, 3.0)
+"""Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 _AT_WORST = 0.99
 """An example is at the worst case from this share of it on."""
 
@@ -73,7 +79,7 @@ class Accounted:
     changes: Mapping[str, Any] = field(default_factory=dict)
     median_bound: float | None = None
     clipped: bool = False
-    per_epoch: float = 3
+    per_epoch: float = 1
     held: int = 0
     attacked: bool = False
     quick_epochs: float = 1
@@ -88,27 +94,33 @@ class Accounted:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = []
         for done, seed in enumerate(asked.seeds, start=1):
-            parts.append(kept(self, seed, asked, self._one, code=(sys.modules[__name__],)))
+            parts.append(kept(self, seed, asked, self._one, code=(sys.modules[__name__], watchers)))
             if asked.on_progress is not None:
                 asked.on_progress(done, len(asked.seeds))
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
         return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
 
-    def _one(self, seed: int) -> pd.DataFrame:
+    def _one(self, seed: int, folder: Path) -> pd.DataFrame:
         data = split(open_source(self.data), seed)
         plan = default_plan(self.data).with_changes(dict(self.changes))
         plan = plan.with_changes({"delta": plan.delta or default_delta(len(data.train))})
         if self.median_bound is not None:
             plan = plan.with_changes({"clipping_bound": self.median_bound * self._median(plan, data, seed)})
         watching = IndividualClipping if self.clipped else IndividualAccountant
-        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch)
-        held, medians = HeldExamples(data.train, self.held), _MedianNorms(data.train)
-        watchers: list[Callback] = [medians] if account is None else [account, medians]
-        if self.held:
-            watchers.append(held)
-        resolved = plan.resolve(self.method, len(data.train))
-        trainer = build(resolved, data.train, seed=seed, secure=False, callbacks=watchers)
-        run = trainer.fit()
+        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch, chunk_size=CHUNK)
+        held, medians = HeldExamples(data.train, self.held, _COMPARED), MedianNorms(data.train)
+        checkpoints = Checkpoints(folder, how_to_resume="the same command")
+        own: list[Callback] = [] if account is None else [account]
+        watching_all = [*own, medians, *([held] if self.held else []), checkpoints]
+        folder.mkdir(exist_ok=True)
+        with LedgerFile(folder / "ledger") as ledger:
+            trainer = build(
+                plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False,
+                callbacks=watching_all, ledger=ledger, physical_batch_size=CHUNK,
+            )  # fmt: skip
+            if any(folder.glob("checkpoint-*.pt")):
+                checkpoints.restore(trainer)
+            run = trainer.fit()
         metrics = run.metrics(data.test)
         rows = _Rows(self.method, seed)
         for group, accuracy in zip(metrics["group"], metrics["accuracy"], strict=True):
@@ -136,7 +148,7 @@ class Accounted:
         losses: Tensor,
         held: HeldExamples | None,
     ) -> None:
-        report = account.report(trainer)
+        report = replace(account.report(trainer), ledger=MemoryLedger())  # public data: releases cost nothing
         own = report.sensitive_epsilons
         rows.add("epsilon", ALL, report.largest)
         for group in report.sensitive_by_group().to_dict("records"):
@@ -159,13 +171,19 @@ class Accounted:
         ]
         rows.add("mean error of releases", ALL, float(np.mean(errors)))
         if held is not None:
-            exact = individual_epsilons(held.histories, trainer.event, trainer.delta)
-            estimated = own[held.indices.numpy()]
-            rows.add("correlation with exact", ALL, float(np.corrcoef(exact, estimated)[0, 1]))
-            rows.add("mean error of estimates", ALL, float(np.abs(exact - estimated).mean()))
-            for place in range(min(_POINTS, len(exact))):
-                rows.add("exact epsilon", ALL, float(exact[place]), at=float(place))
-                rows.add("estimated epsilon", ALL, float(estimated[place]), at=float(place))
+            exact = individual_epsilons(held.exact, trainer.event, trainer.delta)
+            estimates = {ALL: own[held.indices.numpy()]}
+            for often, histories in held.estimates.items():
+                found = individual_epsilons(histories, trainer.event, trainer.delta)
+                estimates[f"{often:g} passes an epoch"] = found
+            for place, value in enumerate(exact[:_POINTS]):
+                rows.add("exact epsilon", ALL, float(value), at=float(place))
+            for name, estimated in estimates.items():
+                rows.add("correlation with exact", name, float(np.corrcoef(exact, estimated)[0, 1]))
+                rows.add("mean error of estimates", name, float(np.abs(exact - estimated).mean()))
+                quantity = "estimated epsilon" if name == ALL else f"estimated epsilon, {name}"
+                for place, value in enumerate(estimated[:_POINTS]):
+                    rows.add(quantity, ALL, float(value), at=float(place))
 
     def _attack(self, rows: _Rows, trainer: Trainer, data: DataSplit, losses: Tensor) -> None:
         """Infers membership from losses, with as many members as others in each group."""
@@ -196,43 +214,3 @@ class _Rows:
 
     def add(self, quantity: str, group: str, value: float, *, at: float = np.nan) -> None:
         self.rows.append({**self._names, "group": group, "quantity": quantity, "at": at, "value": value})
-
-
-@final
-class HeldExamples(Callback):
-    """Exact histories of a few examples: their norms are taken before every step."""
-
-    def __init__(self, data: GroupedDataset, count: int) -> None:
-        self.indices = torch.from_numpy(
-            np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False)
-        )
-        self._inputs, self._targets = taken((data.inputs, data.targets), self.indices)
-        self._groups = data.groups[self.indices].numpy()
-        self.histories = Histories(len(self.indices))
-
-    def before_training(self, trainer: Trainer) -> None:
-        self._norms = dataset_norms(trainer.engine, self._inputs, self._targets)
-
-    def after_step(self, trainer: Trainer) -> None:
-        norms = self._norms.double().numpy()
-        shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups)
-        self.histories.add(self.histories.cells(shares))
-        self.before_training(trainer)
-
-
-@final
-class _MedianNorms(Callback):
-    """The median gradient norm of a sample of each group, after each epoch."""
-
-    def __init__(self, data: GroupedDataset, count: int = 200) -> None:
-        self.rows: list[tuple[float, str, float]] = []
-        self._data = data
-        members = (np.flatnonzero(data.groups.numpy() == group) for group in range(data.num_groups))
-        self._samples = [torch.from_numpy(each[:count]) for each in members]
-
-    def after_epoch(self, trainer: Trainer) -> None:
-        for name, sample in zip(self._data.group_names, self._samples, strict=True):
-            if len(sample):
-                examples = taken((self._data.inputs, self._data.targets), sample)
-                norms = dataset_norms(trainer.engine, *examples)
-                self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))

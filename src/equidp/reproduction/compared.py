@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -163,7 +164,7 @@ class Ablated:
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
         return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
 
-    def _one(self, error: str, seed: int) -> pd.DataFrame:
+    def _one(self, error: str, seed: int, _folder: Path) -> pd.DataFrame:
         plan = default_plan(self.data).with_changes(dict(self.changes))
         table = ablation.ablate(self.data, errors=[error], seeds=[seed], plan=plan, jobs=1)
         last = table[table["epoch"] == table["epoch"].max()].assign(at=np.nan, method=error)

@@ -11,7 +11,14 @@ from equidp.reproduction.item import PAPERS
 from equidp.reproduction.result import CLOSE, Difference, Judged
 from equidp.reproduction.tables import markdown, number, tables
 
-WORDS = {"not run": "not run", "quick": "short form only", "reproduced": "reproduced", "differs": "differs"}
+WORDS = {
+    "not run": "not run",
+    "quick": "short form only",
+    "measured": "measured",
+    "in part": "reproduced as far as it was run",
+    "reproduced": "reproduced",
+    "differs": "differs",
+}
 _LEGEND = (
     "Cells: mean ± standard error over seeds. After = or ≠ stands what the paper prints; ≠ where it is "
     f"beyond two standard errors of ours, or, of one seed, beyond {100 * CLOSE:g} points."

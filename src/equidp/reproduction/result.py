@@ -188,13 +188,17 @@ class Judged:
 
     @property
     def state(self) -> str:
-        """ "not run", "quick", "reproduced" or "differs"."""
+        """One of the keys of `page.WORDS`."""
         if self.result is None:
             return "not run"
         if self.result.quick:
             return "quick"
         off = any(each.differs for each in self.differences)
-        return "differs" if off or any(held is False for _, held, _ in self.claims) else "reproduced"
+        if off or any(held is False for _, held, _ in self.claims):
+            return "differs"
+        if not self.item.printed and not self.item.claims:
+            return "measured"
+        return "in part" if self.not_run else "reproduced"
 
     def why(self, difference: Difference) -> str:
         """The sentence on why a figure differs; "" where none is known."""

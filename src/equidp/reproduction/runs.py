@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -27,7 +28,7 @@ def kept(
     study: Any,
     seed: int,
     asked: Asked,
-    make: Callable[[int], pd.DataFrame],
+    make: Callable[[int, Path], pd.DataFrame],
     code: tuple[ModuleType, ...] = (),
 ) -> tuple[pd.DataFrame, float]:
     """A run's table and the seconds that it took: from disk, if data, settings and code are the same.
@@ -36,7 +37,8 @@ def kept(
         study: a frozen dataclass that says all that the run depends on, but its data and seed.
         seed: of the run.
         asked: says where runs are kept.
-        make: trains it.
+        make: trains it, given the seed and the path of a folder, where it may keep what it goes on from after
+            a stop. The folder is deleted when the run is complete.
         code: modules beyond equidp's figures that it follows from.
     """
     check_folder(asked.directory)
@@ -47,10 +49,18 @@ def kept(
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
     path = asked.directory / f"{key}-study.parquet"
     if not path.exists():
-        began = time.perf_counter()
-        table = make(seed)
+        folder = asked.directory / f"{key}-study"
+        clock = folder / "seconds"
+        began = time.perf_counter() - (float(clock.read_text()) if clock.exists() else 0.0)
+        try:
+            table = make(seed, folder)
+        except BaseException:
+            if folder.exists():
+                write_whole(clock, str(time.perf_counter() - began).encode())
+            raise
         file = BytesIO()
         table.assign(seconds=time.perf_counter() - began).to_parquet(file, index=False)
         write_whole(path, file.getvalue())
+        shutil.rmtree(folder, ignore_errors=True)
     table = pd.read_parquet(path)
     return table.drop(columns="seconds"), float(table["seconds"].iloc[0])

@@ -30,22 +30,21 @@ _COSTS = "CIFAR-10's size"
 
 
 def _at_bound(times: float) -> Accounted:
-    return replace(CIFAR, median_bound=times, label=f"cifar10, C = {times:g} medians")
+    return replace(CIFAR, median_bound=times, held=0, label=f"cifar10, C = {times:g} medians")
 
 
 _CLIPPED = tuple(
-    replace(study, clipped=True, per_epoch=1, label=f"{study.data}, individual clipping")
+    replace(study, clipped=True, held=0, label=f"{study.data}, individual clipping")
     for study in (CIFAR, MNIST)
 )
 _BOUNDS = tuple(_at_bound(times) for times in (0.1, 0.3, 0.5, 1.5))
 _HINGE = replace(
     CIFAR,
     changes={**CIFAR.changes, "loss": "equidp.reproduction.accounted:hinge"},
-    held=400,
     label="cifar10, hinge loss",
 )
 _SMALL = replace(
-    CIFAR, hours=3.6, changes={**CIFAR.changes, "model": "deep-tanh-cnn", "learning_rate": 1.0}, held=400,
+    CIFAR, hours=3.6, changes={**CIFAR.changes, "model": "deep-tanh-cnn", "learning_rate": 1.0},
     label="cifar10, small CNN",
 )  # fmt: skip
 
@@ -83,7 +82,7 @@ def _attacked(found: Found) -> bool | None:
 
 
 _ATTACKED = tuple(
-    replace(study, method=method, attacked=True, hours=study.hours * (0.6 if method == "sgd" else 1))
+    replace(study, method=method, hours=study.hours * (0.6 if method == "sgd" else 1))
     for study in (CIFAR, GENDER)
     for method in ("dpsgd", "sgd")
 )
@@ -121,7 +120,7 @@ ITEMS = (
     Item(
         "yu-figure-12", YU, "Final training loss and epsilon on CIFAR-10 with larger bounds",
         tuple(
-            replace(CIFAR, median_bound=None, label=f"cifar10, C = {bound:g}",
+            replace(CIFAR, median_bound=None, held=0, label=f"cifar10, C = {bound:g}",
                     changes={**CIFAR.changes, "clipping_bound": bound})
             for bound in (5.0, 10.0)
         ),
