@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from equidp.data import open_source
-from equidp.data.fetch import DATA_VARIABLE
+from equidp.data.origins import DATA_VARIABLE
 from equidp.models import MODELS
 from equidp.training.device import CPU
 

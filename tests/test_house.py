@@ -3,12 +3,15 @@ broken rule."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from support.house import LIMITS, Limits, Package, cycles, offences, private_torch, sizes, trusted, upward
 
+_ROOT = Path(__file__).parents[1]
 SOUND = {
     "__init__.py": "from equidp.cli import app\n",
     "__main__.py": "from equidp.cli import app\n",
@@ -132,3 +135,14 @@ def test_sizes_have_limits(tmp_path):
     assert seen(sizes(made, Limits(5, 29, lines)), made.root) == {"_validate.py:30"}
     assert seen(sizes(made, Limits(5, 30, lines - 1)), made.root) == {".:1"}
     assert LIMITS == (8, 300, 44_000)
+
+
+@pytest.mark.soak
+def test_every_benchmark_can_be_imported():
+    names = sorted(path.stem for path in (_ROOT / "benchmarks").glob("*.py"))
+    code = f"import sys; sys.path.insert(0, 'benchmarks'); [__import__(name) for name in {names}]"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    assert names
+    assert done.returncode == 0, done.stderr

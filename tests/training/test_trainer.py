@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -27,6 +28,36 @@ def test_physical_batches_change_memory_alone(policy):
         )
         models.append(trainer.fit().model)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "policy", "given", "expected"),
+    [
+        ((1, 4, 4), 300, equidp.DPSGD(1.0), None, 128),
+        ((1, 4, 4), 300, equidp.DPSGD(1.0), 7, 7),
+        ((1, 4, 4), 256, equidp.DPSGD(1.0), None, None),
+        ((1, 4, 4), 300, equidp.DPSGDF(1.0), None, None),  # its statistics would take two passes
+        ((16,), 300, equidp.DPSGD(1.0), None, None),
+    ],
+)
+def test_large_samples_of_images_go_through_the_engine_in_parts(shape, batch, policy, given, expected):
+    groups = torch.arange(600) % 2
+    data = equidp.GroupedDataset(torch.randn(600, *shape), groups, groups, ("a", "b"), ("no", "yes"))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = equidp.Trainer(
+        model, optimizer, data, policy=policy, batch_size=batch, steps=1, noise_multiplier=2.0, delta=1e-4,
+        physical_batch_size=given,
+    )  # fmt: skip
+    seen, measure = [], trainer.engine.__class__.__call__
+    with patch.object(
+        trainer.engine.__class__, "__call__",
+        lambda engine, inputs, *others, **named: (
+            seen.append(len(inputs)) or measure(engine, inputs, *others, **named)
+        ),
+    ):  # fmt: skip
+        trainer.fit()
+    assert max(seen) == expected if expected else len(seen) == 1
 
 
 def test_a_model_without_parameters_is_refused():

@@ -116,7 +116,7 @@ class Accounted:
         with LedgerFile(folder / "ledger") as ledger:
             trainer = build(
                 plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False,
-                callbacks=watching_all, ledger=ledger, physical_batch_size=CHUNK,
+                callbacks=watching_all, ledger=ledger,
             )  # fmt: skip
             if any(folder.glob("checkpoint-*.pt")):
                 checkpoints.restore(trainer)

@@ -65,7 +65,6 @@ def build(
     ledger: Ledger | None = None,
     budget: PrivacyBudget | None = None,
     beyond_budget: str = "refuse",
-    physical_batch_size: int | None = None,
 ) -> Trainer:
     """The Trainer of a resolved plan, checked and ready; nothing is spent yet.
 
@@ -76,8 +75,7 @@ def build(
         secure: draw samples and noise from the operating system.
         model: trained in place; default: a fresh one from the plan's factory.
         device: where the model is moved to, and trained; None: it is trained where it is.
-        num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget, physical_batch_size:
-            see `Trainer`.
+        num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
 
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
@@ -112,7 +110,6 @@ def build(
         ledger=ledger,
         budget=budget,
         beyond_budget=beyond_budget,
-        physical_batch_size=physical_batch_size,
     )
     if plan.recalibration is not None:
         check_recalibrates(trainer)

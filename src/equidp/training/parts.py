@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from equidp._validate import check_number, unknown_name
@@ -19,6 +19,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.data.weights import RowWeighted
 from equidp.engines import MeasuringEngine, check_penalties, checked_engine, engine_for, made_up_examples
+from equidp.engines.preserved import device_of
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
@@ -30,6 +31,10 @@ from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.checks import check_own_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
+PART = 128
+"""Images that the engine sees at a time on a CPU, where what it keeps of them fits in a cache."""
+_WHOLE_UP_TO = 256
+"""Expected examples of a sample up to which parts save less than they cost."""
 
 
 def chosen_event(
@@ -46,6 +51,21 @@ def chosen_event(
     noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
     check_own_policy(policy, num_groups or 1, noise)
     return StepEvent(rate, noise, statistics_noise(policy, noise))
+
+
+def part_size(
+    given: int | None, train: GroupedDataset | Dataset[Any], model: nn.Module, event: StepEvent
+) -> int | None:
+    """The most examples that the engine sees at a time; None: the whole sample.
+
+    Large samples of images go in parts on a CPU, which is faster and takes less memory; not where statistics
+    are released, since every part would go through the engine twice.
+    """
+    if given is not None or event.statistics_noise is not None or not isinstance(train, GroupedDataset):
+        return given
+    images = isinstance(train.inputs, Tensor) and train.inputs.dim() == 4
+    large = event.sample_rate * len(train) > _WHOLE_UP_TO
+    return PART if images and large and device_of(model).type == "cpu" else None
 
 
 def _chosen_noise(

@@ -71,7 +71,7 @@ class Trainer:
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
         views, workers: augmentation of images; processes that load a dataset that is not in memory.
-        physical_batch_size: the most examples in the engine at a time; bounds memory.
+        physical_batch_size: the most examples in the engine at a time; bounds memory. None: what is fast.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
@@ -160,7 +160,7 @@ class Trainer:
                 num_groups=num_groups or 1,
                 ledger=ledger,
                 randomness=self.randomness,
-                physical_batch_size=physical_batch_size,
+                physical_batch_size=parts.part_size(physical_batch_size, train, model, self.event),
                 processes=self.processes,
             )
             optimizers.follow(optimizer, self._step)
