@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ def rows(
 
 
 def item(*printed: Printed, **changes: object) -> Item:
-    return Item("xu-table-9", XU, "What it shows", (), printed=printed, **changes)
+    return Item("xu-table-9", XU, "What it shows", **{"studies": (), "printed": printed, **changes})
 
 
 def judged(found: pd.DataFrame, *printed: Printed, quick: bool = False, **changes: object) -> Judged:
@@ -113,6 +114,17 @@ def test_a_conclusion_that_fails_is_a_difference(held, state):
 
 def test_the_short_form_says_nothing_about_the_paper():
     assert judged(rows(0.5), printed(0.9), quick=True).state == "quick"
+
+
+def test_figures_without_anything_to_agree_with_are_measured():
+    assert judged(rows(0.5)).state == "measured"
+
+
+def test_what_agrees_on_some_of_the_data_is_reproduced_in_part():
+    studies = tuple(SimpleNamespace(data=data) for data in ("d", "not run"))
+    assert judged(rows(0.5), printed(0.5), studies=studies[:1]).state == "reproduced"
+    assert judged(rows(0.5), printed(0.5), studies=studies).state == "in part"
+    assert judged(rows(0.5), printed(0.9), studies=studies).state == "differs"
 
 
 def test_an_item_without_a_result_is_not_run():

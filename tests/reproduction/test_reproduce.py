@@ -271,7 +271,7 @@ def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
     asked = Asked((0,), tmp_path, 1)
     clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
     assert one(clipped, "individual epsilon") <= one(clipped, "epsilon")
-    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, attacked=True).rows(asked)
+    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, held=5, attacked=True).rows(asked)
     assert set(plain["quantity"]) == {"accuracy", "median norm", "success of membership inference"}
 
 

@@ -261,7 +261,7 @@ class ExampleAccount(KeptCallback):
         columns = data.inputs, data.trained_targets, data.groups
         inputs, targets, groups = taken(columns, processes.shard(len(data)))
         penalised = {"groups": groups, "penalty": penalty_of(trainer.policy, trainer.policy_state)}
-        chunk = self._chunk_size or chunk_of(inputs)
+        chunk = self._chunk_size or chunk_of(inputs, device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with RandomState(device).kept(), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)

@@ -30,8 +30,8 @@ class IndividualAccountant(ExampleAccount):
         per_epoch: passes in an epoch.
         grid: width of the grid that shares are rounded to.
         rounding: "up", or "nearest" as in Yu et al., which can understate.
-        chunk_size: examples whose norms are taken at a time; bounds memory. None: 4096 rows of a table, or
-            256 other examples.
+        chunk_size: examples whose norms are taken at a time; bounds memory. None: 4096 rows of a table,
+            128 images on a CPU, or 256 other examples.
         memory_limit: bytes; a larger table of histories is kept in a temporary file.
         missed_at_worst: count steps taken before this accountant watched as if every example had used all of
             the sensitivity, an upper bound; otherwise such a run is refused.

@@ -10,6 +10,7 @@ from torch import Tensor
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.inputs import Inputs, tensors
+from equidp.training.parts import PART, are_images
 from equidp.training.trainer import Trainer
 
 _CHUNK = 2**18  # examples that are read at a time
@@ -25,10 +26,11 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
     return trainer.train
 
 
-def chunk_of(inputs: Inputs) -> int:
+def chunk_of(inputs: Inputs, device: torch.device) -> int:
     """Returns how many examples to measure at a time: more where they are rows of a table."""
-    rows = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
-    return 4096 if rows else 256
+    if isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point():
+        return 4096
+    return PART if are_images(inputs) and device.type == "cpu" else 256
 
 
 def fingerprint_of(data: GroupedDataset) -> int:

@@ -29,7 +29,7 @@ from equidp.kernel.ledger_file import LedgerFile
 from equidp.reproduction import watchers
 from equidp.reproduction.item import COLUMNS, Asked
 from equidp.reproduction.runs import kept
-from equidp.reproduction.watchers import CHUNK, HeldExamples, MedianNorms
+from equidp.reproduction.watchers import COMPARED, HeldExamples, MedianNorms, passes
 from equidp.training.build import build
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.plan import Plan, default_plan
@@ -42,8 +42,6 @@ _POINTS = 400
 """Examples that a picture of points shows."""
 _INITIAL = 1000
 """Examples that the median norm at initialization is taken of."""
-_COMPARED = (0.5, 3.0)
-"""Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 _AT_WORST = 0.99
 """An example is at the worst case from this share of it on."""
 
@@ -107,16 +105,17 @@ class Accounted:
         if self.median_bound is not None:
             plan = plan.with_changes({"clipping_bound": self.median_bound * self._median(plan, data, seed)})
         watching = IndividualClipping if self.clipped else IndividualAccountant
-        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch, chunk_size=CHUNK)
-        held, medians = HeldExamples(data.train, self.held, _COMPARED), MedianNorms(data.train)
+        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch)
+        held, medians = HeldExamples(data.train, self.held, COMPARED), MedianNorms(data.train)
         checkpoints = Checkpoints(folder, how_to_resume="the same command")
-        own: list[Callback] = [] if account is None else [account]
-        watching_all = [*own, medians, *([held] if self.held else []), checkpoints]
+        callbacks: list[Callback] = [medians, checkpoints]
+        if account is not None:
+            callbacks = [account, medians, *([held] if self.held else []), checkpoints]
         folder.mkdir(exist_ok=True)
         with LedgerFile(folder / "ledger") as ledger:
             trainer = build(
                 plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False,
-                callbacks=watching_all, ledger=ledger,
+                callbacks=callbacks, ledger=ledger,
             )  # fmt: skip
             if any(folder.glob("checkpoint-*.pt")):
                 checkpoints.restore(trainer)
@@ -172,10 +171,10 @@ class Accounted:
         rows.add("mean error of releases", ALL, float(np.mean(errors)))
         if held is not None:
             exact = individual_epsilons(held.exact, trainer.event, trainer.delta)
-            estimates = {ALL: own[held.indices.numpy()]}
-            for often, histories in held.estimates.items():
-                found = individual_epsilons(histories, trainer.event, trainer.delta)
-                estimates[f"{often:g} passes an epoch"] = found
+            estimates = {ALL: own[held.indices.numpy()]} | {
+                passes(often): individual_epsilons(histories, trainer.event, trainer.delta)
+                for often, histories in held.estimates.items()
+            }
             for place, value in enumerate(exact[:_POINTS]):
                 rows.add("exact epsilon", ALL, float(value), at=float(place))
             for name, estimated in estimates.items():

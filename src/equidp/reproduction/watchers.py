@@ -21,11 +21,12 @@ from equidp.individual.histories import Histories
 from equidp.individual.step_counts import current_shares
 from equidp.kernel.inputs import taken
 from equidp.training.kept import SENSITIVE, KeptCallback
+from equidp.training.parts import PART
 from equidp.training.trainer import Trainer
 
 Arrays = dict[str, npt.NDArray[Any]]
-CHUNK = 128
-"""Images that are computed at a time: they fit in a cache, which makes a step of ResNet-20 twice as fast."""
+COMPARED = (0.5, 3.0)
+"""Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 
 
 class _KeptArrays(KeptCallback):
@@ -110,7 +111,7 @@ class HeldExamples(_KeptArrays):
         ]
 
     def _taken(self, trainer: Trainer) -> npt.NDArray[np.float64]:
-        norms = dataset_norms(trainer.engine, self._inputs, self._targets, CHUNK)
+        norms = dataset_norms(trainer.engine, self._inputs, self._targets, PART)
         return np.asarray(norms.double())
 
     def _arrays(self) -> Arrays:
@@ -142,7 +143,7 @@ class MedianNorms(_KeptArrays):
         for name, sample in zip(self._data.group_names, self._samples, strict=True):
             if len(sample):
                 inputs, targets = taken((self._data.inputs, self._data.targets), sample)
-                norms = dataset_norms(trainer.engine, inputs, targets, CHUNK)
+                norms = dataset_norms(trainer.engine, inputs, targets, PART)
                 self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))
 
     def _arrays(self) -> Arrays:
@@ -153,6 +154,11 @@ class MedianNorms(_KeptArrays):
     def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
         columns = (arrays[name].tolist() for name in ("epochs", "groups", "medians"))
         self.rows = list(zip(*columns, strict=True))
+
+
+def passes(per_epoch: float) -> str:
+    """In words, as "0.5 passes an epoch"."""
+    return f"{per_epoch:g} passes an epoch"
 
 
 def _prefix(number: int) -> str:

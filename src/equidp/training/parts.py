@@ -23,7 +23,7 @@ from equidp.engines.preserved import device_of
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import moved_to
+from equidp.kernel.inputs import Inputs, moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
@@ -63,9 +63,13 @@ def part_size(
     """
     if given is not None or event.statistics_noise is not None or not isinstance(train, GroupedDataset):
         return given
-    images = isinstance(train.inputs, Tensor) and train.inputs.dim() == 4
     large = event.sample_rate * len(train) > _WHOLE_UP_TO
-    return PART if images and large and device_of(model).type == "cpu" else None
+    return PART if are_images(train.inputs) and large and device_of(model).type == "cpu" else None
+
+
+def are_images(inputs: Inputs) -> bool:
+    """Whether inputs are images, [n, channels, height, width]."""
+    return isinstance(inputs, Tensor) and inputs.dim() == 4
 
 
 def _chosen_noise(
