@@ -74,6 +74,9 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         sync_folder(target.parent)
+    except OSError as error:
+        error.filename = os.fspath(target)  # a write does not say which
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.compared import Compared
-from equidp.reproduction.item import XU, Item
+from equidp.reproduction.item import XU, Claim, Item
 from equidp.reproduction.result import Result
 from support.command import equidp_here
 
@@ -18,6 +18,7 @@ TOY = Item(
     "A toy",
     (Compared("digits", ("dpsgd",), 1e-9, changes={"epochs": 1, "batch_size": 256}),),
     seeds=2,
+    claims=(Claim("it trains", lambda found: not found.table.empty),),
 )
 
 
@@ -67,3 +68,11 @@ def test_bad_input_gets_one_message_and_a_code(tmp_path, arguments, message):
     assert done.returncode == 2
     assert message in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_named_with_what_to_do(tmp_path):
+    full = OSError(28, "No space left on device", "page.md")
+    with patch("equidp.cli.reproduce.write_whole", side_effect=full):
+        done = equidp_here("reproduce", "--page", str(tmp_path / "page.md"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'page.md': No space left on device. Make room" in done.stderr.replace("\n", " ")

@@ -18,7 +18,7 @@ from equidp.comparison import grid
 from equidp.data import SOURCES
 from equidp.data.dataset import ALL
 from equidp.errors import CheckpointError, DataError, SettingError, TrainingStopped
-from equidp.reproduction import reproduce as module
+from equidp.reproduction import reproduce as module, runs
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.compared import Ablated, Compared
@@ -178,6 +178,33 @@ def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
     assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
     with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
         made(tmp_path, seeds=1)
+
+
+def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
+    def make(seed, folder):
+        folder.mkdir()
+        raise CheckpointError("no checkpoint can be kept")
+
+    with (
+        patch.object(runs, "write_whole", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(CheckpointError, match="no checkpoint can be kept"),
+    ):
+        runs.kept(SMALL, 0, Asked((0,), tmp_path, 1), make)
+
+
+def test_a_stopped_run_counts_the_time_before(tmp_path):
+    asked = Asked((0,), tmp_path, 1)
+
+    def stopped(seed, folder):
+        folder.mkdir()
+        raise TrainingStopped("stopped", signal.SIGTERM)
+
+    with pytest.raises(TrainingStopped):
+        runs.kept(SMALL, 0, asked, stopped)
+    (clock,) = tmp_path.glob("*-study/seconds")
+    clock.write_text("1000")
+    _, seconds = runs.kept(SMALL, 0, asked, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
+    assert 1000 < seconds < 2000
 
 
 def test_a_sweep_gives_each_value_its_point(tmp_path):

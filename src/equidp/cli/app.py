@@ -6,6 +6,7 @@ when it is called.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -223,4 +224,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
-        fail(f"{place}{error.strerror or error}.")
+        room = " Make room and run the command again." if error.errno == errno.ENOSPC else ""
+        fail(f"{place}{error.strerror or error}.{room}")

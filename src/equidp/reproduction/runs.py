@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -55,7 +56,7 @@ def kept(
         try:
             table = make(seed, folder)
         except BaseException:
-            if folder.exists():
+            with suppress(OSError):  # no folder was made, or the disk is full, which make says better
                 write_whole(clock, str(time.perf_counter() - began).encode())
             raise
         file = BytesIO()

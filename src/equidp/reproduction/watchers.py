@@ -25,6 +25,7 @@ from equidp.training.parts import PART
 from equidp.training.trainer import Trainer
 
 Arrays = dict[str, npt.NDArray[Any]]
+_NAME = f"{SENSITIVE}watched-"
 COMPARED = (0.5, 3.0)
 """Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 
@@ -43,10 +44,10 @@ class _KeptArrays(KeptCallback):
     def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
         file = BytesIO()
         np.savez(file, allow_pickle=False, steps=trainer.steps_done, **self._arrays())
-        write_whole(folder / f"{_prefix(number)}{checkpoint}.npz", file.getvalue())
+        write_whole(folder / f"{_NAME}{number}-{checkpoint}.npz", file.getvalue())
 
     def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        path = folder / f"{_prefix(number)}{checkpoint}.npz"
+        path = folder / f"{_NAME}{number}-{checkpoint}.npz"
         try:
             with np.load(path) as arrays:
                 self._put_back(arrays, trainer.steps_done - int(arrays["steps"]))
@@ -57,8 +58,8 @@ class _KeptArrays(KeptCallback):
             ) from error
 
     def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
-        for path in folder.glob(f"{_prefix(number)}*.npz"):
-            if path.stem.removeprefix(_prefix(number)) not in checkpoints:
+        for path in folder.glob(f"{_NAME}{number}-*.npz"):
+            if path.stem.removeprefix(f"{_NAME}{number}-") not in checkpoints:
                 path.unlink(missing_ok=True)
 
 
@@ -115,8 +116,8 @@ class HeldExamples(_KeptArrays):
         return np.asarray(norms.double())
 
     def _arrays(self) -> Arrays:
-        counts = np.stack([histories.counts for histories in self._histories])
-        return {"norms": np.stack(self._norms), "counts": counts}
+        counts = [histories.counts for histories in self._histories]
+        return {"norms": np.stack(self._norms), "counts": np.stack(counts)}
 
     def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
         self._norms = list(arrays["norms"])
@@ -148,8 +149,7 @@ class MedianNorms(_KeptArrays):
 
     def _arrays(self) -> Arrays:
         epochs, groups, medians = zip(*self.rows, strict=True) if self.rows else ((), (), ())
-        named = np.array(groups, dtype=str)
-        return {"epochs": np.array(epochs), "groups": named, "medians": np.array(medians)}
+        return {"epochs": np.array(epochs), "groups": np.array(groups, str), "medians": np.array(medians)}
 
     def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
         columns = (arrays[name].tolist() for name in ("epochs", "groups", "medians"))
@@ -159,7 +159,3 @@ class MedianNorms(_KeptArrays):
 def passes(per_epoch: float) -> str:
     """In words, as "0.5 passes an epoch"."""
     return f"{per_epoch:g} passes an epoch"
-
-
-def _prefix(number: int) -> str:
-    return f"{SENSITIVE}watched-{number}-"
