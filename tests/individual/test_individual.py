@@ -418,6 +418,33 @@ def test_sampled_norms_cost_no_pass(monkeypatch):
     assert (accountant.report(trainer, accountant="rdp").sensitive_epsilons > 0).all()
 
 
+def histories_of(accountant, **settings):
+    trainer, _ = watched(accountant=accountant, **settings)
+    trainer.fit()
+    counts = accountant._counts
+    counts.settle()
+    return counts.histories.counts @ counts.histories.shares, trainer
+
+
+def test_norms_of_draws_between_passes_are_those_of_passes_in_every_step():
+    """The norm that a draw shows is the one that a pass before the step takes."""
+    alone, trainer = histories_of(equidp.IndividualAccountant(per_epoch=1000, grid=0.05))
+    both, _ = histories_of(equidp.IndividualAccountant("sampled", per_epoch=1000, grid=0.05))
+    assert trainer.steps > 10
+    np.testing.assert_array_equal(both, alone)
+
+
+def test_an_example_that_is_never_drawn_has_the_norm_of_the_pass():
+    settings = {"steps": 6, "epochs": None}
+    drawn_only, trainer = histories_of(equidp.IndividualAccountant("sampled", grid=0.05), **settings)
+    with_pass, _ = histories_of(equidp.IndividualAccountant("sampled", per_epoch=0.01, grid=0.05), **settings)
+    passes, _ = histories_of(equidp.IndividualAccountant(per_epoch=0.01, grid=0.05), **settings)
+    never = drawn_only == trainer.steps
+    assert never.any()
+    np.testing.assert_array_equal(with_pass[never], passes[never])
+    assert (with_pass[~never] != passes[~never]).any()
+
+
 class SeenByTheEngine:
     """An engine that notes what each weighted gradient's norm was."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -114,6 +115,18 @@ def test_weights_are_fresh_until_something_changes_them():
         next(iter(model.parameters())).add_(1.0)
     assert start_of(make_trainer(model=model)).weights == "given"
     assert start_of(make_trainer()).weights == "given"
+
+
+def test_convolutions_have_their_channels_last_unless_group_norms_would_copy_them():
+    def factory(shape, outputs, between=nn.Identity):
+        return nn.Sequential(nn.Conv2d(3, 4, 3), between(), nn.Conv2d(4, 4, 3))
+
+    def last(model):
+        return [model[each].weight.is_contiguous(memory_format=torch.channels_last) for each in (0, 2)]
+
+    assert last(build_model(factory, (3, 8, 8), 2, 0)) == [True, True]
+    normed = build_model(partial(factory, between=partial(nn.GroupNorm, 2, 4)), (3, 8, 8), 2, 0)
+    assert last(normed) == [False, False]
 
 
 @pytest.mark.parametrize(

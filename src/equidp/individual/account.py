@@ -55,9 +55,10 @@ class ExampleAccount(KeptCallback):
         memory_limit: int = 2**30,
         missed_at_worst: bool = False,
     ) -> None:
-        if (interval is None) == (per_epoch is None):
+        if (interval is None) == (per_epoch is None) and (interval != "sampled" or per_epoch is None):
             raise SettingError(
-                f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two."
+                f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two, or "
+                '"sampled" with passes per epoch.'
             )
         if interval not in (None, "sampled") and not (
             isinstance(interval, int | float) and interval >= 1 and interval == int(interval)
@@ -104,12 +105,10 @@ class ExampleAccount(KeptCallback):
             self._counts = self._new_counts(trainer)
         self._count_missed(trainer.steps_done - self._steps, trainer)
         self._guaranteed = self._begin(trainer)
-        if self._interval != "sampled":
-            rate = trainer.sample_rate * float(self._per_epoch or 1)
-            self._every = self._interval or max(1, round(1 / rate))
-            if not self._norms_hold:
-                self._take_norms(trainer)
-            self._norms_hold = False
+        self._every = self._steps_between_passes(trainer)
+        if self._every and not self._norms_hold:
+            self._take_norms(trainer)
+        self._norms_hold = False
 
     def after_step(self, trainer: Trainer) -> None:
         self._check_step(trainer)
@@ -117,7 +116,7 @@ class ExampleAccount(KeptCallback):
         self._count_missed(trainer.steps_done - 1 - self._steps, trainer)
         counts.step(trainer.policy_state)
         self._steps += 1
-        if self._interval != "sampled" and self._steps % self._every == 0 and self._steps < trainer.steps:
+        if self._every and self._steps % self._every == 0 and self._steps < trainer.steps:
             self._take_norms(trainer)
 
     def after_training(self, trainer: Trainer) -> None:
@@ -173,6 +172,12 @@ class ExampleAccount(KeptCallback):
             "grid": self._grid,
             "rounding": self._rounding,
         }
+
+    def _steps_between_passes(self, trainer: Trainer) -> int:
+        """0: no pass at all."""
+        if self._per_epoch is not None:
+            return max(1, round(1 / (trainer.sample_rate * self._per_epoch)))
+        return 0 if self._interval == "sampled" else int(self._interval or 0)
 
     def _new_counts(self, trainer: Trainer) -> StepCounts:
         data = in_memory(trainer, _PURPOSE)

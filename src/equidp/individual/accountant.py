@@ -27,7 +27,8 @@ class IndividualAccountant(ExampleAccount):
         interval: steps between passes that take the norms of all examples. 1 is exact, unless the model draws
             random numbers (dropout); more give estimates. "sampled": each example's norm is that of its last
             draw, an estimate that needs no pass over the data. Give this or `per_epoch`.
-        per_epoch: passes in an epoch.
+        per_epoch: passes in an epoch. With "sampled", norms are those of the last draw or pass, so that few
+            passes do: 0.1 is one before the first step and one every ten epochs.
         grid: width of the grid that shares are rounded to.
         rounding: "up", or "nearest" as in Yu et al., which can understate.
         chunk_size: examples whose norms are taken at a time; bounds memory. None: 4096 rows of a table,

@@ -63,8 +63,10 @@ class Accounted:
         changes: of the data's published plan.
         median_bound: the clipping bound is so many times the median gradient norm at initialization, which
             nothing here pays for; None: the plan's.
+        longest_step: learning rate times clipping bound; None: the plan's learning rate.
+        features: of the images, a name from `equidp.data.features.FEATURES`; None: pixels.
         clipped: whether examples are clipped at the norms that they are accounted at.
-        per_epoch: how often all norms are taken in an epoch.
+        per_epoch: how often all norms are taken in an epoch; without `clipped`, norms are those of draws too.
         held: examples whose norms are taken in every step, for their exact epsilons.
         attacked: whether membership is inferred from losses too.
         quick_epochs: of the short form.
@@ -76,8 +78,10 @@ class Accounted:
     method: str = "dpsgd"
     changes: Mapping[str, Any] = field(default_factory=dict)
     median_bound: float | None = None
+    longest_step: float | None = None
+    features: str | None = None
     clipped: bool = False
-    per_epoch: float = 1
+    per_epoch: float = 0.1
     held: int = 0
     attacked: bool = False
     quick_epochs: float = 1
@@ -99,13 +103,21 @@ class Accounted:
         return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
 
     def _one(self, seed: int, folder: Path) -> pd.DataFrame:
-        data = split(open_source(self.data), seed)
+        data = split(open_source(self.data, features=self.features), seed)
         plan = default_plan(self.data).with_changes(dict(self.changes))
         plan = plan.with_changes({"delta": plan.delta or default_delta(len(data.train))})
         if self.median_bound is not None:
             plan = plan.with_changes({"clipping_bound": self.median_bound * self._median(plan, data, seed)})
-        watching = IndividualClipping if self.clipped else IndividualAccountant
-        account = None if self.method == "sgd" else watching(per_epoch=self.per_epoch)
+        if self.longest_step is not None:
+            bound = plan.method_settings["clipping_bound"]
+            plan = plan.with_changes({"learning_rate": self.longest_step / bound})
+        account: IndividualAccountant | IndividualClipping | None = None
+        if self.method != "sgd":
+            account = (
+                IndividualClipping(per_epoch=self.per_epoch)
+                if self.clipped
+                else IndividualAccountant("sampled", per_epoch=self.per_epoch)
+            )
         held, medians = HeldExamples(data.train, self.held, COMPARED), MedianNorms(data.train)
         checkpoints = Checkpoints(folder, how_to_resume="the same command")
         callbacks: list[Callback] = [medians, checkpoints]
