@@ -31,12 +31,14 @@ def main() -> None:
         alone = equidp.compare(**GIVEN, seeds=arguments.seeds, directory=Path(folder) / "alone", jobs=2)
         seconds = middle - began, time.monotonic() - middle
     same = tally.comparison.results.equals(alone.results)
-    runs, once = len(tally.finished), set(tally.finished.values()) == {1}
-    print(f"{len(tally.killed)} processes of one worker of two killed; {tally.kept} runs kept")
-    print(f"{runs} runs finished on the cluster, {'each once' if once else 'some more than once'}")
+    lost = tally.again & tally.before
+    print(f"{len(tally.killed)} processes of one worker of two killed; {len(tally.kept)} runs kept")
+    print(f"{len(tally.again)} runs made again: a killed worker had finished them, and not handed them over")
+    print(f"{len(lost)} runs made again though they were kept")
     print(f"figures: {'the same' if same else 'other'} as of two processes without a cluster")
     print(f"{seconds[0]:.0f} seconds on the cluster, {seconds[1]:.0f} without")
-    sys.exit(not (same and once and tally.kept == runs == 4 * arguments.seeds))
+    complete = len(tally.kept) == 4 * arguments.seeds and tally.kept == set(tally.finished)
+    sys.exit(not (same and complete and not lost))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def main() -> None:
     resolved = plan.resolve(chosen.method, len(data.train))
     trainer = build(resolved, data.train, seed=0, secure=False, callbacks=[held, rare, sampled])
     trainer.fit()
-    exact = individual_epsilons(held.histories, trainer.event, trainer.delta)
+    exact = individual_epsilons(held.exact, trainer.event, trainer.delta)
     start = time.perf_counter()
     report = rare.report(trainer)
     seconds = time.perf_counter() - start

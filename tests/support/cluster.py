@@ -27,13 +27,20 @@ class Tally:
         comparison: its figures.
         killed: ids of the processes that were killed, in order.
         finished: run -> how often a worker finished it.
-        kept: number of runs in the folder.
+        before: the runs that were kept before the last kill.
+        kept: all runs in the folder.
     """
 
     comparison: equidp.Comparison
     killed: list[int]
     finished: Counter[str]
-    kept: int
+    before: set[str]
+    kept: set[str]
+
+    @property
+    def again(self) -> set[str]:
+        """The runs that were made again: a killed worker had finished them, and not yet handed them over."""
+        return {run for run, times in self.finished.items() if times > 1}
 
 
 def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
@@ -45,6 +52,11 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
         kills: how many.
     """
     killed: list[int] = []
+    before: set[str] = set()
+
+    def kept() -> set[str]:
+        return {path.name for path in folder.glob("*.parquet")}
+
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
         distributed.Client(workers, set_as_default=False) as client,
@@ -54,6 +66,7 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
             if len(killed) < kills and done >= (len(killed) + 1) * total / (kills + 2):
                 found = dict(client.run(_who, on_error="ignore").values())
                 if 0 in found and found[0] not in killed:  # it is back
+                    before.update(kept())
                     os.kill(found[0], signal.SIGKILL)
                     killed.append(found[0])
 
@@ -61,7 +74,7 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
             **GIVEN, seeds=seeds, directory=folder, cluster=workers.scheduler_address, on_progress=kill
         )
         finished = Counter(client.run_on_scheduler(_finished))
-    return Tally(comparison, killed, finished, len(list(folder.glob("*.parquet"))))
+    return Tally(comparison, killed, finished, before, kept())
 
 
 def _who(dask_worker: Any) -> tuple[int, int]:
@@ -70,7 +83,8 @@ def _who(dask_worker: Any) -> tuple[int, int]:
 
 
 def _finished(dask_scheduler: Any) -> list[str]:
-    """The key of each run, as often as it came to an end."""
+    """The name of each run, as often as it came to an end."""
     log = dask_scheduler.state.transition_log if hasattr(dask_scheduler, "state") else None
     log = dask_scheduler.transition_log if log is None else log
-    return [key for key, _, finish, *_ in log if finish == "memory" and str(key).startswith("equidp-")]
+    ended = [str(key) for key, _, finish, *_ in log if finish == "memory"]
+    return [key.removeprefix("equidp-") for key in ended if key.startswith("equidp-")]
