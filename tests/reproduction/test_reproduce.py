@@ -223,6 +223,24 @@ def test_curves_are_of_the_groups_that_are_followed(tmp_path):
     assert set(rows[rows["at"].isna()]["group"]) > {"0", "2", "8", ALL}
 
 
+def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tmp_path):
+    """The last epoch has the figures of the whole run."""
+    changes = {**LITTLE, "epochs": 2}
+    study = replace(SMALL, changes=changes, by_epoch=("change", "epsilon"), followed=("2", "8"))
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    private = rows[rows["method"] == "dpsgd"]
+    change = private[(private["quantity"] == "change") & private["group"].isin(("2", "8"))]
+    assert sorted(change["at"].dropna()) == [1, 1, 2, 2]
+    last = change[change["at"] == 2].set_index("group")["value"]
+    whole = change[change["at"].isna()].set_index("group")["value"]
+    assert last.to_dict() == pytest.approx(whole.to_dict(), abs=1e-6)
+    assert last.abs().max() > 0
+    epsilons = private[private["quantity"] == "epsilon"]
+    assert set(epsilons["group"]) == {ALL}
+    spent = epsilons.set_index("at")["value"]
+    assert spent[1] < spent[2]
+
+
 def test_an_ablation_names_the_error_as_the_method(tmp_path):
     study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
     rows, _ = study.rows(Asked((0,), tmp_path, 1))

@@ -39,7 +39,7 @@ class Compared:
         changes: of the data's published plan.
         sweep: one setting and its values, which become `at`.
         final: columns of the costs to take; "change" is accuracy less that without privacy.
-        by_epoch: columns of the epochs' records to take, with the epoch as `at`.
+        by_epoch: columns of the epochs' records to take, with the epoch as `at`; also "change".
         followed: groups to take these of; none: all.
         last: columns of the epochs' records to take, of the last epoch.
         diagnosed: columns of the diagnosis to take, with the epoch as `at`.
@@ -105,9 +105,13 @@ class Compared:
         return parts
 
     def _epochs(self, comparison: Comparison) -> list[pd.DataFrame]:
-        epochs = comparison.epochs
+        epochs = _with_change(comparison.epochs) if "change" in self.by_epoch else comparison.epochs
         followed = epochs[epochs["group"].isin(self.followed)] if self.followed else epochs
-        parts = long(followed.assign(at=followed["epoch"]), self.by_epoch)
+        followed = followed.assign(at=followed["epoch"])
+        parts = long(followed, [name for name in self.by_epoch if name != "epsilon"])
+        if "epsilon" in self.by_epoch:  # of the run, and so the same for all groups
+            one = followed[followed["group"] == followed["group"].iloc[0]]
+            parts += long(one.assign(group=ALL), ["epsilon"])
         if self.last:
             latest = epochs["epoch"] == epochs.groupby(["method", "seed", "setting"])["epoch"].transform(
                 "max"
@@ -170,6 +174,14 @@ class Ablated:
         last = table[table["epoch"] == table["epoch"].max()].assign(at=np.nan, method=error)
         curves = table.assign(at=table["epoch"], method=error)
         return pd.concat(long(last, ["accuracy", "loss"]) + long(curves, ["accuracy"]), ignore_index=True)
+
+
+def _with_change(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy less that without privacy after as many epochs, of the same seed."""
+    key = ["seed", "group", "epoch"]
+    plain = epochs[epochs["method"] == "sgd"][[*key, "accuracy"]].rename(columns={"accuracy": "plain"})
+    both = epochs.merge(plain, on=key, validate="many_to_one")
+    return both.assign(change=both["accuracy"] - both["plain"])
 
 
 def _diagnosed(table: pd.DataFrame, columns: Sequence[str]) -> list[pd.DataFrame]:
