@@ -32,7 +32,7 @@ def kept(
     make: Callable[[int, Path], pd.DataFrame],
     code: tuple[ModuleType, ...] = (),
 ) -> tuple[pd.DataFrame, float]:
-    """A run's table and the seconds that it took: from disk, if data, settings and code are the same.
+    """A run's table and its seconds of processor time: from disk, if data, settings and code are the same.
 
     Args:
         study: a frozen dataclass that says all that the run depends on, but its data and seed.
@@ -52,15 +52,15 @@ def kept(
     if not path.exists():
         folder = asked.directory / f"{key}-study"
         clock = folder / "seconds"
-        began = time.perf_counter() - (float(clock.read_text()) if clock.exists() else 0.0)
+        began = time.process_time() - (float(clock.read_text()) if clock.exists() else 0.0)
         try:
             table = make(seed, folder)
         except BaseException:
             with suppress(OSError):  # no folder was made, or the disk is full, which make says better
-                write_whole(clock, str(time.perf_counter() - began).encode())
+                write_whole(clock, str(time.process_time() - began).encode())
             raise
         file = BytesIO()
-        table.assign(seconds=time.perf_counter() - began).to_parquet(file, index=False)
+        table.assign(seconds=time.process_time() - began).to_parquet(file, index=False)
         write_whole(path, file.getvalue())
         shutil.rmtree(folder, ignore_errors=True)
     table = pd.read_parquet(path)
