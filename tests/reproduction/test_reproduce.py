@@ -17,8 +17,9 @@ import pytest
 from equidp.comparison import grid
 from equidp.data import SOURCES
 from equidp.data.dataset import ALL
+from equidp.engines import dataset_norms
 from equidp.errors import CheckpointError, DataError, SettingError, TrainingStopped
-from equidp.reproduction import reproduce as module, runs
+from equidp.reproduction import accounted as accounted_module, reproduce as module, runs
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.compared import Ablated, Compared
@@ -309,6 +310,26 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
         assert set(histories.counts.sum(axis=1)) == {len(steps)}
     assert sorted(set(rows[rows["quantity"] == "median norm"]["at"])) == [1, 2]
     assert not list(tmp_path.glob("*-study"))
+
+
+def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm(tmp_path):
+    study = Accounted(
+        "digits", 0.001, changes=LITTLE, median_bound=0.5, longest_step=0.3, features="scattering"
+    )
+    seen, make = [], accounted_module.build
+
+    def built(plan, train, **settings):
+        trainer = make(plan, train, **settings)
+        seen.append((plan, train, trainer))
+        return trainer
+
+    with patch.object(accounted_module, "build", built):
+        study.rows(Asked((0,), tmp_path, 1))
+    (_, _, before), (plan, train, _) = seen
+    assert train.inputs.shape[1:] == (81, 2, 2)
+    norms = dataset_norms(before.engine, train.inputs, train.targets)
+    assert plan.policy.clipping_bound == pytest.approx(0.5 * float(norms.median()), rel=0.05)
+    assert plan.learning_rate * plan.policy.clipping_bound == pytest.approx(0.3)
 
 
 @pytest.mark.soak
