@@ -238,6 +238,11 @@ def test_epsilon_goes_with_the_log_of_the_loss():
     )
     assert found > 0.5
     assert np.isnan(report.sensitive_loss_correlation(torch.ones(300)))
+    least = losses.clone()
+    least[0] = torch.finfo(torch.float32).eps
+    rounded = losses.clone()
+    rounded[0] = 0.0  # as single precision rounds the loss of an example that is known by heart
+    assert report.sensitive_loss_correlation(rounded) == report.sensitive_loss_correlation(least)
     with pytest.raises(DataError, match=r"losses have shape \(3,\)"):
         report.sensitive_loss_correlation(losses[:3])
 

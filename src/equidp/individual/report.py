@@ -124,14 +124,15 @@ class IndividualReport:
         """Returns the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
 
         Args:
-            losses: of the training examples, [n].
+            losses: of the training examples, [n]. One of less than 1.2e-7 counts as that, the least that
+                single precision tells from 0.
         """
         if losses.shape != self.sensitive_epsilons.shape:
             raise DataError(
                 f"losses have shape {tuple(losses.shape)}; expected one per training example, "
                 f"{self.sensitive_epsilons.shape}."
             )
-        logs = losses.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+        logs = losses.double().clamp_min(torch.finfo(torch.float32).eps).log().cpu().numpy()
         if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:
             return math.nan
         return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import pandas as pd
 
 from equidp.data.dataset import ALL
 from equidp.reproduction.accounted import Accounted
@@ -35,20 +38,24 @@ _AGE = Accounted(
 )  # fmt: skip
 SETTING = (
     "CIFAR-10 is trained with their ResNet-20 of 0.27 million parameters with GroupNorm for 40 epochs, where "
-    "the paper has WRN16-4 for 300: one run of that takes days on two cores. Learning rates are ours; the "
-    "paper states none."
-)
-_NORMS = (
-    "The paper takes norms of all examples three times an epoch. Here an example's norm is that of its last "
-    "draw, which costs nothing, or of a pass over all examples every ten epochs; yu-figure-4 compares both "
-    "with exact norms."
+    "the paper has WRN16-4 for 300: one run of that takes days on two cores. The clipping bound is the "
+    "median norm at initialization, as in their appendix C; their main experiments have 1."
 )
 _OTHERS = (
     "MNIST is trained with LeNet for 30 epochs, where the paper has ResNet-20 for 100. Their ResNet-20 for "
-    "UTKFace was trained on ImageNet before; here a small CNN sees scattering features, which no data were "
+    "UTKFace was trained on ImageNet before; here a small CNN sees scattering features, which no data was "
     "needed for, for 20 epochs in place of 100."
 )
-NOTES = (SETTING, _OTHERS, _NORMS)
+RATES = "Learning rates, and momentum of .9, are ours; the paper refers to De et al. for CIFAR-10."
+_NORMS = (
+    "The paper takes norms of all examples three times an epoch. Here an example's norm is that of its last "
+    "draw, which costs nothing, or of a pass over all examples every ten epochs."
+)
+_RENYI = (
+    "Epsilons are Renyi's, as in the paper, and noise is such that the run's is theirs; shares are rounded "
+    "up, not to the nearest."
+)
+NOTES = (SETTING, _OTHERS, RATES, _NORMS, _RENYI)
 _ACCOUNT = (
     "accuracy",
     "individual epsilon",
@@ -59,9 +66,17 @@ _ACCOUNT = (
 
 
 def _worse(name: str) -> Claim:
-    """The claim of groups that are served worse in both."""
+    """The claim of the groups that are served worst and best."""
     return Claim(
-        f"groups of {name} with worse accuracy have a higher mean epsilon (rank correlation below -.3)",
+        f"on {name} the group with the worst accuracy has a higher mean epsilon than the one with the best",
+        lambda found: above(_worst_over_best(found, name), 1),
+    )
+
+
+def _ordered(name: str) -> Claim:
+    """The claim of all classes."""
+    return Claim(
+        f"classes of {name} with worse accuracy have a higher mean epsilon (rank correlation below -.3)",
         lambda found: below(_ranks(found, name), -0.3),
     )
 
@@ -74,20 +89,45 @@ def above(value: float, than: float) -> bool | None:
     return told(value > than, value)
 
 
-def _ranks(found: Found, name: str) -> float:
-    """Spearman's correlation between the groups' accuracy and mean epsilon."""
-    rows = found.where(data=name, quantity=("accuracy", "individual epsilon"))
+def _by_group(found: Found, name: str) -> pd.DataFrame:
+    """Accuracy and mean epsilon of each group under DPSGD; empty where one is missing."""
+    rows = found.where(data=name, method="dpsgd", quantity=("accuracy", "individual epsilon"))
     rows = rows[(rows["group"] != ALL) & rows["at"].isna()]
     table = rows.pivot_table("mean", "group", "quantity")
-    if table.shape[1] < 2:
-        return float("nan")
-    return float(table["accuracy"].corr(table["individual epsilon"], method="spearman"))
+    return table if table.shape[1] == 2 else table.iloc[:0]
+
+
+def _ranks(found: Found, name: str) -> float:
+    """Spearman's correlation between the groups' accuracy and mean epsilon."""
+    table = _by_group(found, name)
+    return table["accuracy"].corr(table["individual epsilon"], method="spearman") if len(table) else math.nan
+
+
+def _worst_over_best(found: Found, name: str) -> float:
+    """Mean epsilon of the group with the worst accuracy over that of the one with the best."""
+    table = _by_group(found, name)
+    if table.empty:
+        return math.nan
+    epsilons = table["individual epsilon"]
+    return float(epsilons[table["accuracy"].idxmin()] / epsilons[table["accuracy"].idxmax()])
 
 
 def correlated(name: str, least: float) -> Claim:
     return Claim(
         f"on {name} epsilon correlates with the log of the final loss at {least:g} or more",
         lambda found: above(found.mean(data=name, quantity="correlation with log loss"), least),
+    )
+
+
+RARE = passes(COMPARED[0])
+
+
+def estimated(name: str, group: str) -> Claim:
+    """The claim on one way to estimate norms: ours, or the paper's rarest passes."""
+    how = "norms of draws, and of a pass every ten epochs," if group == ALL else f"norms of {group}"
+    return Claim(
+        f"on {name} epsilons from {how} correlate with exact ones at .99 or more",
+        lambda found: above(found.mean(data=name, quantity="correlation with exact", group=group), 0.99),
     )
 
 
@@ -100,7 +140,9 @@ def groups_item(name: str, *studies: Accounted, notes: tuple[str, ...] = NOTES) 
         studies,
         seeds=1,
         columns=_ACCOUNT,
-        claims=tuple(_worse(each) for each in names),
+        claims=(
+            *map(_worse, names), *(_ordered(each) for each in names if not each.startswith("utkface")),
+        ),
         pictures=(
             Bars("Mean epsilon of each group's examples", "individual epsilon", "mean epsilon",
                  sort="individual epsilon"),
@@ -123,6 +165,16 @@ def spread_by_data(studies: tuple[Accounted, ...]) -> tuple[Curves, ...]:
         replace(_SPREAD, title=f"{_SPREAD.title}: {each.label or each.data}", data=each.label or each.data)
         for each in studies
     )
+
+
+def _stratified(found: Found) -> float:
+    """The share of the later epochs after which cats have a larger median norm than ships and automobiles."""
+    rows = found.where(data="cifar10", quantity="median norm", group=("cat", "ship", "automobile"))
+    table = rows.pivot_table("mean", "at", "group")
+    table = table[table.index > 0.25 * table.index.max()]
+    if table.empty:
+        return math.nan
+    return float((table["cat"] > table[["ship", "automobile"]].max(axis=1)).mean())
 
 
 _FOUR = (CIFAR, MNIST, GENDER, _AGE)
@@ -148,7 +200,12 @@ ITEMS = (
                 ),
             ),
         ),
-        pictures=spread_by_data(_FOUR), notes=NOTES,
+        pictures=spread_by_data(_FOUR),
+        notes=(
+            *NOTES,
+            "In print 35% of examples are at the worst case on CIFAR-10, whose epsilons are from 1.0 to 7.8, "
+            "and 3% on MNIST; gender on UTKFace is from .1 to 4.5.",
+        ),
     ),
     groups_item("yu-figure-2", CIFAR, GENDER),
     Item(
@@ -156,29 +213,20 @@ ITEMS = (
         columns=(),
         claims=(
             Claim(
-                "the median norms of cats stay above those of ships and of automobiles",
-                lambda found: above(
-                    found.last(data="cifar10", quantity="median norm", group="cat")
-                    - max(found.last(data="cifar10", quantity="median norm", group="ship"),
-                          found.last(data="cifar10", quantity="median norm", group="automobile")), 0,
-                ),
+                "from a fourth of the epochs on, the median norm of cats is above those of ships and of "
+                "automobiles after nine of ten epochs",
+                lambda found: above(_stratified(found), 0.9),
             ),
         ),
         pictures=(Curves("Median norm", "median norm", "median norm", groups=("cat", "ship", "automobile")),),
-        notes=(SETTING,),
+        notes=(SETTING, RATES),
     ),
     Item(
         "yu-figure-4", YU, "Epsilon from estimated and from exact norms",
         (MNIST, CIFAR, GENDER), seeds=1,
         columns=("correlation with exact", "mean error of estimates", "epsilon"),
         claims=tuple(
-            Claim(
-                f"estimates correlate with exact values at .99 or more on {study.data}",
-                lambda found, name=study.data: above(  # type: ignore[misc]
-                    found.mean(data=name, quantity="correlation with exact", group=ALL), 0.99
-                ),
-            )
-            for study in (MNIST, CIFAR, GENDER)
+            estimated(study.data, group) for study in (MNIST, CIFAR, GENDER) for group in (ALL, RARE)
         ),
         pictures=(
             EXACT,
