@@ -1,4 +1,4 @@
-"""What Esipova et al. conclude from their tables, judged by figures."""
+"""What Esipova et al. conclude from their tables and figures, judged by figures."""
 
 from __future__ import annotations
 
@@ -8,52 +8,102 @@ import pandas as pd
 import pytest
 
 from equidp.data.dataset import ALL
-from equidp.reproduction.esipova import ITEMS
-from equidp.reproduction.item import COLUMNS, Found
+from equidp.reproduction.catalogue import ITEMS
+from equidp.reproduction.item import COLUMNS, Found, Item
 
-(TABLE,) = (item for item in ITEMS if item.name == "esipova-table-4")
+TABLE = ITEMS["esipova-table-4"]
 AS_PRINTED = {
     # accuracy of all, loss of all, privacy cost and excessive risk of men and of women
     "dpsgd": (0.79, 0.62, (0.11, 0.04), (0.43, 0.20)),
-    "dpsgd-f-code": (0.84, 0.40, (0.03, 0.02), (0.10, 0.11)),
-    "global": (0.85, 0.34, (0.02, 0.02), (0.03, 0.05)),
+    "dpsgd-f-code": (0.84, 0.40, (0.05, 0.02), (0.10, 0.05)),
+    "global": (0.85, 0.34, (0.03, 0.01), (0.03, 0.05)),
     "global-adapt": (0.87, 0.29, (0.00, 0.00), (0.01, 0.00)),
 }
+ADAPT = "Global-Adapt improves on {} in {}"
 
 
-def verdicts(**changed) -> list[bool | None]:
-    """Which of the four conclusions hold, with some methods' figures changed."""
+def verdicts(item: Item, rows: list[tuple]) -> dict[str, bool | None]:
+    """Each conclusion, and whether it holds."""
+    found = Found.of(pd.DataFrame(rows, columns=COLUMNS))
+    return {claim.text: claim.holds(found) for claim in item.claims}
+
+
+def rows_of(seed: int = 0, shift: float = 0.0, **changed) -> list[tuple]:
+    """Figures of one seed, with those of some methods changed, and accuracies shifted."""
     rows = []
-    for method, figures in {**AS_PRINTED, **changed}.items():
-        accuracy, loss, cost, risk = figures
-        pairs = [(ALL, "accuracy", accuracy), (ALL, "loss", loss)]
+    for method, (accuracy, loss, cost, risk) in {**AS_PRINTED, **changed}.items():
+        pairs = [(ALL, "accuracy", accuracy + shift), (ALL, "loss", loss)]
         for group, *values in zip(("Male", "Female"), cost, risk, strict=True):
             pairs += zip([group] * 2, ("privacy_cost", "excessive_risk"), values, strict=True)
-        rows += [("adult-esipova", method, *pair[:2], math.nan, 0, pair[2]) for pair in pairs]
-    found = Found.of(pd.DataFrame(rows, columns=COLUMNS))
-    return [claim.holds(found) for claim in TABLE.claims]
+        rows += [("adult-esipova", method, *pair[:2], math.nan, seed, pair[2]) for pair in pairs]
+    return rows
 
 
 def test_the_paper_s_order_bears_out_its_conclusions():
-    assert verdicts() == [True, True, True, True]
+    found = verdicts(TABLE, rows_of())
+    assert len(found) == 20
+    assert set(found.values()) == {True}
 
 
 @pytest.mark.parametrize(
-    ("dpsgd", "expected"),
+    ("dpsgd", "quantity"),
     [
-        ((0.86, 0.62, (0.11, 0.04), (0.43, 0.20)), [False, True, True, False]),  # accuracy
-        ((0.79, 0.30, (0.11, 0.04), (0.43, 0.20)), [False, True, True, True]),  # loss
-        ((0.79, 0.62, (0.11, 0.11), (0.43, 0.20)), [False, False, True, False]),  # gap in cost
-        ((0.79, 0.62, (0.11, 0.04), (0.30, 0.30)), [False, False, True, False]),  # gap in risk
+        ((0.88, 0.62, (0.11, 0.04), (0.43, 0.20)), "accuracy"),
+        ((0.79, 0.20, (0.11, 0.04), (0.43, 0.20)), "loss"),
+        ((0.79, 0.62, (0.11, 0.12), (0.43, 0.20)), "the gap in privacy cost"),
+        ((0.79, 0.62, (0.11, 0.04), (0.30, 0.31)), "the gap in excessive risk"),
     ],
 )
-def test_each_quantity_counts(dpsgd, expected):
-    assert verdicts(dpsgd=dpsgd) == expected
+def test_each_quantity_is_judged_alone(dpsgd, quantity):
+    found = verdicts(TABLE, rows_of(dpsgd=dpsgd))
+    assert found[f"Global improves on DPSGD in {quantity}"] is False
+    beaten = [text for text, held in found.items() if held is not True]
+    assert all(" on DPSGD in " in text and text.endswith(quantity) for text in beaten), beaten
 
 
 def test_a_gap_is_as_wide_to_either_side():
-    assert verdicts(**{"global": (0.85, 0.34, (0.02, 0.10), (0.03, 0.05))})[0] is False
+    found = verdicts(TABLE, rows_of(**{"global": (0.85, 0.34, (0.02, 0.12), (0.03, 0.05))}))
+    assert found["Global improves on DPSGD in the gap in privacy cost"] is False
+    assert found["Global improves on DPSGD-F, or is comparable, in all four"] is False
 
 
 def test_a_figure_that_is_missing_tells_nothing():
-    assert verdicts(**{"dpsgd-f-code": (math.nan, 0.40, (0.03, 0.02), (0.10, 0.11))})[2:] == [None, None]
+    found = verdicts(TABLE, rows_of(**{"dpsgd-f-code": (math.nan, 0.40, (0.05, 0.02), (0.10, 0.05))}))
+    assert found[ADAPT.format("DPSGD-F", "accuracy")] is None
+    assert found[ADAPT.format("DPSGD-F", "loss")] is True
+
+
+def test_differences_within_two_standard_errors_tell_nothing():
+    near = {"global": (0.868, 0.34, (0.03, 0.01), (0.03, 0.05))}
+    apart = rows_of(0, 0.01, **near) + rows_of(1, -0.01, **near)  # two means with standard errors of .01
+    together = rows_of(0, 0.0001, **near) + rows_of(1, -0.0001, **near)
+    text = ADAPT.format("Global", "accuracy")
+    assert verdicts(TABLE, apart)[text] is None
+    assert verdicts(TABLE, together)[text] is True
+
+
+def terms(quantity: str, **by_method: tuple[float, float]) -> list[tuple]:
+    """A term at the first step and later, the same for both groups."""
+    return [
+        ("adult-esipova", method, group, quantity, at, 0, value)
+        for method, values in by_method.items()
+        for group in ("Male", "Female")
+        for at, value in zip((0.0, 5.0), values, strict=True)
+    ]
+
+
+def test_terms_are_judged_with_their_sign_and_without_the_first_step():
+    terms_item = ITEMS["esipova-figure-4"]
+    direction = terms("direction", dpsgd=(1, 0.3), **{"global": (1, 0.0), "global-adapt": (1, 0.09)})
+    magnitude = terms("magnitude", dpsgd=(0, 0.1), **{"global": (9, 0.2), "global-adapt": (9, -0.5)})
+    assert list(verdicts(terms_item, direction + magnitude).values()) == [True, False]
+    magnitude = terms("magnitude", dpsgd=(9, 0.1), **{"global": (0, 0.2), "global-adapt": (0, 0.5)})
+    assert list(verdicts(terms_item, magnitude).values()) == [None, True]
+
+
+def test_noise_is_larger_under_both_global_methods_or_the_conclusion_fails():
+    noise_item = ITEMS["esipova-figure-14"]
+    larger = terms("noise", dpsgd=(0, 0.1), **{"global": (0, 0.2), "global-adapt": (0, 0.3)})
+    assert list(verdicts(noise_item, larger).values()) == [True]
+    one_alone = terms("noise", dpsgd=(0, 0.1), **{"global": (0, 0.05), "global-adapt": (0, 0.3)})
+    assert list(verdicts(noise_item, one_alone).values()) == [False]

@@ -103,7 +103,13 @@ def test_what_was_not_found_is_no_difference():
 
 
 @pytest.mark.parametrize(
-    ("held", "state"), [((True,), "reproduced"), ((None,), "reproduced"), ((True, False), "differs")]
+    ("held", "state"),
+    [
+        ((True,), "reproduced"),
+        ((True, None), "reproduced"),
+        ((None,), "measured"),  # nothing was told
+        ((True, False), "differs"),
+    ],
 )
 def test_a_conclusion_that_fails_is_a_difference(held, state):
     claims = tuple(Claim("so it is", lambda found, each=each: each, "because") for each in held)

@@ -21,7 +21,8 @@ WORDS = {
 }
 _LEGEND = (
     "Cells: mean ± standard error over seeds. After = or ≠ stands what the paper prints; ≠ where it is "
-    f"beyond two standard errors of ours, or, of one seed, beyond {100 * CLOSE:g} points."
+    f"beyond two standard errors of ours, or, of one seed, beyond {CLOSE:g}, or {100 * CLOSE:g}% of a figure "
+    "above 1."
 )
 
 
@@ -68,11 +69,11 @@ def results_page(items: Sequence[Judged]) -> str:
     parts = [
         "# The papers' tables and figures, reproduced",
         "`equidp reproduce --page docs/results.md --results docs/results` writes this page from the files in "
-        "[results](results); nothing on it is typed. `equidp reproduce NAME` makes an item again, with a "
+        "[results](results): figures and verdicts are computed, reasons and notes are written by "
+        "hand. `equidp reproduce NAME` makes an item again, with a "
         "page and pictures of its own; `equidp reproduce --list` lists all.",
-        f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers'; settings that a "
-        "paper does not state are ours, and named. Figures are of two processor cores, with torch "
-        "on the CPU; nothing was tuned towards a paper's figures.",
+        f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
+        "otherwise. All was made on two processor cores; nothing was tuned towards a paper's figures.",
         _overview(items),
     ]
     for paper in PAPERS:

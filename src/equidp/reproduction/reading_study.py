@@ -106,7 +106,7 @@ def _code() -> str:
     return digest.hexdigest()[:12]
 
 
-def _item(name: str, title: str, studies: tuple[ReadingStudy, ...]) -> Item:
+def _item(name: str, title: str, studies: tuple[ReadingStudy, ...], note: str) -> Item:
     return Item(
         name, XU, title, studies, seeds=1, columns=("accuracy", "loss", "norm", "epsilon"),
         pictures=(
@@ -115,10 +115,7 @@ def _item(name: str, title: str, studies: tuple[ReadingStudy, ...]) -> Item:
         notes=(
             "Many of these readings break the guarantee, and none is part of a method here. Epsilon is the "
             "least that is proven (equidp.reproduction.reading_costs says how); without one, nothing is.",
-            "code-of-predecessor is what the published code of Bagdasaryan et al. (NeurIPS 2019) does, whose "
-            "setting Xu et al. say they replicate. Its learning rate of .01, b 256, 60 epochs, C 1 and "
-            "sigma .8 are theirs too; its momentum of .5 they do not mention. Its batches are of 256, from "
-            "shuffled passes whose rest is dropped, and it ends after 59 epochs.",
+            note,
         ),
     )  # fmt: skip
 
@@ -133,6 +130,10 @@ ITEMS = (
             ),
             ReadingStudy("mnist", "dpsgd-f-code", FIRST, 0.5, 5),
         ),
+        "layers has a bound of C / 2 for each of four layers, layers-whole one of C. decay divides the "
+        "learning rate by 10 after half of the epochs, and again after three quarters. counts-floored rounds "
+        "released counts down. noise-by-example adds noise of sigma C to each gradient. present-groups and "
+        "noise-without-bound scale noise to the largest bound in the batch, and to none.",
     ),
     _item(
         "xu-readings-in-full",
@@ -147,5 +148,9 @@ ITEMS = (
                 1.7,
             ),
         ),
+        "code-of-predecessor is what the published code of Bagdasaryan et al. (NeurIPS 2019) does, whose "
+        "setting Xu et al. say they replicate. Its learning rate of .01, b 256, 60 epochs, C 1 and "
+        "sigma .8 are theirs too; its momentum of .5 they do not mention. Its batches are of 256, from "
+        "shuffled passes whose rest is dropped, and it ends after 59 epochs.",
     ),
 )  # fmt: skip

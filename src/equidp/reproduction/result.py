@@ -196,7 +196,7 @@ class Judged:
         off = any(each.differs for each in self.differences)
         if off or any(held is False for _, held, _ in self.claims):
             return "differs"
-        if not self.item.printed and not self.item.claims:
+        if not self.differences and all(held is None for _, held, _ in self.claims):
             return "measured"
         return "in part" if self.not_run else "reproduced"
 
