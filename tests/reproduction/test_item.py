@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equidp.data.dataset import ALL
 from equidp.errors import DataError
 from equidp.reproduction.item import COLUMNS, XU, Claim, Found, Item, Printed, Reason
+from equidp.reproduction.pictures import Points
 from equidp.reproduction.result import Judged, Result
 from equidp.reproduction.tables import markdown, tables
 
@@ -179,3 +181,18 @@ def test_data_that_was_not_run_is_named():
     made = Judged(whole, Result.of(whole, rows(0.5), (0,), 1.0, quick=False))
     assert made.not_run == ["e"]
     assert Judged(whole, None).not_run == []
+
+
+def test_curves_that_nothing_shows_are_not_kept():
+    names = ("accuracy", "loss", "final loss", "epsilon of an example", "norm")
+    table = pd.DataFrame(
+        [("digits", "dpsgd", ALL, name, at, 0, 0.5) for name in names for at in (math.nan, 1.0)],
+        columns=COLUMNS,
+    )
+    shows = item(
+        Printed("digits", "dpsgd", ALL, "loss", 0.5, 1.0),
+        columns=("accuracy",), pictures=(Points("Points", "final loss", "norm", "loss", "norm"),),
+    )  # fmt: skip
+    kept = shows.shown(table)
+    assert set(kept[kept["at"].notna()]["quantity"]) == {"accuracy", "loss", "final loss", "norm"}
+    assert set(kept[kept["at"].isna()]["quantity"]) == set(names)

@@ -210,6 +210,12 @@ class Item:
         fewer = seeds_of or {}
         return sum(s.hours * fewer.get(s.data, seeds or self.seeds) for s in self.studies) / 2
 
+    def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows without curves and points that no picture, table or printed figure is of."""
+        named = {*self.columns, *(each.quantity for each in self.printed)}
+        named |= {name for picture in self.pictures for name in picture.quantities}
+        return rows[rows["at"].isna() | rows["quantity"].isin(named)]
+
     def sources(self) -> list[str]:
         """Names of the data that it needs."""
         return [data for data in dict.fromkeys(study.data for study in self.studies) if data]

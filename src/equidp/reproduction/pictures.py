@@ -27,6 +27,10 @@ class Picture(Protocol):
     def title(self) -> str:
         """What the picture shows."""
 
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of what it shows."""
+
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
         """A picture of the table of a `Found`; None where it has nothing to show."""
 
@@ -59,6 +63,11 @@ class Bars:
     axis: str
     at: float | None = None
     sort: str = ""
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of what it shows."""
+        return self.quantity, self.sort
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
         """A picture of the table of a `Found`; None where it has nothing to show."""
@@ -125,6 +134,11 @@ class Curves:
     data: str = ""
     logarithmic: bool = False
     methods: tuple[str, ...] = ()
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of what it shows."""
+        return (self.quantity,)
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
         """A picture of the table of a `Found`; None where it has nothing to show."""
@@ -198,6 +212,11 @@ class Points:
     by: str = "data"
     logarithmic: bool = False
     diagonal: bool = False
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of what it shows."""
+        return self.x, self.y
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
         """A picture of the table of a `Found`; None where it has nothing to show."""

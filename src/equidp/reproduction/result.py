@@ -64,13 +64,20 @@ class Result:
         quick: bool,
         seeds_of: Mapping[str, int] | None = None,
     ) -> Result:
-        """Of rows by seed, made by the code as it is now."""
+        """Of rows by seed, made by the code as it is now; curves that the item does not show are left out."""
         options = " --quick" if quick else f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
         if seeds_of:
             options += f" --seeds-of {','.join(f'{data}={count}' for data, count in seeds_of.items())}"
         command = f"equidp reproduce {item.name}{options}"
         return cls(
-            item.name, command, commit(), seeds, round(seconds / 3600, 3), quick, versions(), Found.of(rows)
+            item.name,
+            command,
+            commit(),
+            seeds,
+            round(seconds / 3600, 3),
+            quick,
+            versions(),
+            Found.of(item.shown(rows)),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from equidp.data.dataset import ALL
+from equidp.reproduction import yu_reasons
 from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.item import YU, Claim, Found, Item, told
 from equidp.reproduction.pictures import Bars, Curves, Points
@@ -116,6 +117,7 @@ def correlated(name: str, least: float) -> Claim:
     return Claim(
         f"on {name} epsilon correlates with the log of the final loss at {least:g} or more",
         lambda found: above(found.mean(data=name, quantity="correlation with log loss"), least),
+        yu_reasons.LOSSES,
     )
 
 
@@ -128,6 +130,7 @@ def estimated(name: str, group: str) -> Claim:
     return Claim(
         f"on {name} epsilons from {how} correlate with exact ones at .99 or more",
         lambda found: above(found.mean(data=name, quantity="correlation with exact", group=group), 0.99),
+        yu_reasons.ESTIMATES,
     )
 
 
@@ -216,6 +219,7 @@ ITEMS = (
                 "from a fourth of the epochs on, the median norm of cats is above those of ships and of "
                 "automobiles after nine of ten epochs",
                 lambda found: above(_stratified(found), 0.9),
+                yu_reasons.STRATIFIED,
             ),
         ),
         pictures=(Curves("Median norm", "median norm", "median norm", groups=("cat", "ship", "automobile")),),
