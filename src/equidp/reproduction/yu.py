@@ -20,21 +20,21 @@ _DELTA = {"delta": 1e-5, "momentum": 0.9, "batch_size": 1024}
 _WATCHED: Mapping[str, Any] = {"held": 200, "attacked": True, "median_bound": 1.0, "quick_epochs": 0.1}
 """One run gives all figures of a task."""
 MNIST = Accounted(
-    "mnist-whole", 0.25, changes={**_DELTA, "model": "lenet", "epochs": 20, "noise_multiplier": 1.317},
+    "mnist-whole", 0.13, changes={**_DELTA, "model": "lenet", "epochs": 20, "noise_multiplier": 1.317},
     longest_step=0.15, **_WATCHED,
 )  # fmt: skip
 CIFAR = Accounted(
-    "cifar10", 2.2,
+    "cifar10", 2.6,
     changes={**_DELTA, "model": "resnet20", "epochs": 40, "batch_size": 4096, "noise_multiplier": 1.416},
     longest_step=0.25, **_WATCHED,
 )  # fmt: skip
 _FACES: dict[str, object] = {**_DELTA, "model": "scatter-cnn", "epochs": 20}
 GENDER = Accounted(
-    "utkface-yu", 0.2, changes={**_FACES, "noise_multiplier": 1.444}, features="scattering", longest_step=0.3,
-    **_WATCHED,
+    "utkface-yu", 0.11, changes={**_FACES, "noise_multiplier": 1.444}, features="scattering",
+    longest_step=0.3, **_WATCHED,
 )  # fmt: skip
 _AGE = Accounted(
-    "utkface-young", 0.2, changes={**_FACES, "noise_multiplier": 1.5}, features="scattering",
+    "utkface-young", 0.1, changes={**_FACES, "noise_multiplier": 1.5}, features="scattering",
     longest_step=0.3, **_WATCHED,
 )  # fmt: skip
 SETTING = (
@@ -210,7 +210,14 @@ ITEMS = (
             "and 3% on MNIST; gender on UTKFace is from .1 to 4.5.",
         ),
     ),
-    groups_item("yu-figure-2", CIFAR, GENDER),
+    groups_item(
+        "yu-figure-2", CIFAR, GENDER,
+        notes=(
+            *NOTES,
+            "In print the group with the worst accuracy has 1.44 times the mean epsilon of the one with the "
+            "best on CIFAR-10 (cats and automobiles), and 1.35 times on faces (Asian and Indian).",
+        ),
+    ),
     Item(
         "yu-figure-3", YU, "Median gradient norm of the classes of CIFAR-10 over training", (CIFAR,), seeds=1,
         columns=(),

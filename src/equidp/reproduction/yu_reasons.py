@@ -34,17 +34,24 @@ RISEN = (
     "Cats are near the run's 7.8 here already: they rise from 6.7 to 7.6, where there is no room for more, "
     "and ships from 5.0 to 6.4."
 )
-ACCURACIES = tuple(
+ACCURACIES = (
+    *(
+        Reason(
+            "The network is another and takes 12 epochs in place of 300: without privacy it has .671 "
+            "(yu-figure-11), less than print has with it. What individual clipping changes is .04 points.",
+            data=data,
+        )
+        for data in ("cifar10, features", "cifar10, features, individual clipping")
+    ),
     Reason(
-        f"Network and epochs are other ones{more}; what the limits of single examples cost is {cost} points.",
-        data=data,
-    )
-    for data, more, cost in (
-        ("cifar10, features", "", "-.04"),
-        ("cifar10, features, individual clipping", "", "-.04"),
-        ("mnist-whole", ": LeNet for 20 epochs, in place of ResNet-20 for 100", ".87"),
-        ("mnist-whole, individual clipping", ": LeNet for 20 epochs, in place of ResNet-20 for 100", ".87"),
-    )
+        "LeNet takes 20 epochs, where ResNet-20 takes 100 in print; which of both matters was not measured. "
+        "Individual clipping costs .87 points, of one seed; in print .09 with a standard deviation of .12.",
+    ),
+)
+ATTACKS = (
+    Reason(
+        "The network is another, a small CNN on fixed features after 12 epochs, whose membership is inferred "
+        "with .603 over all classes. The order is that of print: .635 of cats, .580 of ships.",
+    ),
 )
 LOSSES = ""
-ATTACKS: tuple[Reason, ...] = ()
