@@ -54,4 +54,9 @@ ATTACKS = (
         "with .603 over all classes. The order is that of print: .635 of cats, .580 of ships.",
     ),
 )
-LOSSES = ""
+LOSSES = (
+    "Correlations are .73 to .87 in all runs. On MNIST more than half of the final losses are below 1e-6, "
+    "where epsilons still differ; on CIFAR-10 with ResNet-20 three quarters of the epsilons are within 12% "
+    "of the largest. The bound is not what lowers them: from .1 to 10 medians they are .81 to .85. Longer "
+    "training, which print has, was not tried."
+)
