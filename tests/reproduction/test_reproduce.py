@@ -336,7 +336,7 @@ def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm
 def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
     asked = Asked((0,), tmp_path, 1)
     clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
-    assert one(clipped, "individual epsilon") <= one(clipped, "epsilon")
+    assert one(clipped, "individual epsilon") <= one(clipped, "epsilon") * (1 + 1e-9)  # a mean is rounded
     plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, held=5, attacked=True).rows(asked)
     assert set(plain["quantity"]) == {"accuracy", "median norm", "success of membership inference"}
 
