@@ -66,7 +66,6 @@ class Bars:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of what it shows."""
         return self.quantity, self.sort
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
@@ -137,7 +136,6 @@ class Curves:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of what it shows."""
         return (self.quantity,)
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
@@ -215,7 +213,6 @@ class Points:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of what it shows."""
         return self.x, self.y
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
