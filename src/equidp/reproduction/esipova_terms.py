@@ -9,9 +9,9 @@ from equidp.reproduction.pictures import Curves
 
 _RISK = "excess risk a step"
 _GLOBAL = ("global", "global-adapt")
-_BELOW_ZERO = (
-    "A term below zero says that the whole step would lower the loss less than the shortened one, to second "
-    "order."
+_SMALL = (
+    "A term near zero says that the shortened step lowers the loss as much as the whole one would, to second "
+    "order; one below zero that it lowers it more."
 )
 _MAGNITUDE = {
     ADULT.name: ".0091 under DPSGD, .0114 under Global and .0000 under Global-Adapt",
@@ -38,7 +38,7 @@ def _terms(number: int, data: Data) -> Item:
             Claim(
                 "both have a larger error of magnitude than DPSGD, after the first step",
                 lambda found: _above_dpsgd(found, data, "magnitude"),
-                f"The mean term is {means} (seed 0). {_BELOW_ZERO}" if means else "",
+                f"The mean term is {means} (seed 0). {_SMALL}" if means else "",
             ),
         ),
         pictures=(

@@ -226,7 +226,7 @@ ITEMS = (
             ),
         ),
         Claim(
-            f"from 60 epochs on it is {xu_claims.EQUAL:g} at most",
+            f"from 60 epochs on it is {xu_claims.EQUAL:g} at most, on average",
             lambda found: xu_claims.within_from(found, 60.0),
         ),
     ),

@@ -106,7 +106,7 @@ def far_above(found: Found) -> bool | None:
 
 
 def within_from(found: Found, start: float) -> bool | None:
-    """Whether the gap of twos and eights is equal cost after each epoch from `start` on, on average."""
+    """Whether the mean gap of twos and eights over epochs from `start` on is of equal costs."""
     rows = found.where(quantity="change", method="dpsgd-f-code", group=("2", "8"))
     table = rows[rows["at"] >= start].pivot_table("mean", "at", "group")
     return None if table.empty else bool((table["2"] - table["8"]).abs().mean() <= EQUAL)
