@@ -245,10 +245,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 3)
 
     def _outputs(self, X: Any) -> Tensor:
-        """The model's outputs, [n, outputs], float64."""
+        """The model's outputs, [n, outputs], in its own precision."""
         check_is_fitted(self, "run_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)]).double()
+        return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)])
 
     def _coefficients(self, asked: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Weights, [outputs, columns], and intercepts, [outputs]; AttributeError for other models."""

@@ -223,14 +223,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         _, intercepts = self._coefficients("intercept_")
         return intercepts[1:] - intercepts[:1] if len(intercepts) == 2 else intercepts
 
-    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """Log odds of the second of two classes, [n]; of more classes, the logit of each, [n, classes]."""
-        logits: npt.NDArray[np.float64] = self._outputs(X).numpy()
+        logits: npt.NDArray[np.float32] = self._outputs(X).numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability of each class, [n, classes], in the order of `classes_`."""
-        probabilities: npt.NDArray[np.float64] = torch.softmax(self._outputs(X), dim=1).numpy()
+        probabilities: npt.NDArray[np.float64] = torch.softmax(self._outputs(X).double(), dim=1).numpy()
         return probabilities
 
     def predict(self, X: Any) -> npt.NDArray[Any]:

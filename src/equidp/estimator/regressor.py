@@ -109,5 +109,5 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """In the units of y, [n]."""
         middle, width = self._scale()
-        values: npt.NDArray[np.float64] = self._outputs(X).squeeze(1).numpy() * width + middle
+        values: npt.NDArray[np.float64] = self._outputs(X).squeeze(1).double().numpy() * width + middle
         return values
