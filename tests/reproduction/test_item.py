@@ -11,7 +11,7 @@ import pytest
 
 from equidp.data.dataset import ALL
 from equidp.errors import DataError
-from equidp.reproduction.item import COLUMNS, XU, Claim, Found, Item, Printed, Reason
+from equidp.reproduction.item import COLUMNS, XU, Claim, Found, Item, Printed, Reason, Verdict
 from equidp.reproduction.pictures import Points
 from equidp.reproduction.result import Judged, Result
 from equidp.reproduction.tables import markdown, tables
@@ -114,7 +114,7 @@ def test_what_was_not_found_is_no_difference():
     ],
 )
 def test_a_conclusion_that_fails_is_a_difference(held, state):
-    claims = tuple(Claim("so it is", lambda found, each=each: each, "because") for each in held)
+    claims = tuple(Claim("so it is", lambda found, each=each: Verdict(each), "because") for each in held)
     made = judged(rows(0.5), claims=claims)
     assert made.state == state
     assert made.reasons == (["because"] if False in held else [])

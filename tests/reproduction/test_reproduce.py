@@ -24,7 +24,7 @@ from equidp.reproduction.accounted import Accounted
 from equidp.reproduction.catalogue import ITEMS
 from equidp.reproduction.compared import Ablated, Compared
 from equidp.reproduction.costs import AccountingCosts
-from equidp.reproduction.item import COLUMNS, XU, Asked, Item, Printed
+from equidp.reproduction.item import COLUMNS, XU, Asked, Item, Printed, Verdict
 from equidp.reproduction.page import results_page
 from equidp.reproduction.pictures import Bars, Curves
 from equidp.reproduction.reproduce import judged_items, reproduce
@@ -367,8 +367,8 @@ def test_an_item_is_whole(item):
     for study in item.studies:
         assert study.shortened().data == study.data
         assert study.hours > 0
-    assert all(each.holds(Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found) is None
-               for each in item.claims)  # fmt: skip
+    nothing = Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found
+    assert all(claim.judge(nothing) == Verdict(None) for claim in item.claims)
     labels = {getattr(study, "label", "") or study.data for study in item.studies}
     assert {each.data for each in item.printed} <= labels
 

@@ -16,7 +16,7 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
-from equidp.reproduction.page import WORDS, results_page, verdict
+from equidp.reproduction.page import WORDS, based_on, in_words, results_page
 from equidp.reproduction.reproduce import (
     RESULTS,
     RUNS,
@@ -125,8 +125,8 @@ def _list(items: list[Judged]) -> None:
 
 def _show(judged: Judged) -> None:
     print(f"{judged.item.name}: {WORDS[judged.state]}.")
-    for text, held, _ in judged.claims:
-        print(f"- {text}: {verdict(held)}.")
+    for claim, verdict in judged.claims:
+        print(f"- {claim.text}: {in_words(verdict)}{based_on(verdict)}.")
     off = [each for each in judged.differences if each.differs]
     if judged.differences:
         print(f"{len(judged.differences) - len(off)} of {len(judged.differences)} printed figures agree.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from equidp.data.dataset import ALL
 from equidp.diagnostics import DiagnosisPlan, Effort
 from equidp.reproduction.compared import Compared
-from equidp.reproduction.item import BEYOND, Claim, Found, Item
+from equidp.reproduction.item import BEYOND, Claim, Found, Item, Verdict, told
 from equidp.reproduction.pictures import Bars, Curves
+from equidp.reproduction.yu import worst_over_best
 
 _WELL_CHOSEN = {
     "model": "logistic", "batch_size": 2048, "epochs": 20, "learning_rate": 10.0, "schedule": "cosine",
@@ -22,55 +23,44 @@ _SETTING = (
 _DATA = ("adult", "dutch")
 
 
-def _direction(found: Found) -> bool | None:
+def _direction(found: Found) -> Verdict:
     """Whether the mean step of DPSGD costs each group more by direction than by magnitude, on both.
 
-    None where a group's loss falls by direction: neither is a cost then.
+    Nothing is told where a group's loss falls by direction: neither is a cost then.
     """
-    held = []
-    for data in _DATA:
-        direction, magnitude = (
-            found.where(data=data, method="dpsgd", quantity=quantity).groupby("group")["mean"].mean()
-            for quantity in ("direction", "magnitude")
-        )
-        if direction.empty or direction.min() <= 0:
-            return None
-        held += list(direction > magnitude)
-    return all(held)
+    direction, magnitude = (
+        found.where(data=_DATA, method="dpsgd", quantity=quantity).groupby(["data", "group"])["mean"].mean()
+        for quantity in ("direction", "magnitude")
+    )
+    figures = {
+        f"{words} of {group} on {data}": float(value)
+        for words, terms in (("direction", direction), ("magnitude", magnitude))
+        for (data, group), value in terms.items()
+    }
+    costs = bool((direction > 0).all())
+    return told(bool((direction > magnitude).all()) if costs else None, figures)
 
 
-def _group(found: Found, data: str, quantity: str, *, worst: bool) -> str | None:
-    """The group where DPSGD's accuracy is lowest, or its mean epsilon highest."""
-    rows = found.where(data=data, method="dpsgd", quantity=quantity)
-    rows = rows[rows["group"] != ALL]
-    if rows.empty:
-        return None
-    return str(rows.loc[rows["mean"].idxmin() if worst else rows["mean"].idxmax(), "group"])
+def _simultaneous(found: Found) -> Verdict:
+    ratios = {f"ratio on {data}": worst_over_best(found, data) for data in _DATA}
+    return told(min(ratios.values()) > 1, ratios)
 
 
-def _simultaneous(found: Found) -> bool | None:
-    pairs = [
-        (_group(found, data, "accuracy", worst=True), _group(found, data, "individual epsilon", worst=False))
-        for data in _DATA
-    ]
-    return None if any(None in pair for pair in pairs) else all(one == other for one, other in pairs)
-
-
-def _evens(found: Found) -> bool | None:
+def _evens(found: Found) -> Verdict:
     """Whether the method with the smaller gap in cost also has the smaller ratio of mean epsilons."""
-    held = []
+    held, figures = [], {}
     for data in _DATA:
         gaps, ratios = {}, {}
         for method in ("dpsgd", "dpsgd-f-code"):
             cost = found.where(data=data, method=method, quantity="change")
             own = found.where(data=data, method=method, quantity="individual epsilon")
             cost, own = (rows[rows["group"] != ALL]["mean"] for rows in (cost, own))
-            if cost.empty or own.empty:
-                return None
             gaps[method], ratios[method] = cost.max() - cost.min(), own.max() / own.min()
+            figures[f"gap of {method} on {data}"] = float(gaps[method])
+            figures[f"ratio of {method} on {data}"] = float(ratios[method])
         evener = min(gaps, key=lambda name: gaps[name])
         held.append(ratios[evener] == min(ratios.values()))
-    return all(held)
+    return told(all(held), figures)
 
 
 ITEMS = (

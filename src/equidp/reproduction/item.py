@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
@@ -160,17 +160,42 @@ class Found:
 
 @final
 @dataclass(frozen=True)
+class Verdict:
+    """Whether figures support a claim, and which they are.
+
+    Attributes:
+        holds: None where figures do not tell.
+        figures: that it rests on, by name.
+    """
+
+    holds: bool | None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def told(holds: bool | None, figures: Mapping[str, float]) -> Verdict:
+    """The verdict from these figures; nothing is told where one is missing, or all are.
+
+    >>> told(0.4 < 0.5, {"DPSGD-F": 0.4, "DPSGD": 0.5}).holds, told(False, {"gap": float("nan")})
+    (True, Verdict(holds=None, figures={}))
+    """
+    if not figures or any(math.isnan(each) for each in figures.values()):
+        return Verdict(None)
+    return Verdict(None if holds is None else bool(holds), figures)
+
+
+@final
+@dataclass(frozen=True)
 class Claim:
     """What a paper concludes from an item, and whether figures support it.
 
     Attributes:
         text: the conclusion, in our words.
-        holds: the figures -> whether they support it; None where they do not tell.
+        judge: the figures -> whether they support it.
         otherwise: why it does not hold here, with evidence, where it is known that it does not.
     """
 
     text: str
-    holds: Callable[[Found], bool | None]
+    judge: Callable[[Found], Verdict]
     otherwise: str = ""
 
 
@@ -219,15 +244,6 @@ class Item:
     def sources(self) -> list[str]:
         """Names of the data that it needs."""
         return [data for data in dict.fromkeys(study.data for study in self.studies) if data]
-
-
-def told(holds: bool, *needed: float) -> bool | None:
-    """Whether a claim holds; None where a figure that it needs is missing.
-
-    >>> told(True, 0.5), told(True, float("nan"))
-    (True, None)
-    """
-    return None if any(math.isnan(each) for each in needed) else bool(holds)
 
 
 def printed_table(

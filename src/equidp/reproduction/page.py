@@ -7,7 +7,7 @@ from functools import partial
 
 from equidp.report.plots.plot import Drawn, drawn_twice
 from equidp.report.render import filled
-from equidp.reproduction.item import PAPERS
+from equidp.reproduction.item import PAPERS, Verdict
 from equidp.reproduction.result import CLOSE, Difference, Judged
 from equidp.reproduction.tables import markdown, number, tables
 
@@ -36,7 +36,7 @@ def page(judged: Judged) -> str:
         state=WORDS[judged.state],
         tables=tables(judged),
         legend=_LEGEND,
-        claims=[(text, verdict(held)) for text, held, _ in judged.claims],
+        claims=[(claim.text, in_words(verdict), based_on(verdict)) for claim, verdict in judged.claims],
         reasons=judged.reasons,
         not_run=judged.not_run,
         unexplained=[_away(each) for each in judged.unexplained],
@@ -51,9 +51,19 @@ def _pictures(judged: Judged) -> list[Drawn]:
     return [each for each in drawn if each is not None]
 
 
-def verdict(held: bool | None) -> str:
-    """Whether a conclusion holds, in words."""
-    return {True: "holds", False: "does not hold", None: "cannot be told"}[held]
+def in_words(verdict: Verdict) -> str:
+    """Whether a conclusion holds."""
+    return {True: "holds", False: "does not hold", None: "cannot be told"}[verdict.holds]
+
+
+def based_on(verdict: Verdict) -> str:
+    """The figures that a verdict rests on.
+
+    >>> based_on(Verdict(True, {"DPSGD-F": 0.41234, "DPSGD": 0.5}))
+    ' (DPSGD-F: 0.4123, DPSGD: 0.5)'
+    """
+    figures = ", ".join(f"{name}: {value:.4g}" for name, value in verdict.figures.items())
+    return f" ({figures})" if figures else ""
 
 
 def _away(each: Difference) -> str:
@@ -107,7 +117,8 @@ def _section(judged: Judged) -> str:
     if judged.claims:
         parts.append(
             "\n".join(
-                f"- {text[:1].upper()}{text[1:]}: **{verdict(held)}**." for text, held, _ in judged.claims
+                f"- {claim.text[:1].upper()}{claim.text[1:]}: **{in_words(verdict)}**{based_on(verdict)}."
+                for claim, verdict in judged.claims
             )
         )
     if judged.reasons:

@@ -18,7 +18,7 @@ from scipy import stats
 from equidp._files import write_whole
 from equidp._provenance import versions
 from equidp.errors import DataError
-from equidp.reproduction.item import KEY, Found, Item, Printed
+from equidp.reproduction.item import KEY, Claim, Found, Item, Printed, Verdict
 
 _DIGITS = 6
 """Of the figures that are kept."""
@@ -178,12 +178,12 @@ class Judged:
         return Difference(printed, float(mean), away - half, away + half, float(error))
 
     @cached_property
-    def claims(self) -> list[tuple[str, bool | None, str]]:
-        """Each conclusion, whether figures support it, and why they do not."""
+    def claims(self) -> list[tuple[Claim, Verdict]]:
+        """Each conclusion, and whether figures support it."""
         found = Found(pd.DataFrame(columns=[*KEY, "mean", "error", "seeds"]))
         if self.result is not None:
             found = self.result.found
-        return [(claim.text, claim.holds(found), claim.otherwise) for claim in self.item.claims]
+        return [(claim, claim.judge(found)) for claim in self.item.claims]
 
     @property
     def not_run(self) -> list[str]:
@@ -201,9 +201,9 @@ class Judged:
         if self.result.quick:
             return "quick"
         off = any(each.differs for each in self.differences)
-        if off or any(held is False for _, held, _ in self.claims):
+        if off or any(verdict.holds is False for _, verdict in self.claims):
             return "differs"
-        if not self.differences and all(held is None for _, held, _ in self.claims):
+        if not self.differences and all(verdict.holds is None for _, verdict in self.claims):
             return "measured"
         return "in part" if self.not_run else "reproduced"
 
@@ -216,7 +216,7 @@ class Judged:
     def reasons(self) -> list[str]:
         """Sentences on the differences there are, each once."""
         texts = (self.why(each) for each in self.differences if each.differs)
-        broken = (why for _, held, why in self.claims if held is False)
+        broken = (claim.otherwise for claim, verdict in self.claims if verdict.holds is False)
         return list(dict.fromkeys(filter(None, (*texts, *broken))))
 
     @property

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from equidp.data.dataset import ALL
-from equidp.reproduction.item import Claim, Found, told
+from equidp.reproduction.item import Claim, Found, Verdict, told
 
 EQUAL = 0.05
 """The largest gap between two groups' costs that the paper calls equal, tau."""
+_FAIR = ("DPSGD-F", "dpsgd-f-code")
+_DPSGD = ("DPSGD", "dpsgd")
 
 
-def gap(found: Found, data: str, method: str, groups: tuple[str, ...]) -> float:
+def _gap(found: Found, data: str, method: str, groups: tuple[str, ...]) -> float:
     first, second = (
         found.mean(data=data, method=method, group=group, quantity="change") for group in groups[1:]
     )
@@ -17,96 +19,125 @@ def gap(found: Found, data: str, method: str, groups: tuple[str, ...]) -> float:
 
 
 def narrows(data: str, groups: tuple[str, ...]) -> Claim:
-    return Claim(
-        f"DPSGD-F narrows the gap in cost between groups {groups[1]} and {groups[2]} of {data} that DPSGD "
-        "has",
-        lambda found: told(gap(found, data, "dpsgd-f-code", groups) < gap(found, data, "dpsgd", groups),
-                            gap(found, data, "dpsgd-f-code", groups)),
-    )  # fmt: skip
+    """The claim that DPSGD-F has a smaller gap in cost than DPSGD."""
+
+    def judge(found: Found) -> Verdict:
+        gaps = {name: _gap(found, data, method, groups) for name, method in (_FAIR, _DPSGD)}
+        return told(gaps["DPSGD-F"] < gaps["DPSGD"], gaps)
+
+    text = f"DPSGD-F narrows the gap in cost between groups {groups[1]} and {groups[2]} of {data}"
+    return Claim(f"{text} that DPSGD has", judge)
 
 
-def swept(found: Found, at: float, group: str) -> float:
+def equal_cost(data: str, groups: tuple[str, ...], name: str, method: str, otherwise: str = "") -> Claim:
+    """The claim that a method has equal costs of privacy."""
+
+    def judge(found: Found) -> Verdict:
+        value = _gap(found, data, method, groups)
+        return told(value <= EQUAL, {"gap": value})
+
+    text = f"{name} has equal costs of privacy on {data}: the gap of groups {groups[1]} and {groups[2]}"
+    return Claim(f"{text} is {EQUAL:g} at most", judge, otherwise)
+
+
+def loses_less(data: str) -> Claim:
+    """The claim that DPSGD-F is more accurate than DPSGD."""
+
+    def judge(found: Found) -> Verdict:
+        changes = {
+            name: found.mean(data=data, method=method, group=ALL, quantity="change")
+            for name, method in (_FAIR, _DPSGD)
+        }
+        return told(changes["DPSGD-F"] > changes["DPSGD"], changes)
+
+    return Claim(f"DPSGD-F loses less accuracy in all than DPSGD on {data}", judge)
+
+
+def _by_class(found: Found, method: str, quantity: str) -> dict[str, float]:
+    rows = found.where(data="mnist", method=method, quantity=quantity)
+    rows = rows[rows["group"] != ALL]
+    return dict(zip(rows["group"], rows["mean"].astype(float), strict=True))
+
+
+def eights_lose_most(found: Found) -> Verdict:
+    """Whether DPSGD costs eights the most accuracy of all classes."""
+    changes = _by_class(found, "dpsgd", "change")
+    if "8" not in changes:
+        return Verdict(None)
+    eights = changes.pop("8")
+    others = min(changes, key=lambda name: changes[name])
+    return told(eights < changes[others], {"8": eights, others: changes[others]})
+
+
+def alike(found: Found) -> Verdict:
+    """Whether classes differ by less than 5 points in what DPSGD-F costs them, and by more under DPSGD."""
+    changes = {name: _by_class(found, method, "change").values() for name, method in (_FAIR, _DPSGD)}
+    if not all(changes.values()):
+        return Verdict(None)
+    spread = {f"spread of {name}": max(each) - min(each) for name, each in changes.items()}
+    return told(spread["spread of DPSGD-F"] < EQUAL < spread["spread of DPSGD"], spread)
+
+
+def eights_highest(found: Found) -> Verdict:
+    """Whether eights have the highest bound of all classes, above 2.5, on average over the later half.
+
+    Noisy counts move a bound from epoch to epoch.
+    """
+    rows = found.where(data="mnist", method="dpsgd-f-code", quantity="clipping_bound")
+    means = rows[rows["at"] > rows["at"].max() / 2].groupby("group")["mean"].mean()
+    if "8" not in means:
+        return Verdict(None)
+    others = means.drop("8")
+    figures = {"8": float(means["8"]), str(others.idxmax()): float(others.max())}
+    return told(means["8"] > max(others.max(), 2.5), figures)
+
+
+def far_above(found: Found) -> Verdict:
+    """Whether eights have three times the loss and the gradient norm of twos under DPSGD."""
+    figures = {
+        f"{words} of {group}": found.mean(data="mnist", method="dpsgd", group=group, quantity=quantity)
+        for words, quantity in (("loss", "loss"), ("norm", "mean_norm"))
+        for group in ("8", "2")
+    }
+    return told(
+        all(figures[f"{each} of 8"] > 3 * figures[f"{each} of 2"] for each in ("loss", "norm")), figures
+    )
+
+
+def _swept(found: Found, at: float, group: str) -> float:
     rows = found.where(quantity="change", at=at, group=group, method=("dpsgd", "dpsgd-f-code"))
     return float(rows["mean"].mean())
 
 
-def swept_gap(found: Found, at: float) -> float:
-    return abs(swept(found, at, "2") - swept(found, at, "8"))
+def _swept_gap(found: Found, at: float) -> float:
+    return abs(_swept(found, at, "2") - _swept(found, at, "8"))
 
 
-def least(found: Found, method: str, quantity: str) -> bool | None:
-    """Whether the smallest figure of all classes is that of eights."""
-    rows = found.where(data="mnist", method=method, quantity=quantity)
-    rows = rows[rows["group"] != ALL]
-    return None if rows.empty else bool(rows.loc[rows["mean"].idxmin(), "group"] == "8")
+def larger_bound_helps(found: Found) -> Verdict:
+    """Whether DPSGD loses less on eights at C = 5 than at C = 1, and still more than .05 beyond twos."""
+    small, large = _swept(found, 1.0, "8"), _swept(found, 5.0, "8")
+    gap = _swept(found, 5.0, "2") - large
+    return told(
+        large > small and gap > EQUAL, {"eights at C = 1": small, "at C = 5": large, "gap at C = 5": gap}
+    )
 
 
-def spread(found: Found, method: str) -> float:
-    rows = found.where(data="mnist", method=method, quantity="change")
-    rows = rows[rows["group"] != ALL]
-    return float(rows["mean"].max() - rows["mean"].min())
+def gap_shrinks(found: Found) -> Verdict:
+    gaps = {f"after {epochs} epochs": _swept_gap(found, epochs) for epochs in (20, 60)}
+    return told(gaps["after 60 epochs"] < gaps["after 20 epochs"], gaps)
 
 
-def alike(found: Found) -> bool | None:
-    """Whether classes differ by less than 5 points in what DPSGD-F costs them, and by more under DPSGD."""
-    fair, dpsgd = spread(found, "dpsgd-f-code"), spread(found, "dpsgd")
-    return told(fair < EQUAL < dpsgd, fair, dpsgd)
+def gap_grows(found: Found) -> Verdict:
+    """Whether the gap is larger with more noise, and that of equal costs at most."""
+    little, much = _swept_gap(found, 0.6), _swept_gap(found, 1.4)
+    return told(little <= much < EQUAL, {"at .6": little, "at 1.4": much})
 
 
-def eights_highest(found: Found) -> bool | None:
-    """Whether eights have the highest bound of all classes, above 2.5."""
-    return told(highest_bound(found) == "8" and bound(found, "8") > 2.5, bound(found, "8"))
-
-
-def bound(found: Found, group: str) -> float:
-    """The mean over the later half of the epochs: noisy counts move a bound from epoch to epoch."""
-    rows = found.where(data="mnist", method="dpsgd-f-code", quantity="clipping_bound", group=group)
-    return float(rows.loc[rows["at"] > rows["at"].max() / 2, "mean"].mean())
-
-
-def highest_bound(found: Found) -> str:
-    groups = sorted(set(found.where(quantity="clipping_bound")["group"]))
-    return max(groups, key=lambda group: bound(found, group), default="")
-
-
-def equal_cost(data: str, groups: tuple[str, ...], method: str, name: str, otherwise: str = "") -> Claim:
-    """The claim that a method has equal costs of privacy."""
-
-    def holds(found: Found) -> bool | None:
-        value = gap(found, data, method, groups)
-        return told(value <= EQUAL, value)
-
-    text = f"{name} has equal costs of privacy on {data}: the gap of groups {groups[1]} and {groups[2]}"
-    return Claim(f"{text} is {EQUAL:g} at most", holds, otherwise)
-
-
-def loses_less(*data: str) -> Claim:
-    """The claim that DPSGD-F is more accurate than DPSGD."""
-
-    def holds(found: Found) -> bool | None:
-        pairs = [
-            [
-                found.mean(data=each, method=name, group=ALL, quantity="change")
-                for name in ("dpsgd-f-code", "dpsgd")
-            ]
-            for each in data
-        ]
-        return told(all(one > other for one, other in pairs), *(each for pair in pairs for each in pair))
-
-    return Claim(f"DPSGD-F loses less accuracy in all than DPSGD on {', '.join(data)}", holds)
-
-
-def far_above(found: Found) -> bool | None:
-    """Whether eights have three times the loss and the gradient norm of twos under DPSGD."""
-    pairs = [
-        [found.mean(data="mnist", method="dpsgd", group=group, quantity=quantity) for group in ("8", "2")]
-        for quantity in ("loss", "mean_norm")
-    ]
-    return told(all(eights > 3 * twos for eights, twos in pairs), *(each for pair in pairs for each in pair))
-
-
-def within_from(found: Found, start: float) -> bool | None:
+def within_from(found: Found, start: float) -> Verdict:
     """Whether the mean gap of twos and eights over epochs from `start` on is of equal costs."""
     rows = found.where(quantity="change", method="dpsgd-f-code", group=("2", "8"))
     table = rows[rows["at"] >= start].pivot_table("mean", "at", "group")
-    return None if table.empty else bool((table["2"] - table["8"]).abs().mean() <= EQUAL)
+    if table.empty:
+        return Verdict(None)
+    gap = float((table["2"] - table["8"]).abs().mean())
+    return told(gap <= EQUAL, {"mean gap": gap})

@@ -12,7 +12,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from equidp.reproduction import yu_reasons
 from equidp.reproduction.accounted import Accounted
-from equidp.reproduction.item import YU, Claim, Found, Item, told
+from equidp.reproduction.item import YU, Claim, Found, Item, Verdict, told
 from equidp.reproduction.pictures import Bars, Curves, Points
 from equidp.reproduction.watchers import COMPARED, passes
 
@@ -70,7 +70,7 @@ def _worse(name: str) -> Claim:
     """The claim of the groups that are served worst and best."""
     return Claim(
         f"on {name} the group with the worst accuracy has a higher mean epsilon than the one with the best",
-        lambda found: above(_worst_over_best(found, name), 1),
+        lambda found: above("ratio", worst_over_best(found, name), 1),
     )
 
 
@@ -78,16 +78,16 @@ def _ordered(name: str) -> Claim:
     """The claim of all classes."""
     return Claim(
         f"classes of {name} with worse accuracy have a higher mean epsilon (rank correlation below -.3)",
-        lambda found: below(_ranks(found, name), -0.3),
+        lambda found: below("correlation", _ranks(found, name), -0.3),
     )
 
 
-def below(value: float, than: float) -> bool | None:
-    return told(value < than, value)
+def below(name: str, value: float, than: float) -> Verdict:
+    return told(value < than, {name: value})
 
 
-def above(value: float, than: float) -> bool | None:
-    return told(value > than, value)
+def above(name: str, value: float, than: float) -> Verdict:
+    return told(value > than, {name: value})
 
 
 def _by_group(found: Found, name: str) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def _ranks(found: Found, name: str) -> float:
     return table["accuracy"].corr(table["individual epsilon"], method="spearman") if len(table) else math.nan
 
 
-def _worst_over_best(found: Found, name: str) -> float:
+def worst_over_best(found: Found, name: str) -> float:
     """Mean epsilon of the group with the worst accuracy over that of the one with the best."""
     table = _by_group(found, name)
     if table.empty:
@@ -116,7 +116,9 @@ def _worst_over_best(found: Found, name: str) -> float:
 def correlated(name: str, least: float) -> Claim:
     return Claim(
         f"on {name} epsilon correlates with the log of the final loss at {least:g} or more",
-        lambda found: above(found.mean(data=name, quantity="correlation with log loss"), least),
+        lambda found: above(
+            "correlation", found.mean(data=name, quantity="correlation with log loss"), least
+        ),
         yu_reasons.LOSSES,
     )
 
@@ -129,7 +131,9 @@ def estimated(name: str, group: str) -> Claim:
     how = "norms of draws, and of a pass every ten epochs," if group == ALL else f"norms of {group}"
     return Claim(
         f"on {name} epsilons from {how} correlate with exact ones at .99 or more",
-        lambda found: above(found.mean(data=name, quantity="correlation with exact", group=group), 0.99),
+        lambda found: above(
+            "correlation", found.mean(data=name, quantity="correlation with exact", group=group), 0.99
+        ),
         yu_reasons.ESTIMATES,
     )
 
@@ -170,6 +174,11 @@ def spread_by_data(studies: tuple[Accounted, ...]) -> tuple[Curves, ...]:
     )
 
 
+def _more_at_worst(found: Found, one: str, other: str) -> Verdict:
+    shares = {name: found.mean(data=name, quantity="share at the worst case") for name in (one, other)}
+    return told(shares[one] > shares[other], shares)
+
+
 def _stratified(found: Found) -> float:
     """The share of the later epochs after which cats have a larger median norm than ships and automobiles."""
     rows = found.where(data="cifar10", quantity="median norm", group=("cat", "ship", "automobile"))
@@ -191,16 +200,13 @@ ITEMS = (
                 "examples differ: the tenth with the lowest epsilon has less than half of the worst case "
                 "on MNIST",
                 lambda found: below(
-                    found.mean(data="mnist-whole", quantity="quantile of epsilon", at=0.1)
+                    "share of it", found.mean(data="mnist-whole", quantity="quantile of epsilon", at=0.1)
                     / found.mean(data="mnist-whole", quantity="epsilon"), 0.5,
                 ),
             ),
             Claim(
                 "more examples are at the worst case on CIFAR-10 than on MNIST",
-                lambda found: above(
-                    found.mean(data="cifar10", quantity="share at the worst case")
-                    - found.mean(data="mnist-whole", quantity="share at the worst case"), 0,
-                ),
+                lambda found: _more_at_worst(found, "cifar10", "mnist-whole"),
             ),
         ),
         pictures=spread_by_data(_FOUR),
@@ -225,7 +231,7 @@ ITEMS = (
             Claim(
                 "from a fourth of the epochs on, the median norm of cats is above those of ships and of "
                 "automobiles after nine of ten epochs",
-                lambda found: above(_stratified(found), 0.9),
+                lambda found: above("share of epochs", _stratified(found), 0.9),
                 yu_reasons.STRATIFIED,
             ),
         ),
