@@ -140,13 +140,8 @@ ITEMS = (
         "The MNIST row with the readings that matter, over 60 epochs",
         (
             ReadingStudy("mnist", "sgd", ("base", "momentum-.5"), 0.6),
-            ReadingStudy("mnist", "dpsgd", ("base", "momentum-.5", "code-of-predecessor"), 1.3),
-            ReadingStudy(
-                "mnist",
-                "dpsgd-f-code",
-                ("base", "momentum-.5", "code-of-predecessor", "code-of-authors"),
-                1.7,
-            ),
+            ReadingStudy("mnist", "dpsgd", ("base", "momentum-.5", "code-of-predecessor"), 1.0),
+            ReadingStudy("mnist", "dpsgd-f-code", ("base", "momentum-.5", "code-of-authors"), 1.0),
         ),
         "code-of-predecessor is what the published code of Bagdasaryan et al. (NeurIPS 2019) does, whose "
         "setting Xu et al. say they replicate. Its learning rate of .01, b 256, 60 epochs, C 1 and "
