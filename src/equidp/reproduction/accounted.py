@@ -194,7 +194,8 @@ class Accounted:
             for place, value in enumerate(exact[:_POINTS]):
                 rows.add("exact epsilon", ALL, float(value), at=float(place))
             for name, estimated in estimates.items():
-                rows.add("correlation with exact", name, float(np.corrcoef(exact, estimated)[0, 1]))
+                with np.errstate(invalid="ignore"):  # NaN where epsilons are all the same
+                    rows.add("correlation with exact", name, float(np.corrcoef(exact, estimated)[0, 1]))
                 rows.add("mean error of estimates", name, float(np.abs(exact - estimated).mean()))
                 quantity = "estimated epsilon" if name == ALL else f"estimated epsilon, {name}"
                 for place, value in enumerate(estimated[:_POINTS]):
