@@ -1,4 +1,4 @@
-"""Trains Xu et al.'s MNIST row with one choice of their setup read otherwise; keeps runs as they come.
+"""Trains a row of Xu et al.'s with one choice of their setup read otherwise; keeps runs as they come.
 
 EQUIDP_DATA=... python benchmarks/readings.py --method dpsgd --reading momentum-.5 --epochs 10
 python benchmarks/readings.py --table
@@ -16,8 +16,6 @@ from equidp.cli.memory import keep_freed_memory
 from equidp.reproduction.reading_runs import ReadingRun, Row, kept_run
 from equidp.reproduction.readings import READINGS
 from equidp.reproduction.result import commit
-
-_SHOWN = ("all", "2", "8")
 
 
 def main() -> None:
@@ -54,12 +52,15 @@ def main() -> None:
 
 def _line(run: dict[str, object], rows: list[Row]) -> str:
     figures = {(row["group"], row["quantity"]): row["value"] for row in rows}
+    groups = (
+        ("all", "2", "8") if run["data"] == "mnist" else tuple(dict.fromkeys(row["group"] for row in rows))
+    )
     parts = [
-        f"{quantity} " + " ".join(f"{figures[group, quantity]:.4f}" for group in _SHOWN)
+        f"{quantity} " + " ".join(f"{figures[group, quantity]:.4f}" for group in groups)
         for quantity in ("accuracy", "loss", "norm")
     ]
     name = f"{run['data']} {run['method']} {run['reading']} seed {run['seed']}"
-    return f"{name} epoch {rows[0]['at']}: {' | '.join(parts)} (all, 2, 8)"
+    return f"{name} epoch {rows[0]['at']}: {' | '.join(parts)} ({', '.join(groups)})"
 
 
 if __name__ == "__main__":

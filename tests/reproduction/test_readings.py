@@ -70,7 +70,7 @@ def test_with_no_choice_changed_an_epoch_is_the_trainers(policy):
     theirs.load_state_dict(ours.state_dict())
     trainer = equidp.Trainer(
         theirs,
-        torch.optim.SGD(theirs.parameters(), lr=0.5),
+        torch.optim.SGD(theirs.parameters(), lr=0.5, weight_decay=0.1),
         data,
         policy=policy,
         batch_size=30,
@@ -81,7 +81,7 @@ def test_with_no_choice_changed_an_epoch_is_the_trainers(policy):
         seed=3,
     )
     trainer.fit()
-    learner = Learner(ours, policy, Reading(), Planned(300, 30, noise, 0.5), num_groups=2)
+    learner = Learner(ours, policy, Reading(), Planned(300, 30, noise, 0.5, 0.1), num_groups=2)
     take_epoch(learner, data, 0, SeededRandomness(3), lambda norms, groups: None)
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=0, atol=1e-7)
 
@@ -190,6 +190,14 @@ def test_momentum_goes_on_with_the_step_before():
     policy = DPSGD(0.01)  # moves little, so both gradients are about equal
     first, both = (flat(moved(reading, policy, steps=steps)) for steps in (1, 2))
     torch.testing.assert_close(both, 2.5 * first, rtol=1e-2, atol=1e-6)
+
+
+def test_penalty_2_takes_off_twice_as_much_of_the_weights():
+    weights = flat([parameter.detach() for parameter in model().parameters()])
+    penalized = replace(SILENT, weight_decay=0.2)
+    for reading, factor in ((BASE, 1), (READINGS["penalty-2"], 2)):
+        off = flat(moved(reading, planned=penalized)) - flat(moved(reading))
+        torch.testing.assert_close(off, -factor * SILENT.learning_rate * 0.2 * weights)
 
 
 def test_readings_by_name_change_one_choice_but_for_whole_programs():

@@ -50,8 +50,12 @@ class Learner:
     ) -> None:
         self.model, self.policy, self.reading, self.planned = model, policy, reading, planned
         self.parameters = list(model.parameters())
-        rate = planned.learning_rate * reading.learning_rate_factor
-        self.optimizer = torch.optim.SGD(self.parameters, lr=rate, momentum=reading.momentum)
+        self.optimizer = torch.optim.SGD(
+            self.parameters,
+            lr=planned.learning_rate * reading.learning_rate_factor,
+            momentum=reading.momentum,
+            weight_decay=planned.weight_decay * reading.penalty_factor,
+        )
         self.state: Any = policy.init(
             Setting(num_groups, float(planned.batch_size), planned.noise_multiplier)
         )

@@ -41,7 +41,7 @@ class ReadingRun:
         reading: a name in `READINGS`.
         epochs: passes over the data, before those that the reading adds.
         seed: of data, weights, batches and noise.
-        data: a source of MNIST, whose published settings are used.
+        data: name of a source, whose published settings are used.
         commit: of the code, or a digest of it, to be told with the figures.
     """
 
@@ -157,7 +157,13 @@ def learner_of(run: ReadingRun, train: GroupedDataset) -> Learner:
     resolved = plan.resolve(run.method, len(train))
     seed = run.seed + 1000 * reading.other_weights
     model = build_model(resolved.factory, train.input_shape, train.num_outputs, seed)
-    planned = Planned(len(train), resolved.batch_size, resolved.noise_multiplier, resolved.learning_rate)
+    planned = Planned(
+        len(train),
+        resolved.batch_size,
+        resolved.noise_multiplier,
+        resolved.learning_rate,
+        resolved.weight_decay,
+    )
     policy = make_policy(run.method, vars(resolved.policy))
     return Learner(model, policy, reading, planned, num_groups=train.num_groups)
 

@@ -34,6 +34,7 @@ class Reading:
             are clipped together.
         momentum: of SGD.
         learning_rate_factor: multiplies the learning rate.
+        penalty_factor: multiplies the weight decay.
         decayed: a tenth of the learning rate from half of the epochs on, a hundredth from three quarters on.
         more_epochs: added to the epochs; may be negative.
         other_weights: draw the initial weights from another seed.
@@ -53,12 +54,13 @@ class Reading:
     layer_bound: float | None = None
     momentum: float = 0.0
     learning_rate_factor: float = 1.0
+    penalty_factor: float = 1.0
     decayed: bool = False
     more_epochs: int = 0
     other_weights: bool = False
 
     def __post_init__(self) -> None:
-        check_number("[0, inf)", noise_factor=self.noise_factor)
+        check_number("[0, inf)", noise_factor=self.noise_factor, penalty_factor=self.penalty_factor)
         check_number("[0, 1)", momentum=self.momentum)
         check_number("(0, inf)", learning_rate_factor=self.learning_rate_factor)
         if self.layer_bound is not None:
@@ -88,6 +90,7 @@ READINGS: Mapping[str, Reading] = {
     "learning-rate-2": Reading(learning_rate_factor=2.0),
     "learning-rate-5": Reading(learning_rate_factor=5.0),
     "learning-rate-10": Reading(learning_rate_factor=10.0),
+    "penalty-2": Reading(penalty_factor=2.0),
     "decay": Reading(decayed=True),
     "epoch-less": Reading(more_epochs=-1),
     "epoch-more": Reading(more_epochs=1),
@@ -95,13 +98,14 @@ READINGS: Mapping[str, Reading] = {
     "code-of-predecessor": Reading(shuffled=True, momentum=0.5, more_epochs=-1),
     "code-of-authors": Reading(shuffled=True, momentum=0.5, more_epochs=-1, bounds_as_weights=True),
 }
-"""Name -> reading of Xu et al.'s MNIST row (KDD 2021, section 6.1), where b is 256, sigma 0.8 and C 1.
+"""Name -> reading of Xu et al.'s settings (KDD 2021, section 6.1): b 256 and, on MNIST, sigma 0.8 and C 1.
 
 noise-by-example: noise of sigma C on each gradient, so sqrt(b) sigma C on their sum; noise of sigma C /
-sqrt(b) on each is what equidp does. noise-as-variance: sigma is the variance. layers: C / sqrt(4) for each of
-four layers. code-of-predecessor: what the published code of Bagdasaryan et al. (NeurIPS 2019), whose setting
-they say they replicate, does beside what the text says. code-of-authors: this, and the weights of DPSGD-F as
-a public copy of their loop has them.
+sqrt(b) on each is what equidp does. noise-as-variance: sigma is the variance. penalty-2: the parameter times
+the squared norm of the weights, not half of it. layers: C / sqrt(4) for each of four layers.
+code-of-predecessor: what the published code of Bagdasaryan et al. (NeurIPS 2019), whose setting they say they
+replicate, does beside what the text says. code-of-authors: this, and the weights of DPSGD-F as a public copy
+of their loop has them.
 """
 
 
@@ -113,15 +117,16 @@ class Planned:
         num_examples: n.
         batch_size: b, expected.
         noise_multiplier: sigma; 0 without privacy.
-        learning_rate: of SGD, before the reading's factor.
+        learning_rate, weight_decay: of SGD, before the reading's factors.
     """
 
     num_examples: int
     batch_size: int = 256
     noise_multiplier: float = 0.8
     learning_rate: float = 0.01
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole(1, num_examples=self.num_examples, batch_size=self.batch_size)
-        check_number("[0, inf)", noise_multiplier=self.noise_multiplier)
+        check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
         check_number("(0, inf)", learning_rate=self.learning_rate)
