@@ -111,7 +111,7 @@ def _item(name: str, title: str, studies: tuple[ReadingStudy, ...], note: str, s
     return Item(
         name, XU, title, studies, seeds=seeds, columns=("accuracy", "loss", "norm", "epsilon"),
         pictures=tuple(
-            Curves(f"Accuracy over epochs: {data}", "accuracy", "accuracy", by="group", data=data,
+            Curves(f"Accuracy over epochs: {data}", "accuracy", "accuracy", data=data,
                    groups=(ALL, "2", "8") if data == "mnist" else (ALL, "Male", "Female"))
             for data in sources
         ),
