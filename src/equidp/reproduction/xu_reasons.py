@@ -37,7 +37,7 @@ EIGHTS = (
 NAIVE = (
     "The naive method loses 8.8 points here, 12.5 of twos and 4.5 of eights, where print has 15.0, 15.1 and "
     "15.1. The text does not say what becomes of a released count near 0, which decides the noise: a batch "
-    "has 2.3 eights and counts have noise of 8, so that 43% of theirs are below 1. Those are taken as 1 here, "
+    "has 2.3 eights and counts have noise of 8, so that 43% of theirs are below 1. Those count as 1 here, "
     "and noise on gradients is 25.6 times DPSGD's then. Other least counts were not tried."
 )
 UNIFORM = (
