@@ -215,6 +215,7 @@ ITEMS = (
         Claim(
             f"from 60 epochs on it is {xu_claims.EQUAL:g} at most, on average",
             lambda found: xu_claims.within_from(found, 60.0),
+            xu_reasons.EIGHTS,
         ),
     ),
     _over_epsilon(
@@ -223,9 +224,7 @@ ITEMS = (
             "mnist", _FAIR, 1.6, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.4)), quick_epochs=1
         ),
         "The paper does not list the values of noise multiplier; these are ours.",
-        Claim(
-            f"with more noise the gap between classes 2 and 8 grows, and stays below {xu_claims.EQUAL:g}",
-            xu_claims.gap_grows,
-        ),
+        Claim("with more noise the gap between classes 2 and 8 grows", xu_claims.gap_grows),
+        Claim(f"the gap is {xu_claims.EQUAL:g} at most", xu_claims.gap_is_equal_cost, xu_reasons.EIGHTS),
     ),
 )  # fmt: skip
