@@ -32,6 +32,8 @@ def _direction(found: Found) -> Verdict:
         found.where(data=_DATA, method="dpsgd", quantity=quantity).groupby(["data", "group"])["mean"].mean()
         for quantity in ("direction", "magnitude")
     )
+    if set(direction.index.get_level_values("data")) != set(_DATA):
+        return Verdict(None)
     figures = {
         f"{words} of {group} on {data}": float(value)
         for words, terms in (("direction", direction), ("magnitude", magnitude))
