@@ -210,7 +210,8 @@ ITEMS = (
             "mnist", _FAIR, 0.9, changes={"epochs": 80}, by_epoch=("change", "epsilon"),
             followed=("2", "8"), quick_epochs=2,
         ),
-        "One run of 80 epochs gives all of them: a run of 20 epochs takes the same steps as its first 20.",
+        "One run of 80 epochs gives all of them: a run of 20 epochs takes the same steps as its first 20. "
+        "Epsilon on the way is an upper bound, that of the next of 25 numbers of steps.",
         Claim("the gap between classes 2 and 8 shrinks with the number of epochs", xu_claims.gap_shrinks),
         Claim(
             f"from 60 epochs on it is {xu_claims.EQUAL:g} at most, on average",
