@@ -11,8 +11,8 @@ def test_a_log_says_how_much_is_done_and_left_at_most_every_so_often(capsys):
     for done in (100, 400, 450, 1000):
         say(done, 1000)
     assert capsys.readouterr().err.splitlines() == [
-        "400 of 1,000 steps (40%), about 60 seconds left.",
-        "1,000 of 1,000 steps (100%), done.",
+        "40% done, about 60 seconds left.",
+        "100% done.",
     ]
 
 

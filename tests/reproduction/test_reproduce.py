@@ -89,6 +89,22 @@ def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
 
 
 @pytest.mark.soak
+def test_progress_is_of_all_seeds_together_and_kept_runs_are_no_work(toy, tmp_path):
+    progress = []
+    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    assert {total for _, total in progress} == {7}  # seconds: twice .001 hours
+    done = [done for done, _ in progress]
+    assert done == sorted(done)
+    assert {0, 4, 7} <= set(done)
+    progress.clear()
+    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    assert not progress
+    made(tmp_path, seeds=3, on_progress=lambda *told: progress.append(told))
+    assert progress[0] == (0, 4)
+    assert progress[-1] == (4, 4)
+
+
+@pytest.mark.soak
 def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
     made(tmp_path, seeds=1)
     before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()

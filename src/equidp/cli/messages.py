@@ -57,8 +57,8 @@ def stoppable(otherwise: str) -> Iterator[None]:
 
 
 def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Says how many steps of how many are done, and about how long the others take, at most every `every`
-    seconds; nothing where all are done before."""
+    """Says what share of the work is done, and about how long the rest takes, at most every `every` seconds;
+    nothing where all is done before."""
     began = said = clock()
 
     def say_progress(done: int, total: int) -> None:
@@ -68,15 +68,15 @@ def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monoto
         if clock() - said < every or not done:
             return
         said = clock()
-        left = f"about {duration((said - began) * (total - done) / done)} left" if done < total else "done"
-        say(f"{done:,} of {total:,} steps ({done / total:.0%}), {left}.")
+        left = f", about {duration((said - began) * (total - done) / done)} left" if done < total else ""
+        say(f"{done / total:.0%} done{left}.")
 
     return say_progress
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Shows a bar over the steps of all runs with the time left; in a log, a line now and then."""
+    """Shows a bar over the work of all runs with the time left; in a log, a line now and then."""
     if not _console.is_terminal:
         yield progress_lines()
         return

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import final
 
 import pandas as pd
 
@@ -57,7 +59,7 @@ def reproduce(
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
         hours: no further run begins after so many; what was made by then is the result.
-        on_progress: called with (steps done, steps in all) of a part of the runs.
+        on_progress: called with (seconds of work done, seconds in all), of an average machine.
 
     Raises:
         SettingError: an unknown name, too many seeds of some data, or a folder that cannot be written;
@@ -71,15 +73,21 @@ def reproduce(
     folder = into / stem
     for place in (folder, Path(directory)):
         check_folder(place)
-    asked = Asked(tuple(chosen), Path(directory), jobs, on_progress)
+    asked = Asked(tuple(chosen), Path(directory), jobs)
     check_number("(0, inf]", hours=hours)
     studies = [study.shortened() for study in item.studies] if quick else item.studies
+    parts = [
+        (study, seed)
+        for study in sorted(studies, key=lambda study: study.hours)
+        for seed in asked.seeds[: fewer.get(study.data)]
+    ]
     made: list[tuple[pd.DataFrame, float]] = []
     ends = time.monotonic() + 3600 * hours
-    for study in sorted(studies, key=lambda study: study.hours):
-        for seed in asked.seeds[: fewer.get(study.data)]:
-            if not made or time.monotonic() < ends:
-                made.append(study.rows(replace(asked, seeds=(seed,))))
+    overall = _Overall(on_progress, sum(study.hours for study, _ in parts))
+    for study, seed in parts:
+        if not made or time.monotonic() < ends:
+            with overall.part(study.hours) as told:
+                made.append(study.rows(replace(asked, seeds=(seed,), on_progress=told)))
     rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
     seconds = sum(seconds for _, seconds in made)
     result = Result.of(item, rows, asked.seeds, seconds, quick=quick, seeds_of=fewer)
@@ -87,6 +95,31 @@ def reproduce(
     _write(judged, rows, folder)
     result.save(into / f"{stem}.json")
     return judged
+
+
+@final
+class _Overall:
+    """Progress of all parts as one. A part counts as its hours; one that is kept is no work."""
+
+    def __init__(self, tell: Progress | None, hours: float) -> None:
+        self._tell, self._done, self._all = tell, 0.0, hours
+
+    @contextmanager
+    def part(self, hours: float) -> Iterator[Progress]:
+        trained = False
+
+        def told(done: int, total: int) -> None:
+            nonlocal trained
+            trained = True
+            if self._tell is not None:
+                now = self._done + hours * done / total
+                self._tell(round(3600 * now), round(3600 * self._all))
+
+        yield told
+        if trained:
+            self._done += hours
+        else:
+            self._all -= hours
 
 
 def file_stem(name: str, *, quick: bool) -> str:
