@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import joblib
 import pytest
+import torch
 
 import equidp
-from equidp.comparison import grid
+from equidp.comparison import grid, prepare as preparation
 from equidp.comparison.asked import named_methods, parse_sweep, runs_of_a_seed
 from equidp.comparison.prepare import prepare
 from equidp.data.dataset import DataSplit
@@ -173,3 +175,19 @@ def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(t
     assert all("clipping_bound=" in line and "epsilon 2 at delta 0.0001" in line for line in kinds)
     assert last.startswith("Training would take about ")
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monkeypatch):
+    had, found = torch.get_num_threads(), []
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
+    monkeypatch.setattr(
+        preparation, "_seconds_per_step", lambda *_: found.append(torch.get_num_threads()) or 0.1
+    )
+    prepared = prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=2, directory=tmp_path)
+    torch.set_num_threads(2)
+    try:
+        prepared.in_words(1)
+        prepared.in_words(2)
+    finally:
+        torch.set_num_threads(had)
+    assert found == [2, 2, 1, 1]  # of sgd and dpsgd each

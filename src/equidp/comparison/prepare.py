@@ -17,9 +17,10 @@ from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.schedule import default_delta
 from equidp.advice.auto import AUTO, Choice, choose, images_of
 from equidp.comparison.asked import Asked, Sweep, automatic_runs, named_methods, runs_of_a_seed, target
-from equidp.comparison.grid import Cell, split, split_facts
+from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
 from equidp.comparison.kept import check_folder, is_kept
 from equidp.comparison.outputs import check_metric
+from equidp.comparison.spread import Workers
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures, check_not_varied
@@ -87,9 +88,11 @@ class Prepared:
             lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell)}.")
         if missing:
             kinds = {cell.method: cell for cell in missing}
-            seconds = {
-                method: _seconds_per_step(cell, _read_by(cell, self.data)) for method, cell in kinds.items()
-            }
+            with one_at_a_time(Workers.of(jobs, len(missing)).threads):
+                seconds = {
+                    method: _seconds_per_step(cell, _read_by(cell, self.data))
+                    for method, cell in kinds.items()
+                }
             total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / min(jobs, len(missing))
             lines.append(f"Training would take about {duration(total)} with {jobs} processes.")
         return lines
