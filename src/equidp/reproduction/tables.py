@@ -20,7 +20,8 @@ _TITLES = {
     "privacy_cost": "Privacy cost: accuracy lost against no privacy",
     "excessive_risk": "Excessive risk: loss beyond that without privacy",
     "loss": "Mean loss on the test data",
-    "mean_norm": "Mean gradient norm on the test data, last epoch",
+    "mean_norm": "Mean of gradient norms on the test data, last epoch",
+    "mean_gradient_norm": "Norm of the mean gradient on the test data, last epoch",
     "epsilon": "Epsilon",
     "individual epsilon": "Mean epsilon of the examples",
 }
