@@ -145,6 +145,17 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     assert row.verdict.split()[0] in text
 
 
+def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
+    costs = {"naive": {"left": 0.3, "right": 0.02}}
+    swept = made_up(costs, seeds=1)
+    swept.results.loc[swept.results["method"] == "naive", "setting"] = "min_count=0.3"
+    swept = replace(swept, setup=replace(swept.setup, swept={"min_count": (0.3,)}))
+    console = Console(record=True, width=80, file=(tmp_path / "out").open("w"))
+    print_comparison(swept, console)
+    text = console.export_text()
+    assert {"hardest", "largest", "verdict", "reference"} <= set(text.split())
+
+
 def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path):
     existing = tmp_path / "report.html"
     existing.write_text("old")

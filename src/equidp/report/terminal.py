@@ -163,12 +163,12 @@ def _overview_table(summary: Summary) -> Table:
     setup = summary.setup
     title = f"What privacy costs: {setup.data.name}, {setup.training.model}"
     table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", no_wrap=not setup.swept, overflow="fold")
     text = summary.text
     for heading in ("epsilon", summary.metric.label, "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("hit hardest", "largest gap", f"gap ≤ {text(setup.tau)}?"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", min_width=len("hardest"))
     for row in summary.overview:
         ends = "" if math.isnan(row.gap.low) else f" ({text(row.gap.low)} to {text(row.gap.high)})"
         table.add_row(
