@@ -6,12 +6,13 @@ from equidp.cli.messages import progress_lines
 
 
 def test_a_log_says_how_much_is_done_and_left_at_most_every_so_often(capsys):
-    times = iter([0.0, 5.0, 40.0, 40.0, 45.0, 120.0, 120.0])
+    times = iter([0.0, 5.0, 35.0, 35.0, 70.0, 70.0, 75.0, 120.0, 120.0])
     say = progress_lines(every=30.0, clock=lambda: next(times))
-    for done in (100, 400, 450, 1000):
+    for done in (10, 20, 400, 450, 1000):
         say(done, 1000)
     assert capsys.readouterr().err.splitlines() == [
-        "40% done, about 60 seconds left.",
+        "2% done.",  # too little to tell
+        "40% done, about 2 minutes left.",
         "100% done.",
     ]
 

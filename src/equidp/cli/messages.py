@@ -68,8 +68,10 @@ def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monoto
         if clock() - said < every or not done:
             return
         said = clock()
-        left = f", about {duration((said - began) * (total - done) / done)} left" if done < total else ""
-        say(f"{done / total:.0%} done{left}.")
+        share, left = done / total, ""
+        if 0.05 <= share < 1:  # less says little about the rest
+            left = f", about {duration((said - began) * (1 / share - 1))} left"
+        say(f"{share:.0%} done{left}.")
 
     return say_progress
 
