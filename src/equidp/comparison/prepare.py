@@ -88,12 +88,13 @@ class Prepared:
             lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell)}.")
         if missing:
             kinds = {cell.method: cell for cell in missing}
-            with one_at_a_time(Workers.of(jobs, len(missing)).threads):
+            workers = Workers.of(jobs, len(missing))
+            with one_at_a_time(workers.threads):
                 seconds = {
                     method: _seconds_per_step(cell, _read_by(cell, self.data))
                     for method, cell in kinds.items()
                 }
-            total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / min(jobs, len(missing))
+            total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / workers.number
             lines.append(f"Training would take about {duration(total)} with {jobs} processes.")
         return lines
 

@@ -59,7 +59,7 @@ def reproduce(
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
         hours: no further run begins after so many; what was made by then is the result.
-        on_progress: called with (seconds of work done, seconds in all), of an average machine.
+        on_progress: called with (seconds of work done, seconds in all), by the studies' hours.
 
     Raises:
         SettingError: an unknown name, too many seeds of some data, or a folder that cannot be written;
@@ -99,7 +99,7 @@ def reproduce(
 
 @final
 class _Overall:
-    """Progress of all parts as one. A part counts as its hours; one that is kept is no work."""
+    """Progress of all parts as one. A part counts as its hours; one that tells nothing is kept: no work."""
 
     def __init__(self, tell: Progress | None, hours: float) -> None:
         self._tell, self._done, self._all = tell, 0.0, hours

@@ -42,7 +42,8 @@ NAIVE = (
     "has 2.3 eights and counts have noise of 8, so that 43% of theirs are below 1. Those count as 1 here, "
     "and noise on gradients is 25.6 times DPSGD's then. With a least count of 3 it loses 7.7, 8.6 and 14.7, "
     "with one of .3 29.6, 38.5 and 15.4 (seed 0; equidp compare mnist --methods naive --seeds 1 --sweep "
-    "min_count=0.3,3). So the loss of all in print belongs to a least count between .3 and 1."
+    "min_count=0.3,3). The loss of all in print lies between those of .3 and 1; that twos and eights lose "
+    "as much as all is not explained."
 )
 UNIFORM = (
     "The paper argues that no bound for all evens out costs as DPSGD-F does. Here DPSGD at C = 5 loses .058 "
