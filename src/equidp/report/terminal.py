@@ -168,7 +168,7 @@ def _overview_table(summary: Summary) -> Table:
     for heading in ("epsilon", summary.metric.label, "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("hit hardest", "largest gap", f"gap ≤ {text(setup.tau)}?"):
-        table.add_column(heading, overflow="fold", min_width=len("hardest"))
+        table.add_column(heading, overflow="fold")
     for row in summary.overview:
         ends = "" if math.isnan(row.gap.low) else f" ({text(row.gap.low)} to {text(row.gap.high)})"
         table.add_row(
