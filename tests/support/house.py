@@ -1,4 +1,4 @@
-"""Checks the shape of a package: which module imports which, and how large files are.
+"""Checks the shape of a package: which module imports which.
 
     python tests/support/house.py [src/equidp]
 
@@ -27,17 +27,6 @@ FOLDERS = (
 TOP = ("__init__", "__main__")
 TRUSTED = "kernel"
 TRUSTED_MAY_IMPORT = ("errors", "_validate", "_files", TRUSTED)
-
-
-class Limits(NamedTuple):
-    """How large a package may be."""
-
-    root_modules: int = 8
-    file_lines: int = 300
-    package_lines: int = 44_700
-
-
-LIMITS = Limits()
 
 
 class Offence(NamedTuple):
@@ -133,14 +122,13 @@ def _names_import_module(node: ast.Call) -> bool:
     return called in ("import_module", "__import__") and literal
 
 
-def offences(package: Package, limits: Limits = LIMITS) -> list[Offence]:
+def offences(package: Package) -> list[Offence]:
     """All offences against the rules of the house."""
     return [
         *cycles(package),
         *upward(package),
         *trusted(package),
         *private_torch(package),
-        *sizes(package, limits),
     ]
 
 
@@ -230,24 +218,6 @@ def _torch_names(node: ast.AST) -> list[str]:
     else:
         names = []
     return [name for name in names if name.split(".")[0] == "torch"]
-
-
-def sizes(package: Package, limits: Limits) -> Iterator[Offence]:
-    """Too many modules at the root, too long a file, too many lines in all."""
-    root = [file for file in package.files.values() if file.parent == package.root]
-    if len(root) > limits.root_modules:
-        names = ", ".join(file.name for file in root)
-        message = f"{len(root)} modules at the root, at most {limits.root_modules}: {names}"
-        yield Offence(package.root, 1, message)
-    total = 0
-    for file in package.files.values():
-        count = file.read_bytes().count(b"\n")
-        total += count
-        if count > limits.file_lines:
-            yield Offence(file, count, f"{count} lines, at most {limits.file_lines}")
-    if total > limits.package_lines:
-        message = f"{total:,} lines of Python in all, at most {limits.package_lines:,}"
-        yield Offence(package.root, 1, message)
 
 
 def main() -> int:
