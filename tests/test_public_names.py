@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,11 @@ def test_every_public_name_loads_and_is_listed():
         assert name in dir(equidp)
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         equidp.nope  # noqa: B018
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert equidp.__version__ == importlib.metadata.version("equidp")
+    assert "__version__" in dir(equidp)
 
 
 @pytest.mark.soak

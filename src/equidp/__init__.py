@@ -4,6 +4,7 @@ Public names are loaded when they are first used (PEP 562). `__init__.pyi` lists
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 from typing import Any
 
@@ -55,6 +56,8 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version("equidp")
     if name in _HOME:
         return getattr(importlib.import_module(f"equidp.{_HOME[name]}"), name)
     if not name.startswith("_") and importlib.util.find_spec(f"equidp.{name}"):
@@ -63,4 +66,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -86,3 +86,5 @@ from equidp.training.record import RunRecord as RunRecord
 from equidp.training.recorder import EpochRecorder as EpochRecorder
 from equidp.training.run import Run as Run
 from equidp.training.trainer import Callback as Callback, Trainer as Trainer
+
+__version__: str

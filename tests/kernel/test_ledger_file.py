@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from equidp.kernel.ledger import StepEvent, run_of
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import FORMAT, chained_line, read_ledger, seal_path
 from equidp.kernel.pay_ahead import PayAhead
+from support.odd_places import made
 
 STEP = StepEvent(0.1, 1.25, 12.5)
 OTHER = StepEvent(1.0, 30.0)
@@ -505,3 +507,34 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     assert path.read_text() == "a,b\n1,2\n"
     with pytest.raises(BudgetError, match="cannot be read"):
         read_ledger(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
+def test_what_keeps_no_record_is_no_ledger(tmp_path, kind):
+    path = tmp_path / "people.ledger"
+    made(path, kind)
+    for opened in (LedgerFile, lambda file: equidp.PrivacyBudget(file, epsilon=1.0, delta=1e-5)):
+        with pytest.raises(BudgetError, match=re.escape(repr(str(path)))):
+            opened(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["people.ledger"]
+    assert not path.is_file()
+
+
+def test_a_ledger_behind_a_link_is_written_there(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "people.ledger").symlink_to(tmp_path / "shared" / "ledger")
+    spend(tmp_path / "people.ledger", 3)
+    assert read_ledger(tmp_path / "shared" / "ledger").entries == ((STEP, 3),)
+
+
+def test_a_ledger_left_open_at_the_end_of_the_interpreter_says_nothing():
+    code = """
+import tempfile
+from equidp.kernel import append_only
+from equidp.kernel.ledger_file import LedgerFile
+ledger = LedgerFile(tempfile.mkdtemp() + "/ledger")
+append_only.os = None  # as the interpreter takes names of modules away at its end
+del ledger
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
@@ -13,6 +15,18 @@ from equidp._files import sync_folder
 from equidp.errors import BudgetError
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would write "\r\n" for "\n"
+
+
+def check_ledger_place(path: Path) -> None:
+    """Raises BudgetError where something lies at `path` that keeps no record, such as a pipe or a device."""
+    try:
+        plain = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return  # nothing is there, or opening it says why it cannot be used
+    if not plain:
+        raise BudgetError(
+            f"the ledger {os.fspath(path)!r} is no plain file, so it would keep no record; name a file."
+        )
 
 
 @final
@@ -29,11 +43,13 @@ class AppendOnlyFile:
     | no room: nothing or a part was written | cut off again, BudgetError; a later append can succeed |
     | the part cannot be cut off, or `fsync` fails | BudgetError now and at every later append |
     | the file was moved, replaced or changed by others | BudgetError |
+    | a folder, a pipe, a device or a socket, which keep no record | BudgetError when opened |
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.broken, self._size, self._process, self._file = "", 0, os.getpid(), -1
+        check_ledger_place(path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
             sync_folder(path.parent)
@@ -56,12 +72,15 @@ class AppendOnlyFile:
 
     def close(self) -> None:
         """Lets other processes have the file. Does nothing the second time."""
+        self._release()
+
+    def _release(self, close: Callable[[int], None] = os.close) -> None:
         file, self._file = self._file, -1
         if file >= 0:
-            os.close(file)  # which ends the lock, unless a forked process has it open too
+            close(file)  # which ends the lock, unless a forked process has it open too
 
     def __del__(self) -> None:
-        self.close()
+        self._release()  # at the end of the interpreter too, where names of modules are gone
 
     @property
     def usable(self) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, final
 
 from equidp.errors import BudgetError
-from equidp.kernel.append_only import AppendOnlyFile
+from equidp.kernel.append_only import AppendOnlyFile, check_ledger_place
 from equidp.kernel.ledger import Event, Ledger, MemoryLedger, StepEvent, new_session
 from equidp.kernel.ledger_format import (
     FORMAT,
@@ -75,6 +75,7 @@ class LedgerFile(Ledger):
         self._announced = False
         self._threads = threading.RLock()
         self._check, self._lines = "", 0
+        check_ledger_place(self.path)
         if self.path.is_file() and os.access(self.path, os.R_OK):
             _read(self.path)  # refused before anything is written
         self._file = AppendOnlyFile(self.path)

@@ -96,7 +96,8 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
 
 
 def seal_path(path: str | os.PathLike[str]) -> Path:
-    return Path(f"{os.fspath(path)}.seal")
+    """The seal of a ledger, beside the file itself where `path` is a link to it."""
+    return Path(f"{os.path.realpath(path)}.seal")
 
 
 def chained_line(check: str, record: Mapping[str, Any]) -> tuple[bytes, str]:
