@@ -127,6 +127,41 @@ def test_models_that_cannot_be(model, message):
         check_model(model, LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Linear(3, 2)),
+            "changes in every forward pass, whatever the model reads",
+        ),
+        (torch.jit.script(nn.Linear(4, 2)), "scripted or traced"),
+        (
+            nn.Sequential(torch.jit.trace(nn.Linear(4, 3), torch.zeros(1, 4)), nn.Linear(3, 2)),
+            "0 is a scripted",
+        ),
+        (nn.Linear(4, 2, dtype=torch.complex64), "weight is torch.complex64, and gradients of complex"),
+    ],
+    ids=["spectral norm", "scripted", "traced", "complex"],
+)
+def test_models_that_are_refused_for_the_reason_they_have(model, message):
+    with pytest.raises(ModelError, match=message):
+        check_model(model, LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize("loss", [LOSS, nn.functional.cross_entropy])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_targets_of_a_type_that_the_loss_does_not_take_are_named(loss, dtype):
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss(outputs, targets) if loss is LOSS else loss(outputs, targets, reduction="none")
+
+    with pytest.raises(ModelError, match=rf"targets of {dtype}.*expected torch\.int64"):
+        check_model(nn.Linear(4, 2), each, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]).to(dtype))
+    binary = nn.BCEWithLogitsLoss(reduction="none")
+    one = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    with pytest.raises(ModelError, match=r"targets of torch\.int64.*expected torch\.float32"):
+        check_model(one, binary, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
+
+
 def test_attention_over_the_batch_is_found_out():
     with pytest.raises(ModelError, match="batch_first"):
         check_model(BatchAttention(), LOSS, torch.randn(4, 3, 4), torch.tensor([0, 1, 0, 1]))

@@ -664,3 +664,60 @@ def test_a_transformer_with_padding_and_its_usual_settings_can_be_trained(engine
     check_model(model, loss, tokens, targets)
     check_engine(make_engine(engine, model, loss), model, loss, tokens, targets)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class InLists(nn.Module):
+    """Parameters in lists and dictionaries of its own, of a child, and in a module that is never called."""
+
+    class Shifts(nn.Module):
+        """Has no forward pass; the module around it reads its parameters."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(4))
+            self.scales = nn.ParameterDict({"a": torch.randn(4)})
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.nested = nn.ModuleDict({"all": nn.ModuleList([nn.ParameterList([torch.randn(4)])])})
+
+        def forward(self, values: Tensor) -> Tensor:
+            return torch.tanh(self.layer(values) * self.nested["all"][0][0])
+
+    def __init__(self, *, of_child: bool) -> None:
+        super().__init__()
+        self.child, self.last = self.Scaled(), nn.Linear(4, 2)
+        self.layers = nn.ModuleList([nn.Linear(5, 4)])
+        if not of_child:
+            self.weights, self.shifts = nn.ParameterList([torch.randn(4, 4)]), self.Shifts()
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = torch.tanh(self.layers[0](values))
+        if hasattr(self, "weights"):
+            hidden = hidden @ self.weights[0] * self.shifts.scales["a"] + self.shifts.shift
+        return self.last(self.child(hidden))
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.parametrize("of_child", [True, False])
+def test_parameters_in_lists_and_dictionaries(engine, of_child):
+    torch.manual_seed(0)
+    model = InLists(of_child=of_child).double()
+    assert_exact(model, drawn(6, 5), engine=engine)
+    model.layers.requires_grad_(False)
+    assert_exact(model, drawn(6, 5), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_a_model_of_a_list_of_parameters_alone(engine):
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList([torch.randn(5, 4), torch.randn(4, 2)])
+
+        def forward(self, values: Tensor) -> Tensor:
+            return torch.tanh(values @ self.weights[0]) @ self.weights[1]
+
+    assert_exact(Alone().double(), drawn(6, 5), engine=engine)

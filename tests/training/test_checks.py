@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,6 +61,36 @@ def test_a_class_that_was_not_among_the_examples_that_were_tried():
 
 def of(model, kind=torch.optim.SGD, **settings):
     return kind(model.parameters(), lr=0.1, **settings)
+
+
+OPTIMIZERS = [
+    each
+    for each in vars(torch.optim).values()
+    if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
+    if each is not torch.optim.Optimizer
+]
+
+
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, equidp.PrivateAdam])
+def test_every_optimizer_of_torch_trains_or_is_refused_before_a_step(kind):
+    """Also one with a step behind it, whose state stays as it was."""
+    model = nn.Linear(5, 2, bias=False)
+    optimizer, ledger = kind(model.parameters(), lr=0.1), MemoryLedger()
+    refused = kind in (torch.optim.SparseAdam, torch.optim.LBFGS)
+    if not refused:
+        model.weight.grad = torch.ones(2, 5)
+        optimizer.step()
+    before = str(optimizer.state_dict()), model.weight.tolist()
+    try:
+        with pytest.warns(equidp.PrivacyWarning) if optimizer.state else nullcontext():
+            trainer = make_trainer(model=model, optimizer=optimizer, ledger=ledger, epochs=None, steps=1)
+    except SettingError:
+        assert refused
+        assert not ledger.steps
+        return
+    assert not refused
+    assert (str(optimizer.state_dict()), model.weight.tolist()) == before
+    trainer.fit()
 
 
 def test_optimizers_that_would_not_train_the_model():

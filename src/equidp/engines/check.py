@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equidp.engines.mixing import check_mixing
+from equidp.engines.moved import moved
 from equidp.engines.preserved import same
 from equidp.engines.trying import check_parameters, in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError, shape_in_words
@@ -37,6 +38,13 @@ def check_model(
     """
     check_parameters(model)
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and any(
+            parameter.requires_grad for parameter in module.parameters()
+        ):
+            raise ModelError(
+                f"{name or 'the model'} is a scripted or traced module, whose layers cannot be read: engines "
+                "measure gradients layer by layer. Train the Python module, and script it after training."
+            )
         if isinstance(module, _BatchNorm):
             raise ModelError(
                 f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
@@ -53,16 +61,54 @@ def check_model(
         inputs, targets = taken((inputs, targets), [0, 0])
     with tried(model, loss) as buffers:
         outputs = outputs_of(model, inputs)
-        for name, buffer in model.named_buffers():
-            if name not in buffers or not same(buffer, buffers[name]):
-                raise ModelError(
-                    f"buffer {name} changes in training: it carries statistics of the data past the noise. "
-                    "Turn its tracking off (track_running_stats=False)."
-                )
+        _check_buffers(model, buffers, inputs)
         if class_names:
             _check_last_class(loss, outputs, targets, class_names)
         losses_of(loss, outputs, targets)
         check_mixing(model, loss, partial(outputs_of, model), inputs, targets)
+
+
+def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> None:
+    """Refuses buffers that a forward pass changes, also with other parameters, and says from what."""
+    found = _changed_buffer(model, before, inputs)
+    if found is None:
+        with moved(model):
+            try:
+                found = _changed_buffer(model, before, inputs)
+            except ModelError:
+                return  # it fails with other parameters, and may never have such
+    if found is None:
+        return
+    name, follows_from_data = found
+    if follows_from_data:
+        raise ModelError(
+            f"buffer {name} changes in training: it carries statistics of the data past the noise. "
+            "Turn its tracking off (track_running_stats=False)."
+        )
+    raise ModelError(
+        f"buffer {name} changes in every forward pass, whatever the model reads, as those of spectral_norm "
+        "do: how many passes a step takes follows from the size of its sample, which is private. Leave it "
+        "out, or take weight_norm, which has no buffers."
+    )
+
+
+def _changed_buffer(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> tuple[str, bool] | None:
+    """A buffer that a forward pass changes, and whether it becomes another one with other inputs."""
+
+    def after(inputs: Inputs) -> dict[str, Tensor]:
+        for name, buffer in model.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+        outputs_of(model, inputs)
+        return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    now = after(inputs)
+    changed = [name for name in now if name not in before or not same(now[name], before[name])]
+    if not changed:
+        return None
+    others = after(taken(inputs, slice(2)))
+    differing = [name for name in changed if name not in others or not same(others[name], now[name])]
+    return (differing or changed)[0], bool(differing)
 
 
 def _check_last_class(

@@ -157,14 +157,31 @@ def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
     if module in seen:
         return
     seen.add(module)
+    if not _is_called(module):  # its parameters are those of the module around it
+        for child in module.children():
+            yield from _sites(child, seen)
+        return
     site = _Site(module)
-    own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    own = any(parameter.requires_grad for parameter in _own_parameters(module))
     if site.decomposed is not None or site.rule is not None or own or is_parametrized(module):
         if site.parameters:
             yield site
         return
     for child in module.children():
         yield from _sites(child, seen)
+
+
+def _is_called(module: nn.Module) -> bool:
+    """Returns whether the module computes anything, as lists of modules or parameters do not."""
+    return "forward" in vars(module) or type(module).forward is not nn.Module.forward
+
+
+def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters that the module's own forward uses: also those in lists and dictionaries of it."""
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        if not _is_called(child):
+            yield from _own_parameters(child)
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:

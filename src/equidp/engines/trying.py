@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,12 @@ def check_parameters(model: nn.Module) -> None:
                 "(model.to_empty(device='cpu'), then initialise or load)."
             )
     for name, parameter in trained.items():
+        if parameter.is_complex():
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype}, and gradients of complex numbers are not supported; "
+                "expected torch.float32. Keep real and imaginary parts in a real parameter of shape "
+                "[..., 2], and let the model read torch.view_as_complex(parameter)."
+            )
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ModelError(
                 f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected "
@@ -74,6 +80,12 @@ def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
     except ModelError:
         raise
     except Exception as error:
+        other = _dtype_that_works(loss, outputs, targets)
+        if other is not None:
+            raise ModelError(
+                f"the loss cannot be taken of targets of {targets.dtype} ({in_words(error)}); "
+                f"expected {other}. Let the dataset give them as such: targets.to({other})."
+            ) from error
         raise ModelError(
             f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)} "
             f"({in_words(error)}). A loss is tried on targets that are made up, classes from 0 on or "
@@ -88,6 +100,15 @@ def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
             f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
         )
     return losses
+
+
+def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> torch.dtype | None:
+    """Returns a type of targets, other than theirs, of which the loss can be taken; None: there is none."""
+    for dtype in (torch.int64, outputs.dtype):
+        with suppress(Exception):
+            if dtype != targets.dtype and isinstance(loss(outputs, targets.to(dtype)), Tensor):
+                return dtype
+    return None
 
 
 def in_words(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,6 +102,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
             "that takes one."
         )
+    _check_step(optimizer)
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     left = [name for name, parameter in trained.items() if id(parameter) not in held]
@@ -115,6 +117,31 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             "their gradients would be clipped and noised for nothing. Make the optimizer after the last "
             "change to the model, or freeze those (requires_grad_(False))."
         )
+
+
+def _check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimizer that cannot take dense gradients, by one step of a copy with copied parameters."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    held = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name != "step" and not name.endswith("_hooks")
+    }
+    try:
+        copied = type(optimizer).__new__(type(optimizer))
+        copied.__setstate__(copy.deepcopy(held))
+    except Exception:
+        return  # it holds what cannot be copied
+    for parameter in (each for group in copied.param_groups for each in group["params"]):
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    try:
+        type(optimizer).step(copied)
+    except Exception as error:
+        raise SettingError(
+            f"{type(optimizer).__name__} cannot take a step on dense gradients, which private ones are "
+            f"({type(error).__name__}: {error}); use SGD, Adam or another that can."
+        ) from error
 
 
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:

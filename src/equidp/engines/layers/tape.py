@@ -76,6 +76,11 @@ class Tape:
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
         for call in self.calls:
             call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
+        if not self._ends:
+            raise ModelError(
+                "no layer that owns a trained parameter was called, so there are no gradients to measure. "
+                "Call the layers themselves (self.layer(x)), not functions of their weights."
+            )
         torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
         reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
