@@ -11,22 +11,20 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+from equidp.advice import norm_profile
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
-from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from support.toy import toy
 
 
-class Silence:
+class Silence(SystemRandomness):
     """No noise, so that what one example moves is plain to see."""
 
     def normal(self, count, device="cpu", deviation=1.0):
         return torch.zeros(count, dtype=torch.float64)
-
-    def uniform(self, count):
-        raise NotImplementedError
 
 
 class Broken(Silence):
@@ -131,3 +129,18 @@ def test_a_model_that_mixes_examples_is_refused_before_anything_is_spent():
     with pytest.raises(ModelError, match="BatchNorm1d"):
         private_profile(toy(), mixing, epsilon=0.5, delta=1e-5, ledger=ledger)
     assert ledger.entries == ()
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_dropout_follows_from_the_randomness_of_the_release(secure, monkeypatch):
+    """Under a known seed, a row in front would give all rows after it other masks, and so other norms."""
+    rows, dropping = [], nn.Sequential(nn.Dropout(0.5), model())
+    private_sum = norm_profile.private_sum
+    monkeypatch.setattr(
+        norm_profile, "private_sum", lambda each, **named: rows.append(each) or private_sum(each, **named)
+    )
+    for _ in range(2):
+        torch.manual_seed(0)
+        randomness = None if secure else SeededRandomness(0)
+        private_profile(toy(), dropping, epsilon=0.5, delta=1e-5, randomness=randomness)
+    assert torch.equal(*rows) is not secure

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 import equidp
 from equidp.data.batches import loaded_batches
 from equidp.errors import DataError, SettingError
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from support.toy import make_trainer, toy
 
 
@@ -98,3 +103,34 @@ def test_samples_are_pinned_for_models_on_cuda_alone(monkeypatch, pinned):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     make_trainer(Given((torch.ones(5), 0)), batch_size=10)
     assert asked == [False]
+
+
+class Augmented(Dataset):
+    """Draws by each generator that a Dataset may draw from, and says how its process was seeded."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        drawn = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
+        worker = get_worker_info()
+        return torch.tensor(drawn, dtype=torch.float64), worker.seed if worker else 0
+
+
+def test_workers_draw_from_the_system_where_samples_do():
+    """Torch seeds a worker by a number of 32 bits and its own: who tries them all has every augmentation."""
+    samples = [torch.arange(2)] * 4
+    drawn = {}
+    for randomness in (SeededRandomness(0), SystemRandomness()):
+        torch.manual_seed(3)
+        start = randomness.start_of_worker
+        batches = [loaded_batches(Augmented(), samples, workers=2, start_of_worker=start) for _ in range(2)]
+        drawn[type(randomness)] = [each for batch in batches for each in batch]
+    rows = torch.cat([each.inputs for each in drawn[SystemRandomness]])
+    assert all(len(column.unique()) == len(rows) for column in rows.T)
+    for kind, batches in drawn.items():
+        (by_torch, _, by_python), seed = batches[0].inputs[0].tolist(), int(batches[0].targets[0])
+        assert (by_torch == torch.rand(1, generator=torch.Generator().manual_seed(seed)).item()) is (
+            kind is SeededRandomness
+        )
+        assert (by_python == random.Random(seed).random()) is (kind is SeededRandomness)

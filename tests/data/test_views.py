@@ -67,6 +67,16 @@ def test_views_follow_from_the_runs_randomness():
     assert not torch.equal(made[0], other)
 
 
+class Wordless(SystemRandomness):
+    def words(self, count):
+        raise AssertionError("a word makes a seed, of which torch keeps 32 bits")
+
+
+def test_views_of_a_run_for_release_come_from_no_small_seed():
+    made = [equidp.Views(3, "flip-shift").of(batch_of(images()), Wordless()).inputs for _ in range(2)]
+    assert not torch.equal(*made)
+
+
 @pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
 def test_an_empty_batch_stays_empty(name):
     empty = images().subset(torch.arange(0))

@@ -1,7 +1,9 @@
-"""A model's own random numbers come from the operating system where noise does."""
+"""Random numbers that a model or a dataset draws itself come from the operating system where noise does."""
 
 from __future__ import annotations
 
+import random
+import threading
 from contextlib import suppress
 
 import numpy as np
@@ -13,7 +15,7 @@ from equidp.engines import make_engine
 from equidp.errors import PrivacyWarning
 from equidp.kernel import model_randomness
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.model_randomness import from_the_system
+from equidp.kernel.model_randomness import from_the_system, generator_from_the_system, restored
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
@@ -108,6 +110,86 @@ def test_the_whole_state_is_the_systems():
     assert (words[0] != words[1]).mean() > 0.99
     seeded = template.numpy().view(np.uint64)[start : start + 624]
     assert (words[0] != seeded).mean() > 0.99
+
+
+SOURCES = {
+    "torch": lambda: torch.rand(3).tolist(),
+    "NumPy": lambda: np.random.rand(3).tolist(),  # noqa: NPY002
+    "NumPy's normal numbers, of which it stores one": lambda: np.random.randn(3).tolist(),  # noqa: NPY002
+    "Python": lambda: [random.random() for _ in range(3)],
+    "Python's normal numbers, of which it stores one": lambda: [random.gauss(0, 1)],
+}
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_each_global_generator_is_the_systems_inside_and_the_callers_after(name):
+    draw, inside = SOURCES[name], []
+    seed_all(5)
+    expected = [draw() for _ in range(4)]
+    seed_all(5)
+    found = []
+    for _ in range(4):
+        found.append(draw())
+        with from_the_system(CPU):
+            seed_all(6)  # as a dataset may, for an example of its own
+        with from_the_system(CPU), from_the_system(CPU):
+            inside.append(draw())
+    assert found == expected
+    assert len({tuple(each) for each in (*inside, *expected)}) == 8
+
+
+def test_another_generator_in_the_place_of_numpys_comes_back():
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))
+        expected = np.random.rand(2)  # noqa: NPY002
+        np.random.set_bit_generator(own := np.random.PCG64(1))
+        with from_the_system(CPU):
+            np.random.seed(3)  # noqa: NPY002
+        assert np.random.get_bit_generator() is own
+        assert (np.random.rand(2) == expected).all()  # noqa: NPY002
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_a_generator_of_the_system_has_more_than_a_seed_of_32_bits():
+    start = model_randomness._layout()[1]
+    first, again = (generator_from_the_system().get_state().numpy() for _ in range(2))
+    words = [each[: len(each) // 8 * 8].view(np.uint64)[start : start + 624] for each in (first, again)]
+    assert (words[0] != words[1]).mean() > 0.99
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    drawn = [torch.rand(3, generator=SystemRandomness().generator()) for _ in range(2)]
+    assert not torch.equal(*drawn)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_no_other_thread_seeds_what_is_drawn_inside():
+    """A fit in one thread, and the trial of another model in another: the trial seeds torch."""
+    seeded, drawn, begun = threading.Event(), [], threading.Event()
+
+    def trial() -> None:
+        begun.set()
+        with restored(CPU):
+            torch.manual_seed(0)
+            seeded.set()
+            torch.rand(1)
+
+    with from_the_system(CPU):
+        other = threading.Thread(target=trial)
+        other.start()
+        begun.wait()
+        assert not seeded.wait(0.1)  # it waits for its turn
+        drawn.append(torch.rand(3))
+    other.join()
+    torch.manual_seed(0)
+    assert not torch.equal(drawn[0], torch.rand(3))
 
 
 def test_an_unknown_form_of_the_state_is_said(monkeypatch):

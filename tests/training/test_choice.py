@@ -13,10 +13,11 @@ from equidp.accounting.calibration import calibrate_choice
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
-from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.training import choice
 from equidp.training.choice import choose, divided, drawn_out, worst_group
 from equidp.training.plan import Plan
+from support.toy import DropsInEvaluation, make_trainer, toy
 
 SCORE = StepEvent(1.0, 5.0)
 
@@ -190,3 +191,19 @@ def test_the_whole_choice_costs_the_target():
     assert 1.99 < epsilon([(event, 1), (StepEvent(1.0, 30.0), 1)], 1e-5, "rdp") <= 2.0
     with pytest.raises(SettingError, match=r"cannot keep to epsilon=0\.01: what is released beside"):
         calibrate_choice(0.01, 1e-5, 0.1, 50, 4.0, None, (SCORE,))
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_what_a_model_draws_for_a_score_follows_from_its_randomness(secure, monkeypatch):
+    """Dealt out in order of place under a known seed, one row more would change how all others count."""
+    codes, private_counts = [], choice.private_counts
+    monkeypatch.setattr(
+        choice,
+        "private_counts",
+        lambda each, *rest, **named: codes.append(each) or private_counts(each, *rest, **named),
+    )
+    trained = make_trainer(model=torch.nn.Sequential(DropsInEvaluation(), torch.nn.Linear(5, 2))).fit()
+    for _ in range(2):
+        torch.manual_seed(0)
+        worst_group(trained, toy(), 1.0, SystemRandomness() if secure else SeededRandomness(0))
+    assert np.array_equal(*codes) is not secure

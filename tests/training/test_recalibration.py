@@ -25,6 +25,7 @@ from equidp.training.recalibration import fitted, recalibrate
 from equidp.training.resolved import ResolvedPlan
 from support import several
 from support.processes import together
+from support.toy import DropsInEvaluation, make_trainer
 
 N = 6000
 TRUE = Recalibration(1.5, (-1.2, 1.2))
@@ -312,3 +313,22 @@ def test_individual_accounts_count_it_in_full_for_everyone():
     recalibrate(trainer.fit(), trainer, 3.0)
     alone = epsilon(((StepEvent(1.0, 3.0), 1),), 1e-5, "rdp")
     assert accountant.report(trainer, accountant="rdp").sensitive_epsilons.min() >= alone
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_what_a_model_draws_as_it_predicts_follows_from_the_runs_randomness(secure, monkeypatch):
+    """Dealt out in order of place under a known seed, one row more would change all others' logits."""
+    sums, release = [], recalibration.release
+    monkeypatch.setattr(
+        recalibration,
+        "release",
+        lambda totals, *rest: sums.append(totals[0].clone()) or release(totals, *rest),
+    )
+    for _ in range(2):
+        torch.manual_seed(1)
+        model = nn.Sequential(DropsInEvaluation(), nn.Linear(5, 2))
+        trainer = make_trainer(model=model, secure=secure, seed=None if secure else 0)
+        trainer.ledger.spend(StepEvent(1.0, 30.0))
+        torch.manual_seed(0)
+        fitted(model, trainer, 30.0)
+    assert torch.equal(sums[0], sums[len(sums) // 2]) is not secure

@@ -101,19 +101,22 @@ def private_profile(
         epsilon, delta: what it may cost.
         loss: of each example; None: cross entropy.
         ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(MemoryLedger())`.
-        randomness: of the noise; None: the operating system's.
+        randomness: of the noise, and of the model's own draws (dropout); None: the operating system's.
 
     Raises:
         SettingError, ModelError, BudgetError: before anything is spent.
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
-    norms, groups = _counted(data, model, loss)
+    randomness = SystemRandomness() if randomness is None else randomness
+    # Masks of a known generator would be dealt out by place: one row more would change all norms after it.
+    with randomness.for_model(device_of(model)):
+        norms, groups = _counted(data, model, loss)
     (MemoryLedger() if ledger is None else ledger).spend(event)
     released = math.sqrt(2) * private_sum(
         torch.cat([norms, groups], dim=1) / math.sqrt(2),
         bound=1.0,
         noise_multiplier=event.noise_multiplier,
-        randomness=SystemRandomness() if randomness is None else randomness,
+        randomness=randomness,
     )
     deviation = math.sqrt(2) * event.noise_multiplier
     counts, sizes = released[: norms.shape[1]], released[norms.shape[1] :]

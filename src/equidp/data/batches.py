@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,8 +34,12 @@ def loaded_batches(
     num_groups: int | None = None,
     workers: int = 0,
     pinned: bool = False,
+    start_of_worker: Callable[[int], None] | None = None,
 ) -> Iterator[Batch]:
     """Yields the sampled examples of a map-style dataset that does not fit in memory.
+
+    What the dataset draws itself is dealt out in order of place: take batches inside `Randomness.for_model`,
+    and give workers that randomness' `start_of_worker`.
 
     Args:
         dataset: returns (input, target, group) for an index: tensors, arrays or numbers; the input may be a
@@ -44,6 +48,7 @@ def loaded_batches(
         num_groups: number of groups; None: not checked.
         workers: processes that load ahead.
         pinned: keep batches where CUDA copies them from while it computes.
+        start_of_worker: called with its number in each of these processes; None: torch seeds them.
 
     Raises:
         DataError: examples of another form, or groups outside 0 to num_groups - 1.
@@ -79,6 +84,7 @@ def loaded_batches(
         num_workers=workers,
         collate_fn=partial(_collated, taken(example, slice(0))),
         pin_memory=pinned,
+        worker_init_fn=start_of_worker,
     )
     for inputs, targets, *given in loader:
         groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)

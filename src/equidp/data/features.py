@@ -23,6 +23,7 @@ from equidp.data.scattering import normalised_scattering
 from equidp.data.unencoded import EncodedSource
 from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
+from equidp.kernel.model_randomness import from_the_system
 
 Transform = Callable[[Tensor], Tensor]
 """Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
@@ -169,7 +170,8 @@ def _written(place: Path, name: str, transform: Transform, inputs: Tensor, probe
     ):
         task = progress.add_task(f"{name} features, once", total=len(inputs))
         for rows in inputs.split(_BLOCK):
-            made = _made(name, transform, rows)
+            with from_the_system():  # numbers too small for the trial to see would go by place
+                made = _made(name, transform, rows)
             if not np.isfinite(made).all():
                 raise DataError(f"features {name!r} are NaN or infinite for some examples; correct them.")
             write_array(file, made)

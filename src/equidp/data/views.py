@@ -136,11 +136,12 @@ class Views:
     def of(self, batch: Batch, randomness: Randomness) -> Batch:
         """Returns the batch as training sees it; with several views, its examples have several rows.
 
-        The random numbers follow from the run's randomness alone, and each image has its own.
+        The random numbers follow from the run's randomness alone, and each image has its own: dealt out in
+        order of place, from a generator whose whole state is fresh entropy where the run is not seeded.
         """
         if not self.random:
             return batch
-        generator = torch.Generator().manual_seed(int(randomness.words(1)[0]) & (2**63 - 1))
+        generator = randomness.generator()
         inputs, targets = batch.inputs, batch.targets
         assert isinstance(inputs, Tensor)
         several, image = inputs.dim() == 5, inputs.shape[-3:]

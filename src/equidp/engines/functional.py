@@ -75,10 +75,10 @@ class FunctionalEngine:
         return self._measured(inputs, targets, _Added(factors, along))
 
     def _measured(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
-        random = RandomState(targets.device)
         if len(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(inputs, targets, added)
             return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients), terms=terms)
+        random = RandomState(targets.device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(inputs, targets, added)]
         norms = torch.cat([each for each, _ in chunks])
         terms = None if added is None else torch.cat([each for _, each in chunks if each is not None])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.layers.rng_state import RandomState
+from equidp.kernel.model_randomness import restored
 
 
 @contextmanager
@@ -16,11 +16,8 @@ def preserved(model: nn.Module) -> Iterator[None]:
     """Restores modes, gradients and random numbers at the end."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    devices = {parameter.device for parameter in model.parameters()} or {torch.device("cpu")}
     try:
-        with ExitStack() as stack:
-            for device in devices:
-                stack.enter_context(RandomState(device).kept())
+        with restored(*(parameter.device for parameter in model.parameters())):
             yield
     finally:
         for module, mode in modes.items():

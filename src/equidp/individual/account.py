@@ -16,7 +16,6 @@ from equidp._validate import check_number
 from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
-from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
@@ -27,6 +26,7 @@ from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.inputs import taken
+from equidp.kernel.model_randomness import restored
 from equidp.kernel.penalty import penalty_of
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
@@ -268,7 +268,7 @@ class ExampleAccount(KeptCallback):
         penalised = {"groups": groups, "penalty": penalty_of(trainer.policy, trainer.policy_state)}
         chunk = self._chunk_size or chunk_of(inputs, device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
-        with RandomState(device).kept(), trainer.randomness.for_model(device):
+        with restored(device), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)
         norms = processes.joined(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.

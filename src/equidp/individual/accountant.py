@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from equidp.engines import made_up_examples
-from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import device_of
 from equidp.engines.units import as_units, measures_units
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount
 from equidp.individual.examples import in_memory
 from equidp.kernel.inputs import moved_to
+from equidp.kernel.model_randomness import restored
 from equidp.training.trainer import Trainer
 
 
@@ -110,6 +110,6 @@ def _repeats(trainer: Trainer) -> bool:
     row, target = moved_to(data.one_row(), device)
     few = made_up_examples(trainer.model, trainer.loss, row, target, data.num_classes or None)
     few = as_units(*few, rows=2) if measures_units(trainer.engine) else few
-    with RandomState(device).kept():
+    with restored(device):
         first, second = (trainer.engine(*few).norms for _ in range(2))
     return torch.equal(first, second)

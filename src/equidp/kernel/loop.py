@@ -7,6 +7,7 @@ import operator
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,7 @@ class PrivateLoop:
     | --- | --- |
     | empty sample | a step like any other |
     | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
+    | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
     | the ledger cannot record | BudgetError before the sample is drawn |
     | `batches` is called again | the iterator from before gives no more samples: SettingError |
@@ -75,6 +77,8 @@ class PrivateLoop:
         num_examples: n.
         steps: T, of the whole plan; the ledger may hold some of them.
         load: indices of samples, [batch] each -> their batches, in the same order.
+        load_draws: whether `load` may draw random numbers, as a Dataset of the user's may; rows that are in
+            memory draw none.
 
     Attributes:
         begun: whether the model took steps of this plan, here or before it was restored.
@@ -89,10 +93,11 @@ class PrivateLoop:
         num_examples: int,
         steps: int,
         load: Callable[[Iterable[Tensor]], Iterator[Batch]],
+        load_draws: bool = True,
     ) -> None:
         self.private_step, self.model, self.optimizer = step, model, optimizer
         self.num_examples, self.steps = num_examples, steps
-        self._load = load
+        self._load, self._load_draws = load, load_draws
         self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._sample: Tensor | None = None
@@ -136,10 +141,15 @@ class PrivateLoop:
                 self._forget_unused()
                 self._check_parameters()
             self.private_step.pay(self._stopping or (_asked() if processes.asked else None))
-            with processes.or_leave(), self.private_step.randomness.for_model(torch.device("cpu")):
+            with processes.or_leave(), self._loading():
                 batch = next(loaded)
             self._sample = batch.indices
             yield batch
+
+    def _loading(self) -> AbstractContextManager[None]:
+        """A context in which a sample is loaded."""
+        devices = (parameter.device for parameter in self._parameters)
+        return self.private_step.randomness.for_model(*devices) if self._load_draws else nullcontext()
 
     def stop(self, reason: BaseException) -> None:
         """Makes `batches` raise `reason` instead of drawing another sample.

@@ -1,25 +1,82 @@
-"""Random numbers that a model draws itself (dropout), from the operating system."""
+"""Random numbers that a user's own code draws (dropout, augmentation), from the operating system."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pickle
+import random
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch import Tensor
 
 from equidp.errors import PrivacyWarning
 
-_WORDS = 624  # of the Mersenne Twister, which torch's generator of the processor is
+_WORDS = 624  # of the Mersenne Twister, which the generators of torch's processor, NumPy and Python are
+
+_turn = threading.RLock()
+"""Held by the thread that has the process' generators in a state of its own."""
+_SEED_BYTES = 64
+
+
+@final
+class _NumpyState:
+    """NumPy's global generator, exchanged for another one: copying its state takes many times as long.
+
+    NumPy also stores every other normal number that it draws (`np.random.randn`), and drops it when
+    generators are exchanged. Only a whole state shows it, which is copied where the generator moved since it
+    was put back.
+    """
+
+    _spare: ClassVar[list[np.random.MT19937]] = []
+    _left: ClassVar[tuple[Any, bytes] | None] = None
+
+    def __init__(self) -> None:
+        self._caller: Any = get_bit_generator()
+        left = _NumpyState._left
+        moved = left is None or left[0] is not self._caller or left[1] != _content(self._caller)
+        self._whole: Any = np.random.get_state(legacy=False) if moved else None  # noqa: NPY002
+        self._standing_in = self._spare.pop() if self._spare else np.random.MT19937()
+        _exchange(self._standing_in)
+
+    def restore(self) -> None:
+        """Puts the caller's generator back, as it was."""
+        _exchange(self._caller)
+        self._spare.append(self._standing_in)
+        if self._whole is not None and self._whole["has_gauss"]:
+            np.random.set_state(self._whole)  # noqa: NPY002
+            _NumpyState._left = None
+        elif (content := _content(self._caller)) is not None:
+            _NumpyState._left = self._caller, content
+
+
+def _content(generator: Any) -> bytes | None:
+    """The memory of a Mersenne Twister, its words and place; None for another generator."""
+    if type(generator) is not np.random.MT19937:
+        return None
+    return ctypes.string_at(generator.ctypes.state_address, 4 * _WORDS + 4)
+
+
+def _start_anew() -> None:
+    """Frees a child process from a lock that another thread of its parent held."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 @contextmanager
-def from_the_system(device: torch.device) -> Iterator[None]:
-    """Torch's global generators hold fresh entropy of the operating system inside, and are restored after.
+def from_the_system(*devices: torch.device) -> Iterator[None]:
+    """The global generators hold fresh entropy of the operating system inside, and are restored after.
 
     Formal guarantee: what is drawn inside (the masks of dropout, say) follows from os.urandom alone, and so
     is independent of the data and of everything drawn outside. A generator of known seed deals its numbers
@@ -28,28 +85,94 @@ def from_the_system(device: torch.device) -> Iterator[None]:
 
     | generator | entropy |
     | --- | --- |
-    | of the processor | its whole state, 19,937 bits; in a PyTorch that keeps it in another form 32, with a
-      PrivacyWarning |
-    | of a CUDA, MPS or other device | a seed of 64 bits |
-    | Python's and NumPy's, or a torch.Generator of the model's own | not covered |
+    | torch's of the processor | its whole state, 19,937 bits; in a PyTorch that keeps it in another form 32,
+      with a PrivacyWarning |
+    | torch's of a CUDA, MPS or other device that is named | a seed of 64 bits |
+    | NumPy's and Python's (`np.random.rand`, `random.random`) | seeds of 512 bits |
+    | of a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
+    | a generator object that a model, a loss or a dataset owns | not covered |
 
+    One thread is inside at a time, others wait; a thread may enter again. So no thread restores or seeds the
+    generators while another one draws from them, unless its code does so itself.
     The caller's states come back also if an error ends what runs inside.
 
     Args:
-        device: where the model is.
+        devices: that draw inside, such as the one of the model; the processor always counts.
     """
-    before = torch.get_rng_state()
-    before_there = None if device.type == "cpu" else state_on(device)
-    try:
-        torch.set_rng_state(_fresh_state())
-        if before_there is not None:
-            seeded = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little"))
-            set_state_on(device, seeded.get_state())
-        yield
-    finally:
-        torch.set_rng_state(before)
-        if before_there is not None:
-            set_state_on(device, before_there)
+    with _turn:
+        places = [device for device in dict.fromkeys(devices) if device.type not in ("cpu", "meta")]
+        before, of_python = torch.get_rng_state(), random.getstate()
+        before_there = [state_on(place) for place in places]
+        of_numpy = _NumpyState()
+        try:
+            fill_from_the_system(*places)
+            yield
+        finally:
+            of_numpy.restore()
+            random.setstate(of_python)
+            torch.set_rng_state(before)
+            for place, state in zip(places, before_there, strict=True):
+                set_state_on(place, state)
+
+
+def fill_from_the_system(*devices: torch.device) -> None:
+    """Gives the global generators of this process fresh entropy of the operating system, for good.
+
+    Guarantee: as `from_the_system` has it; nothing is restored. NumPy's is a Mersenne Twister then.
+    """
+    torch.set_rng_state(_fresh_state())
+    if not isinstance(get_bit_generator(), np.random.MT19937):
+        set_bit_generator(np.random.MT19937())
+    np.random.seed(np.frombuffer(os.urandom(_SEED_BYTES), dtype=np.uint32))  # noqa: NPY002
+    random.seed(os.urandom(_SEED_BYTES))
+    for device in devices:
+        seeded = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little"))
+        set_state_on(device, seeded.get_state())
+
+
+def generator_from_the_system() -> torch.Generator:
+    """Returns a generator of the processor whose whole state is fresh entropy of the operating system."""
+    generator = torch.Generator()
+    generator.set_state(_fresh_state())
+    return generator
+
+
+@contextmanager
+def restored(*devices: torch.device) -> Iterator[None]:
+    """Restores the global generators at the end; inside, this thread alone may seed them."""
+    with _turn:
+        before = GeneratorStates(*devices)
+        try:
+            yield
+        finally:
+            before.restore()
+
+
+class GeneratorStates:
+    """Present states of the process' global generators: torch's, of the processor and of devices, NumPy's
+    and Python's."""
+
+    def __init__(self, *devices: torch.device) -> None:
+        self._devices = [device for device in dict.fromkeys(devices) if device.type not in ("cpu", "meta")]
+        self._torch = [torch.get_rng_state(), *map(state_on, self._devices)]
+        self._numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+        self._python = random.getstate()
+
+    def restore(self) -> None:
+        """Sets the generators to these states."""
+        torch.set_rng_state(self._torch[0])
+        for device, state in zip(self._devices, self._torch[1:], strict=True):
+            set_state_on(device, state)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        random.setstate(self._python)
+
+    def same(self, other: GeneratorStates) -> bool:
+        """Returns whether these are the other's states: no numbers were drawn in between."""
+        return (
+            all(map(torch.equal, self._torch, other._torch))
+            and self._python == other._python
+            and pickle.dumps(self._numpy) == pickle.dumps(other._numpy)
+        )
 
 
 def state_on(device: torch.device) -> Tensor:
@@ -63,6 +186,12 @@ def set_state_on(device: torch.device, state: Tensor) -> None:
     """Sets the state of torch's generator of an accelerator."""
     module = torch.get_device_module(device)
     module.set_rng_state(state) if device.type == "mps" else module.set_rng_state(state, device)
+
+
+def _exchange(standing_in: Any) -> None:
+    """Puts another generator in the place of NumPy's global one, while nobody draws from that one."""
+    with get_bit_generator().lock:
+        set_bit_generator(standing_in)
 
 
 def _fresh_state() -> Tensor:

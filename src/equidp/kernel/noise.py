@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
@@ -25,7 +26,11 @@ from torch import Tensor
 
 from equidp.errors import SettingError
 from equidp.kernel.keystream import is_exact, keystream
-from equidp.kernel.model_randomness import from_the_system
+from equidp.kernel.model_randomness import (
+    fill_from_the_system,
+    from_the_system,
+    generator_from_the_system,
+)
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _VERY_MANY = 2**18  # words; below, an accelerator would wait longer for 500 small operations than for AES
@@ -101,12 +106,22 @@ class Randomness(ABC):
         """Leaves out what `normal(count)` would draw, where the stream is shared."""
         assert not self.shared, "a shared stream says how to skip draws of it"
 
-    def for_model(self, device: torch.device) -> AbstractContextManager[None]:
-        """A context for a forward pass, which may draw random numbers of its own (dropout).
+    def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
+        """A context for a user's code, which may draw random numbers of its own: a forward pass (dropout), or
+        loading examples (augmentation).
 
-        Here, torch's generators stay as the caller left them.
+        Here, the global generators of torch, NumPy and Python stay as the caller left them.
         """
         return nullcontext()
+
+    def generator(self) -> torch.Generator:
+        """Returns a generator of the processor that follows from one word of this stream."""
+        return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
+
+    @property
+    def start_of_worker(self) -> Callable[[int], None] | None:
+        """Called with its number in each process that loads examples; None: torch seeds it."""
+        return None
 
 
 def _quantiles(words: Tensor, deviation: float) -> Tensor:
@@ -164,9 +179,23 @@ class SystemRandomness(Randomness):
             return super().words_on(device, count)
         return keystream(os.urandom(32), count, device)
 
-    def for_model(self, device: torch.device) -> AbstractContextManager[None]:
-        """A context in which torch's generators draw from the operating system, and are restored after."""
-        return from_the_system(device)
+    def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
+        """A context in which the global generators draw from the operating system, and are restored after."""
+        return from_the_system(*devices)
+
+    def generator(self) -> torch.Generator:
+        """Returns a generator of the processor whose whole state is the operating system's."""
+        return generator_from_the_system()
+
+    @property
+    def start_of_worker(self) -> Callable[[int], None] | None:
+        """Fills the generators of a process that loads examples from the operating system."""
+        return _start_worker
+
+
+def _start_worker(number: int) -> None:
+    """Fills the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
+    fill_from_the_system()
 
 
 def _keystream(key: bytes, size: int) -> bytes:

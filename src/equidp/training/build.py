@@ -17,6 +17,7 @@ from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Ledger
+from equidp.kernel.model_randomness import restored
 from equidp.training.averages import WeightAverage
 from equidp.training.optimizers import made_optimizer
 from equidp.training.parts import class_names
@@ -42,7 +43,7 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
     if seed is None:
         model = factory(tuple(shape), outputs)
     else:
-        with torch.random.fork_rng(devices=[]):
+        with restored():
             torch.manual_seed(seed)
             model = factory(tuple(shape), outputs)
             if not any(isinstance(module, nn.GroupNorm) for module in model.modules()):

@@ -20,6 +20,7 @@ from torch import Tensor
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.data.release import private_counts
+from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.kernel.choice import number_of_tries
@@ -90,7 +91,8 @@ def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, ran
     | predictions that are NaN | wrong, or of class 0 |
     """
     held_out = first_rows(held_out)
-    right = predict(run.model, held_out.inputs).argmax(dim=1) == held_out.targets.cpu()
+    with randomness.for_model(device_of(run.model)):  # which may draw in evaluation too
+        right = predict(run.model, held_out.inputs).argmax(dim=1) == held_out.targets.cpu()
     codes = (2 * held_out.groups.cpu() + right).numpy()
     cells = private_counts(
         codes, 2 * held_out.num_groups, noise_multiplier=noise_multiplier, randomness=randomness

@@ -142,13 +142,12 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
 
 
 def tried_engine(
-    name: str, policy: Policy, model: nn.Module, loss: LossFunction, load: Load, train: object
+    name: str, policy: Policy, model: nn.Module, loss: LossFunction, like: Batch, train: object
 ) -> MeasuringEngine:
-    """The engine of that name, tried on made-up examples, on the model's device.
+    """The engine of that name, tried on made-up examples like a batch of one, on the model's device.
 
     A policy that penalises has the functional engine (`engine_for`), and its penalties are tried too.
     """
-    like = next(load([torch.zeros(1, dtype=torch.int64)]))  # one example, for its shape and type
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), of_row = (like.inputs, like.targets), loss
     if isinstance(loss, UnitLoss):
@@ -192,7 +191,14 @@ def loader(
     if isinstance(train, GroupedDataset):
         return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
     pinned = any(parameter.is_cuda for parameter in model.parameters())
-    return partial(loaded_batches, train, num_groups=num_groups, workers=workers, pinned=pinned)
+    return partial(
+        loaded_batches,
+        train,
+        num_groups=num_groups,
+        workers=workers,
+        pinned=pinned,
+        start_of_worker=randomness.start_of_worker,
+    )
 
 
 def source_of(train: object) -> str:

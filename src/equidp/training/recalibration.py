@@ -147,7 +147,8 @@ def fitted(model: nn.Module, trainer: Trainer, noise_multiplier: float) -> Recal
         )
     _drawn[trainer] = _drawn.get(trainer, 0) + 1
     with trainer.processes.or_leave():
-        logits, targets, weights = _read(model, trainer)
+        with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
+            logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
         place = torch.zeros(classes + 1, dtype=torch.float64)
         for share in _SHARES:

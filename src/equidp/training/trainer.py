@@ -145,7 +145,9 @@ class Trainer:
             self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
             load = parts.loader(train, num_groups, workers, model, views, self.randomness)
             self.loss = parts.chosen_loss(loss, train, views)
-            self.engine = parts.tried_engine(engine, policy, model, self.loss, load, train)
+            with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
+                like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
+            self.engine = parts.tried_engine(engine, policy, model, self.loss, like, train)
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)
@@ -165,7 +167,13 @@ class Trainer:
             )
             optimizers.follow(optimizer, self._step)
             self._loop = PrivateLoop(
-                self._step, model, optimizer, num_examples=self.num_examples, steps=steps, load=load
+                self._step,
+                model,
+                optimizer,
+                num_examples=self.num_examples,
+                steps=steps,
+                load=load,
+                load_draws=not isinstance(train, GroupedDataset),
             )
             self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
             self.processes.alike({})  # all are ready

@@ -7,40 +7,26 @@ from contextlib import contextmanager
 
 import torch
 
-from equidp.kernel.model_randomness import set_state_on, state_on
+from equidp.kernel.model_randomness import GeneratorStates
 
 
 class RandomState:
-    """The present state of torch's generators, of the processor and of `device`."""
+    """The present state of the global generators: torch's, of the processor and of `device`, NumPy's and
+    Python's."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = None if device.type in ("cpu", "meta") else device
-        self._states = self._now()
-
-    def _now(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), *([state_on(self._device)] if self._device else [])]
-
-    def _set(self, states: list[torch.Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if self._device:
-            set_state_on(self._device, states[1])
+        self._device, self._states = device, GeneratorStates(device)
 
     def moved(self) -> bool:
         """Returns whether numbers were drawn since."""
-        return not all(map(torch.equal, self._now(), self._states))
+        return not GeneratorStates(self._device).same(self._states)
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Draws the same numbers again inside; afterwards as if none had been drawn."""
-        with self.kept():
-            self._set(self._states)
-            yield
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Leaves the generators at the end as they are at the beginning."""
-        before = self._now()
+        before = GeneratorStates(self._device)
         try:
+            self._states.restore()
             yield
         finally:
-            self._set(before)
+            before.restore()
