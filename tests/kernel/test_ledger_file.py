@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from hypothesis import given, strategies as st
 import equidp
 from equidp.errors import BudgetError
 from equidp.kernel import append_only, ledger_file
-from equidp.kernel.ledger import StepEvent, run_of
+from equidp.kernel.ledger import ChoiceEvent, StepEvent, run_of
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import FORMAT, chained_line, read_ledger, seal_path
 from equidp.kernel.pay_ahead import PayAhead
@@ -218,7 +219,7 @@ def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, mo
 def test_a_clock_set_back_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "ledger"
     spend(path, 5, expected=9)
-    monkeypatch.setattr(ledger_file, "_now", lambda: "1970-01-01T00:00:00+00:00")
+    monkeypatch.setattr(ledger_file, "_today", lambda: "1970-01-01")
     spend(path, 5, expected=9)
     assert LedgerFile(path).steps == 10
 
@@ -538,3 +539,18 @@ del ledger
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_lines_say_days_and_those_of_choices_nothing(tmp_path):
+    """A time of payment and that of a file tell how many tries a choice made, or how long steps took."""
+    choice = ChoiceEvent(((STEP, 3),), 2.0)
+    for dated in (True, False):
+        path = tmp_path / f"ledger {dated}"
+        with LedgerFile(path, dated=dated) as ledger:
+            ledger.spend(choice)
+            ledger.spend(STEP)
+        lines = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
+        times = [line["time"] for line in lines if "time" in line]
+        assert [bool(time) for time in times] == [dated, False, False, dated]
+        assert all(len(time) in (0, len("2026-11-25")) for time in times)
+        assert [block.time for block in read_ledger(path).blocks] == [times[2], times[3]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +16,7 @@ from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent
 from equidp.kernel.ledger_format import read_ledger
-from equidp.runs import layout
+from equidp.runs import choice, layout
 from equidp.runs.begin import begin
 from equidp.runs.choice import combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
@@ -142,3 +145,33 @@ def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
     assert read_ledger(tmp_path / "budget").entries == read_ledger(tmp_path / "run" / layout.LEDGER).entries
     with pytest.raises(BudgetError, match="a private choice: a random number of tries"):
         prepare_choice(asked)
+
+
+@pytest.mark.soak
+def test_no_file_tells_when_the_tries_began(config, tmp_path, monkeypatch):
+    """The time between two files, or from the ledger's line to the model, is the number of tries."""
+    budget, made = tmp_path / "budget", {}
+    choose = choice.choose
+
+    def seen(*given, **named):
+        made.update({path.name: path.stat().st_ino for path in folder.iterdir()})
+        return choose(*given, **named)
+
+    monkeypatch.setattr(choice, "choose", seen)
+    folder = tmp_path / "run"
+    config = replace(config, budget=str(budget), budget_epsilon=4.0, budget_delta=DELTA)
+    train_choice(folder, begin(prepare_choice(config), folder))
+    files = [*folder.iterdir(), folder, budget, tmp_path / "budget.seal"]
+    (moment,) = {path.stat().st_mtime for path in files}
+    assert moment % 86_400 == 0
+    assert not any(path.stat().st_ino == made.get(path.name) for path in folder.iterdir())
+    for path in (folder / layout.LEDGER, budget):
+        lines = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
+        assert all(len(line.get("time", "")) <= len("2026-11-25") for line in lines)
+        assert [line["time"] for line in lines if "choice" in line or "run" in line] == ["", ""]
+    assert not any(
+        json.loads(line.rpartition(" ")[0]).get("time")
+        for line in (folder / layout.LEDGER).read_text().splitlines()
+    )
+    assert read_ledger(folder / layout.LEDGER).entries == read_ledger(budget).entries
+    assert open_run(folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -207,3 +210,33 @@ def test_what_a_model_draws_for_a_score_follows_from_its_randomness(secure, monk
         torch.manual_seed(0)
         worst_group(trained, toy(), 1.0, SystemRandomness() if secure else SeededRandomness(0))
     assert np.array_equal(*codes) is not secure
+
+
+class Talking(torch.nn.Linear):
+    """Prints, logs and warns as it is made and as it runs."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape[0], classes)
+        print("made")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        print("run", file=sys.stderr)
+        logging.getLogger("talking").error("run")
+        warnings.warn("run", UserWarning, stacklevel=1)
+        return super().forward(inputs)
+
+
+def test_what_tries_print_log_and_warn_of_does_not_tell_how_many_there_were(monkeypatch, capfd, caplog):
+    plans = [replace(plan, factory=Talking) for plan in PLANS]
+    seen = []
+    for tries in (1, 4):
+        monkeypatch.setattr(choice, "number_of_tries", lambda mean, randomness, tries=tries: tries)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            chosen(plans=plans)
+        seen.append((capfd.readouterr(), len(warned), len(caplog.records)))
+        caplog.clear()
+    assert seen[0] == seen[1]
+    assert seen[0][0].out.count("made") == len(plans)  # each was made once before
+    logging.getLogger("talking").error("heard again")
+    assert len(caplog.records) == 1

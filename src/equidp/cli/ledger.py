@@ -71,8 +71,9 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
     """What one process spent, on which kind of example."""
     steps = sum(block.steps for block in blocks)
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
-    begun, ended = blocks[0].time, blocks[-1].time
-    lines = [f"{blocks[0].run or 'recovered'}, from {begun} to {ended}: {steps:,} steps of run {runs}."]
+    days = [block.time for block in blocks if block.time]
+    when = f", from {days[0]} to {days[-1]}" if days else ""
+    lines = [f"{blocks[0].run or 'recovered'}{when}: {steps:,} steps of run {runs}."]
     for event in dict.fromkeys(block.event for block in blocks):
         count = sum(block.steps for block in blocks if block.event == event)
         if isinstance(event, ChoiceEvent):

@@ -20,7 +20,7 @@ from typing import Any, final
 
 from equidp.errors import BudgetError
 from equidp.kernel.append_only import AppendOnlyFile, check_ledger_place
-from equidp.kernel.ledger import Event, Ledger, MemoryLedger, StepEvent, new_session
+from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, StepEvent, new_session
 from equidp.kernel.ledger_format import (
     FORMAT,
     HEADER,
@@ -53,6 +53,8 @@ class LedgerFile(Ledger):
         path: the file; made if there is none.
         run: a name for what this process does; for readers.
         facts: plain values that a new file begins with.
+        dated: whether lines say on which day they were written. Lines of private choices never do: with the
+            time of the outcome, it would tell how many tries there were.
 
     Raises:
         BudgetError: the file is damaged, was edited, is in use by another process, or cannot be written;
@@ -68,9 +70,14 @@ class LedgerFile(Ledger):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, run: str = "run", facts: Mapping[str, Any] | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        run: str = "run",
+        facts: Mapping[str, Any] | None = None,
+        dated: bool = True,
     ) -> None:
-        self.path, self.run = Path(path), run
+        self.path, self.run, self._dated = Path(path), run, dated
         self._spent, self._ahead = MemoryLedger(), PayAhead()
         self._announced = False
         self._threads = threading.RLock()
@@ -153,10 +160,10 @@ class LedgerFile(Ledger):
             # Ended first: nothing is spent from a block whose rest may have been given back, written or not.
             self._append({"unspent": self._ahead.end()})
         if not self._announced:
-            self._append({"run": self.run, "time": _now()})
+            self._append({"run": self.run, "time": self._day(kind[0])})
             self._announced = True
         steps = self._ahead.size(kind, time.monotonic(), previous)
-        self._append(_paid(kind, steps))
+        self._append(self._paid(kind, steps))
         self._ahead.begin(kind, steps, time.monotonic())
 
     def _append(self, record: Mapping[str, Any]) -> None:
@@ -179,19 +186,24 @@ class LedgerFile(Ledger):
         self._session = new_session(read.facts.get("id", ""))
         self.facts = {**facts, "id": self.run_id} if not read.checks else read.facts
         if not read.checks:
-            self._append({"equidp_ledger": FORMAT, "id": self.run_id, "time": _now(), **facts})
+            self._append({"equidp_ledger": FORMAT, "id": self.run_id, "time": self._day(), **facts})
         self._write_seal(sync=True)
         for block in read.blocks:
             self._spent.count(block.event, block.steps, block.session)
         if read.torn and read.blocks:
             last, steps = read.blocks[-1], max(read.blocks[-1].steps, 1)
-            self._append({**_paid((last.event, last.session), steps), "torn": True})
+            self._append({**self._paid((last.event, last.session), steps), "torn": True})
             self._spent.count(last.event, steps, last.session)
 
+    def _paid(self, kind: Kind, steps: int) -> dict[str, Any]:
+        event = "spend" if isinstance(kind[0], StepEvent) else "choice"
+        return {event: asdict(kind[0]), "steps": steps, "for": kind[1], "time": self._day(kind[0])}
 
-def _paid(kind: Kind, steps: int) -> dict[str, Any]:
-    event = "spend" if isinstance(kind[0], StepEvent) else "choice"
-    return {event: asdict(kind[0]), "steps": steps, "for": kind[1], "time": _now()}
+    def _day(self, event: Event | None = None) -> str:
+        """The day, by the machine's clock; "" where it is not kept."""
+        if not self._dated or isinstance(event, ChoiceEvent):
+            return ""
+        return _today()
 
 
 def _read(path: Path) -> tuple[bytes, LedgerContent]:
@@ -205,5 +217,5 @@ def _read(path: Path) -> tuple[bytes, LedgerContent]:
     return content, read
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+def _today() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")

@@ -37,7 +37,7 @@ class Spent:
         event: one step, or one private choice.
         steps: number that counts as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
-        time: of writing, by the machine's clock; for readers only.
+        time: day of writing, by the machine's clock, for readers only; "" where it is not kept.
     """
 
     process: int

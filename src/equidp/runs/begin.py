@@ -79,7 +79,9 @@ def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str
         if releases:
             if budget is not None:
                 budget.for_data(prepared.split.train.source)
-            ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=run_name(config)))
+            ledger = stack.enter_context(
+                LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=config.choose is None)
+            )
             charge_releases(releases.values(), ledger, budget)
         if PREPROCESSING in releases:
             split, encoder = config.load_privately(releases[PREPROCESSING])

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
+from equidp.kernel.ledger_format import seal_path
 from equidp.kernel.noise import SystemRandomness
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import method_named
@@ -165,7 +167,8 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     """Makes the choice of a folder that `begin` made, and writes the best model and its card.
 
     The whole choice is in the ledger, and in the budget, before the first try. A choice that is stopped is
-    spent, and cannot be resumed.
+    spent, and cannot be resumed. How long it took, which follows from the number of tries, shows neither in
+    the ledger nor in the times of files.
 
     Args:
         folder: of the run.
@@ -183,7 +186,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     plans, event = choice_of(config, len(fit))
     plans = [replace(plan, class_weight=begun.class_weight) if config.balanced else plan for plan in plans]
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config)))
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config), dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):
             raise DataError(layout.MADE_ONCE.strip())
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
@@ -212,4 +215,19 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
         write_whole(place / layout.MODEL, weights.getvalue())
         write_cards(place, found.run, evaluation, config, plan, facts, ledger.check, budget)
         write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
+    _level_times(place, config.budget)
     return found.run, evaluation
+
+
+def _level_times(place: Path, budget: str | None) -> None:
+    """Gives files one time, that of the beginning of this day: no two of them tell how long the tries took.
+
+    Those of the folder are written anew, since a file system keeps when each was made as well.
+    """
+    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    for path in files:
+        write_whole(path, path.read_bytes())
+    charged = [] if budget is None else [Path(budget), seal_path(budget)]
+    for path in (*files, *charged, place):
+        os.utime(path, (today, today))

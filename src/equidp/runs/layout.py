@@ -55,9 +55,9 @@ FILES = {
     ),
     LEDGER: (
         IF_KNOWN,
-        "what was spent. How many steps a line pays for, and when, follows from how long steps took, and so "
-        "from the sizes of samples, which are private: the guarantee does not cover timing. For an auditor, "
-        "not for everyone; the card has what recomputes epsilon.",
+        "what was spent, and on which day. How many steps a line pays for follows from how long steps took, "
+        "and so from the sizes of samples, which are private: the guarantee does not cover timing. For an "
+        "auditor, not for everyone; the card has what recomputes epsilon.",
     ),
     SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
     ENCODER: (

@@ -8,8 +8,12 @@ other tries is kept, logged or returned.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import final
 
@@ -104,6 +108,24 @@ def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, ran
     return float((cells[known, 1] / sizes[known]).min())
 
 
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Drops what Python code prints, logs or warns of inside."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
 def choose(
     plans: Sequence[ResolvedPlan],
     train: GroupedDataset,
@@ -120,6 +142,10 @@ def choose(
 
     Formal guarantee: one `event`, of which each try is `event.tried`: the steps and releases of a plan, and a
     score. A choice that is stopped is spent; begun again, it is another one.
+
+    The number of tries is secret, and what a try prints, logs or warns of would be counted: all of that is
+    dropped, in the whole process, once each plan was made without. What a model of your own does elsewhere
+    (files, native code that prints), and how long the call takes, tell it.
 
     Args:
         plans: to choose among; steps and noise are the same in all.
@@ -168,13 +194,14 @@ def choose(
     ledger.spend(event)
     ledger.settle()
     best: tuple[float, int, Run] | None = None
-    for _ in range(number_of_tries(event.mean, randomness)):
-        place = min(int(randomness.uniform(1)[0] * len(plans)), len(plans) - 1)
-        trainer = trainer_of(plans[place])
-        run = recalibrate(trainer.fit(), trainer, plans[place].recalibration)
-        found = worst_group(run, held_out, score.noise_multiplier, randomness)
-        if best is None or found > best[0]:
-            best = found, place, run
+    with _unseen():
+        for _ in range(number_of_tries(event.mean, randomness)):
+            place = min(int(randomness.uniform(1)[0] * len(plans)), len(plans) - 1)
+            trainer = trainer_of(plans[place])
+            run = recalibrate(trainer.fit(), trainer, plans[place].recalibration)
+            found = worst_group(run, held_out, score.noise_multiplier, randomness)
+            if best is None or found > best[0]:
+                best = found, place, run
     assert best is not None
     value, place, run = best
     paid = Run(run.model, ledger.entries, run.delta, run.loss, "rdp", run.facts)
