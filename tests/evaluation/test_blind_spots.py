@@ -6,18 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.evaluation.blind_spots import blind_spots, calibration_table
+from equidp.evaluation.blind_spots import RiskOff, blind_spots, calibration_table, risks_off
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Predictions
 
 NAMES = ("well", "ill", "dead")
 
 
-def said(targets, shares, names=NAMES, positive=None) -> tuple[str, ...]:
-    found = Predictions(np.asarray(targets, dtype=np.int64), np.asarray(shares), names, positive)
-    groups = np.arange(len(targets)) % 2
-    calibration = calibration_table(found, groups, ("a", "b"), 0.95)
-    return blind_spots(found, METRICS["accuracy"], 0.95, calibration)
+def predictions(targets, shares, names=NAMES, positive=None) -> Predictions:
+    return Predictions(np.asarray(targets, dtype=np.int64), np.asarray(shares), names, positive)
+
+
+def said(targets, shares) -> tuple[str, ...]:
+    return blind_spots(predictions(targets, shares), METRICS["accuracy"], 0.95)
 
 
 def test_what_accuracy_hides_is_said():
@@ -29,10 +30,11 @@ def test_what_accuracy_hides_is_said():
     assert len(said([0, 1, 2] * 20, np.tile(np.eye(3), (20, 1)))) == 1
 
 
-def risks(predicted: float, observed: float, n: int = 1000) -> tuple[str, ...]:
+def risks(predicted: float, observed: float, n: int = 1000, shown=("a", "b", "all")) -> tuple[RiskOff, ...]:
     targets = np.zeros(n, dtype=np.int64)
     targets[: round(n * observed)] = 1
-    return said(targets, np.tile([1 - predicted, predicted], (n, 1)), NAMES[:2], 1)
+    found = predictions(targets, np.tile([1 - predicted, predicted], (n, 1)), NAMES[:2], 1)
+    return risks_off(calibration_table(found, np.arange(n) % 2, ("a", "b"), 0.95), shown)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +48,14 @@ def risks(predicted: float, observed: float, n: int = 1000) -> tuple[str, ...]:
     ],
 )
 def test_risks_are_off_where_they_differ_by_a_fifth_and_by_more_than_chance(predicted, observed, off):
-    sentences = [sentence for sentence in risks(predicted, observed) if "are off" in sentence]
-    assert len(sentences) == off
+    found = risks(predicted, observed)
+    assert bool(found) == off
     if off:
-        assert f"{100 * predicted:.1f}% predicted where {100 * observed:.1f}% happened" in sentences[0]
+        assert found[0] == RiskOff("all", pytest.approx(predicted), pytest.approx(observed))
 
 
-def test_a_group_with_few_of_a_class_is_not_spoken_of():
-    """Its share would tell the class of a few people, and says little."""
-    assert not any("are off" in sentence for sentence in risks(0.3, 0.04, 100))
+def test_a_group_that_is_not_shown_is_not_spoken_of():
+    assert [each.group for each in risks(0.3, 0.04, 1000, shown=("b", "all"))] == ["all", "b"]
 
 
 def test_models_of_more_classes_have_no_risks():

@@ -40,6 +40,17 @@ TWO = results(
 )
 
 
+def test_costs_gaps_and_verdicts_leave_out_groups_of_few_people():
+    """Group c loses 50 points, of 4 people: the largest gap is that of a and b, of 8 and of 6 points."""
+    few = TWO.assign(few_people=TWO["group"] == "c")
+    costs = privacy_costs(few)
+    assert costs.loc[costs["group"] == "c", "privacy_cost"].isna().all()
+    assert costs.loc[costs["group"] != "c", "privacy_cost"].notna().all()
+    largest = group_gaps(costs).query("method == 'dpsgd' and pair == 'largest'")["cost_gap"]
+    assert largest.tolist() == pytest.approx([0.08, 0.06])
+    assert equal_cost(costs, 0.5).set_index("method").loc["dpsgd", "pair"] == "a | b"
+
+
 def test_a_largest_gap_has_no_interval_below_0():
     """Student's interval of gaps of 0 and .1 would begin at -.59."""
     costs = pd.DataFrame(

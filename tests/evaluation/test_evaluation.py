@@ -13,7 +13,7 @@ from torch import nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.groups import group_intervals, paired_costs, recalls
 from equidp.evaluation.metric import figure
 from equidp.evaluation.metrics import METRICS
@@ -55,8 +55,11 @@ def test_its_tables_are_those_of_the_models_outputs():
 
 
 def test_gaps_are_fairlearns_for_two_classes():
-    test = examples((120, 90, 3))
+    test = examples((120, 90, 40))
     assert evaluate(identity(), test).gaps == fairlearns_gaps(test)
+    few = examples((120, 90, 3))
+    large = few.subset(torch.nonzero(few.groups != 2).flatten())
+    assert evaluate(identity(), few).gaps == fairlearns_gaps(large)
     assert evaluate(identity(3), examples(classes=3)).gaps == {}
 
 
@@ -66,60 +69,24 @@ def test_there_are_no_gaps_where_groups_are_classes():
     assert evaluate(identity(), alike).gaps == {}
 
 
-def shown(sizes: tuple[int, ...]) -> Evaluation:
-    test = examples(sizes)
-    return evaluate(identity(), test, reference=nn.Linear(2, 2)).withholding(5)
-
-
-def test_figures_of_few_people_are_withheld_and_their_number_is_not():
-    found = shown((120, 4, 90))
-    for table in (found.groups, found.costs):
-        few = table.set_index("group").loc["b"]
-        assert few["count"] == 4
-        assert few.drop("count").isna().all()
-        assert table.set_index("group").drop(index="b").notna().all(axis=None)
-    assert (found.recalls["count"] >= 5).all()
-    assert set(found.recalls["group"]) == {"a", "c", "all"}
-
-
-def test_many_rows_of_a_few_people_are_withheld():
-    """Group b has 90 rows of 4 people; in c, as many people as rows, 4 of them have all the rows of y."""
-    test = examples((120, 90, 90))
-    people = torch.arange(300)
-    people[120:210] = torch.arange(90) % 4
-    test.targets[210:] = (torch.arange(90) < 30).long()
-    people[210:240] = 210 + torch.arange(30) % 4
-    found = evaluate(identity(), replace(test, people=people), reference=nn.Linear(2, 2))
-    plain, shown = evaluate(identity(), test).withholding(5), found.withholding(5)
-    assert (found.people["b",], found.people["c",], found.people["c", "y"]) == (4, 64, 4)
-    for table in (shown.groups, shown.costs):
-        rows = table.set_index("group")
-        assert rows.loc["b"].drop("count").isna().all()
-        assert rows.drop(index="b").notna().all(axis=None)
-    assert set(shown.recalls["group"] + shown.recalls["class"]) == {"ax", "ay", "cx", "allx", "ally"}
-    assert set(shown.rates["group"]) == {"a", "c"}
-    assert set(shown.calibration["group"]) == {"a", "all"}
-    assert set(shown.figures.query("group == 'c'")["metric"]) == {"accuracy", "log_loss", "brier"}
-    assert "b" not in set(shown.figures["group"])
-    assert {"a", "b", "c", "all"} == set(plain.calibration["group"]) == set(found.calibration["group"])
-
-
 def test_no_sentence_is_about_the_risks_of_a_few_people():
-    test = examples((60, 60))
+    test = examples((60, 60, 60))
     shifted = replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0]))
-    people = torch.arange(120)
-    people[60:] = 60 + torch.arange(60) % 3
-    assert "group b" in evaluate(identity(), shifted).blind_spots[-1]
-    said = evaluate(identity(), replace(shifted, people=people)).blind_spots[-1]
-    assert "group a" in said
-    assert "group b" not in said
+    people = torch.arange(180)
+    people[60:120] = 60 + torch.arange(60) % 3
+    assert evaluate(identity(), shifted).risks_off[0].group == "all"
+    assert {each.group for each in evaluate(identity(), shifted).risks_off} == {"a", "b", "c", "all"}
+    said = evaluate(identity(), replace(shifted, people=people)).risks_off
+    assert {each.group for each in said} == {"a", "c", "all"}
 
 
-def test_gaps_leave_out_groups_of_few_people():
-    test = examples((120, 4, 90))
-    large = test.subset(torch.nonzero(test.groups != 1).flatten())
-    assert evaluate(identity(), test).withholding(5).gaps == fairlearns_gaps(large)
-    assert shown((2, 3)).gaps == {}
+def test_risks_that_are_off_are_figures_of_the_calibration_table():
+    test = examples((200, 200))
+    found = evaluate(identity(), replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0])))
+    rows = found.calibration.set_index("group")
+    for each in found.risks_off:
+        assert (each.predicted, each.observed) == tuple(rows.loc[each.group, ["mean_predicted", "observed"]])
+    assert evaluate(identity(), test).risks_off == ()
 
 
 def test_plain_values_are_json_with_costs_where_there_is_a_reference():
@@ -127,6 +94,7 @@ def test_plain_values_are_json_with_costs_where_there_is_a_reference():
     content = json.loads(json.dumps(found.plain()))
     tables = {"metrics", "figures", "recalls", "calibration", "reliability", "costs"}
     measured = {"metric", "better_than_a_constant_answer", "positive", "threshold", "notes"}
+    measured |= {"not_shown", "classes_not_shown"}
     assert set(content) == tables | measured | {"gaps"}
     assert content["metrics"][0]["accuracy"] == pytest.approx(found.groups["accuracy"][0])
     assert "costs" not in evaluate(identity(), examples()).plain()
@@ -184,35 +152,12 @@ def test_a_model_that_never_says_yes_is_useless_by_accuracy_and_not_by_its_ranki
     by_accuracy, by_auc = (evaluate(identity(), test, metric=name) for name in ("accuracy", "auc"))
     assert not by_accuracy.useful
     assert by_auc.useful
-    never, nothing, off = by_accuracy.blind_spots[1:]
+    never, nothing = by_accuracy.blind_spots[1:]
     assert never == "The model answers 'yes' for none of them."
     assert nothing.startswith("By accuracy the model is no better than one constant answer")
     assert "Its ranking does tell something (AUC 0.7" in nothing
-    assert off.startswith("Predicted risks of 'yes' are off: ")
-    assert "larger clipping bound" in off
+    assert by_accuracy.risks_off[0].group == "all"
     assert not any("no better" in sentence for sentence in by_auc.blind_spots)
-
-
-def test_the_card_hides_what_would_tell_the_class_of_a_few_people():
-    test = examples((300, 40))
-    test.targets[300:] = torch.tensor([1] * 38 + [0] * 2)
-    found = evaluate(identity(), test).withholding(5)
-    assert "b" not in set(found.calibration["group"])
-    shown = set(found.figures[found.figures["group"] == "b"]["metric"])
-    assert shown == {"accuracy", "log_loss", "brier"}
-    assert found.reliability.empty
-
-
-def test_reliability_has_all_examples_in_bins_that_groups_share():
-    test = examples((300, 200))
-    table = evaluate(identity(), test).reliability
-    for name, size in (("a", 300), ("b", 200), ("all", 500)):
-        part = table[table["group"] == name]
-        assert part["count"].sum() == size
-        assert (part["risk_from"] <= part["mean_predicted"]).all()
-        assert (part["mean_predicted"] <= part["risk_to"]).all()
-        assert part["observed"].between(part["observed_low"], part["observed_high"]).all()
-    assert set(table.loc[table["group"] == "all", "count"]) == {50}
 
 
 def test_a_metric_or_positive_class_that_the_task_has_not_is_refused():

@@ -16,9 +16,11 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
+from equidp.report.figures import withheld_in_words
 from equidp.report.format import amount
 from equidp.report.guarantee import guarantee_in_words, risk_in_words
 from equidp.report.pictures import figures_folder, save_evaluation_figures
+from equidp.report.risks import risks_in_words
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.device import chosen_device
@@ -48,12 +50,16 @@ def evaluate_command(
     reliability: Annotated[
         bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
     ] = False,
+    include_sensitive: Annotated[
+        bool, Parameter(help="Show figures of few people as well, which must not be shared.")
+    ] = False,
     json_file: options.JsonFile = None,
     figures: options.Figures = None,
     device: options.Device = "cpu",
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
+    Groups of few people count in no figure, so that no difference between figures is about them.
     Intervals treat the test examples as a sample.
     They do not say what another training run would give.
     """
@@ -73,39 +79,47 @@ def evaluate_command(
         metric=metric or kept.config.metric,
         cut=cut.cut(kept.config.run_cut, kept.class_counts),
     )
+    found = found if include_sensitive else found.withholding()
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
-        write_whole(json_file, (json.dumps({**facts, **found.plain()}, indent=2) + "\n").encode())
+        content = {**facts, **found.plain()}
+        content["notes"] += risks_in_words(found, kept.run.facts)
+        write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
     if figures is not None:
         save_evaluation_figures(found, figures)
+    if include_sensitive:
+        print("Sensitive, not for release: these figures include those of few people.")
     print_evaluation(kept.run, found)
     if reliability:
-        if found.reliability.empty:
+        if len(data.class_names) != 2:
             raise SettingError(
                 f"--reliability is for two classes; this run has {len(data.class_names) or 'none'}."
             )
-        print_reliability(found)
+        if not found.reliability.empty:
+            print_reliability(found)
     if kept.released:
         means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released]
         of = "each group's training examples, as released with noise"
         print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
     for name, value in found.gaps.items():
         print(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
-    if found.costs is not None:
+    if found.costs is not None and not found.costs.empty:
         print_groups(found.costs, found.metric)
-        there = found.costs["group"].isin(data.group_names) & found.costs["privacy_cost"].notna()
+        groups = [name for name in data.group_names if name not in found.small.groups]
+        there = found.costs["group"].isin(groups) & found.costs["privacy_cost"].notna()
         if there.any():
             print(_gap(found.costs[there], found.metric))
 
 
 def print_evaluation(run: Run, found: Evaluation) -> None:
-    """Prints the guarantee of a run and its metrics by group."""
+    """Prints the guarantee of a run and its metrics by group; withhold what tells of few people before."""
     for sentence in (*guarantee_in_words(run), *risk_in_words(run)):
         print(sentence)
-    print_groups(found.groups)
-    print_recalls(found.recalls)
-    print_figures(found)
-    for sentence in found.blind_spots:
+    if not found.groups.empty:
+        print_groups(found.groups)
+        print_recalls(found.recalls)
+        print_figures(found)
+    for sentence in (*withheld_in_words(found), *found.blind_spots, *risks_in_words(found, run.facts)):
         print(sentence)
 
 

@@ -261,8 +261,8 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
         say(f"warning: {held}; training stopped there.")
     if diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
-    print_evaluation(run, found)
-    if len(found.blind_spots) > 1:
+    print_evaluation(run, found.withholding())
+    if len(found.blind_spots) > 1 or found.risks_off:
         recommended = "equidp advise recommends some for the same data and options"
         most = "these are those of equidp advise; a larger epsilon, or more data, would help most"
         say(f"Other settings may do better: {most if advised else recommended}.")

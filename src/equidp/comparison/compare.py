@@ -223,6 +223,8 @@ def _training_facts(prepared: Prepared) -> TrainingFacts:
         schedule=common.schedule,
         average=common.average,
         average_share=common.average_share,
+        recalibration=plan.recalibration,
+        class_weight=common.class_weight or {},
         loss=common.loss,
         delta=cells[0].plan.delta,
         noise_multipliers={

@@ -18,6 +18,7 @@ from equidp.evaluation.groups import by_group
 from equidp.evaluation.metric import Metric, measured
 from equidp.evaluation.metrics import METRICS, check_task, tells_something
 from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.small_cells import SmallCells
 
 
 def outputs_path(record: Path) -> Path:
@@ -49,7 +50,8 @@ def kept_predictions(record: Path, test: GroupedDataset, cut: Cut) -> Prediction
 def with_metrics(
     rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric, level: float
 ) -> list[dict[str, Any]]:
-    """The result rows of one run with every metric of the task, and whether the run tells anything by one.
+    """The result rows of one run with every metric of the task, whether the run tells anything by one, and
+    whether a group is of so few people (`few_people`) that no cost or gap is to rest on it.
 
     Args:
         rows: one per group and one for "all", with the key "group".
@@ -62,13 +64,14 @@ def with_metrics(
     parts = dict(by_group(test.groups.numpy(), test.group_names))
     risks = calibration_table(found, test.groups.numpy(), test.group_names, level)
     risks = risks if risks.empty else risks.set_index("group")[["mean_predicted", "observed"]]
-    informative = tells_something(metric, found, level)
+    informative, tiny = tells_something(metric, found, level), SmallCells.of(test).tiny
     filled = []
     for row in rows:
         part = found.take(parts[row["group"]])
         values = {each.name: measured(each, part)[0] for each in metrics}
         shares = risks.loc[row["group"]].to_dict() if row["group"] in risks.index else {}
-        filled.append({**row, **values, **shares, "informative": informative})
+        few = {"few_people": row["group"] in tiny}
+        filled.append({**row, **values, **shares, "informative": informative, **few})
     return filled
 
 

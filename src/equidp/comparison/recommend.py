@@ -185,4 +185,6 @@ class _Words:
         return " points" if self.metric.percent else ""
 
     def of(self, value: float) -> str:
+        if np.isnan(value):
+            return "not known"
         return f"{100 * value:.1f}" if self.metric.percent else f"{value:.3g}"

@@ -63,6 +63,7 @@ class TrainingFacts:
         momentum, weight_decay: of the optimizer.
         optimizer: its name, as `Plan` has it.
         schedule, average, average_share: of the learning rate and of the weights, as `Plan` has them.
+        recalibration, class_weight: as `Plan` has them; without weights of classes, empty.
         loss: name of the loss of the user's own; "" for cross entropy.
         delta: of every private run.
         noise_multipliers: of each private run of the first seed, by method and setting.
@@ -87,6 +88,8 @@ class TrainingFacts:
     schedule: str = "constant"
     average: str = "none"
     average_share: float = WeightAverage.share
+    recalibration: float = 0.0
+    class_weight: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,40 @@
-"""What a model's main figure hides, in sentences: constant answers, classes never answered, wrong risks."""
+"""What a model's main figure hides: constant answers, classes never answered, and risks that are off."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from equidp.data.dataset import ALL
-from equidp.evaluation.groups import PeopleCounts, by_group
+from equidp.evaluation.groups import by_group
 from equidp.evaluation.intervals import wilson
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS, tells_something
 from equidp.evaluation.predictions import Predictions
+from equidp.evaluation.small_cells import FEWEST, number
 
 _BINS = 10
 RISKS_OFF = 0.2
 """Share of the observed risk, or of its complement, by which a predicted risk may be off."""
-_FEWEST_OF_A_CLASS = 5
-"""People of the rarer class in a group whose risks are spoken of."""
-_MOST_NAMED = 3
 
 
-def blind_spots(
-    found: Predictions,
-    metric: Metric,
-    level: float,
-    calibration: pd.DataFrame,
-    people: PeopleCounts | None = None,
-) -> tuple[str, ...]:
-    """Returns sentences on what a metric hides on these examples; `calibration` as of `calibration_table`.
+class RiskOff(NamedTuple):
+    """A group, or "all", whose mean predicted risk differs from the share of positives."""
 
-    None is about groups of few people in a class, whom `people` counts where a person has several examples.
+    group: str
+    predicted: float
+    observed: float
+
+
+def blind_spots(found: Predictions, metric: Metric, level: float) -> tuple[str, ...]:
+    """Returns sentences on what a metric hides on these examples.
 
     >>> found = Predictions(np.array([0, 0, 0, 1]), np.tile([0.9, 0.1], (4, 1)), ("well", "ill"), 1)
-    >>> blind_spots(found, METRICS["accuracy"], 0.95, pd.DataFrame())[1]
+    >>> blind_spots(found, METRICS["accuracy"], 0.95)[1]
     "The model answers 'ill' for none of them."
     """
     if not len(found):
@@ -54,7 +53,7 @@ def blind_spots(
         sentences.append(f"The model answers {', '.join(never)} for none of them.")
     if not tells_something(metric, found, level):
         sentences.append(says_nothing(metric, found, level))
-    return (*sentences, *_risks_off(calibration, found.positive_name, people))
+    return tuple(sentences)
 
 
 def says_nothing(metric: Metric, found: Predictions, level: float) -> str:
@@ -88,9 +87,25 @@ def calibration_table(
 
 
 def reliability_table(
-    found: Predictions, groups: npt.NDArray[np.int64], group_names: Sequence[str], level: float
+    found: Predictions,
+    groups: npt.NDArray[np.int64],
+    group_names: Sequence[str],
+    level: float,
+    people: npt.NDArray[np.int64],
+    named: Sequence[str],
 ) -> pd.DataFrame:
-    """Returns the same by predicted risk: up to ten bins with equally many of all examples.
+    """Returns the same by predicted risk: up to ten bins.
+
+    Bins of all examples have equally many, joined where one would hold few people of a class. Those of groups
+    are the same, joined until each named group has enough people in each.
+
+    Args:
+        found: what is predicted of the n examples.
+        groups: of the examples, [n].
+        group_names: one for each group.
+        level: of the intervals.
+        people: whose each example is, [n].
+        named: groups that are shown.
 
     Returns:
         group, risk_from, risk_to (the bin holds risks above the first, up to the second), and the columns of
@@ -99,14 +114,52 @@ def reliability_table(
     if found.positive is None or not len(found):
         return pd.DataFrame()
     edges = np.unique(np.quantile(found.risks, np.linspace(0, 1, _BINS + 1)))
-    bins = np.searchsorted(edges[1:-1], found.risks)
-    rows = []
-    for name, members in by_group(groups, group_names):
-        for at in np.unique(bins[members]):
-            ends = {"risk_from": edges[at], "risk_to": edges[min(at + 1, len(edges) - 1)]}
-            part = found.take(members & (bins == at))
+    bins, rows = np.searchsorted(edges[1:-1], found.risks), []
+    parts = by_group(groups, group_names)
+    shown = {name: members for name, members in parts[:-1] if name in named}
+    of_all = _joined(bins, [parts[-1][1]], found, people)
+    of_groups = _joined(of_all[bins], list(shown.values()), found, people)[of_all]
+    for name, members in [*shown.items(), parts[-1]]:
+        joined = of_all if name == ALL else of_groups
+        for at in np.unique(joined[bins[members]]):
+            its_bins = np.flatnonzero(joined == at)
+            ends = {"risk_from": edges[its_bins[0]], "risk_to": edges[min(its_bins[-1] + 1, len(edges) - 1)]}
+            part = found.take(members & (joined[bins] == at))
             rows.append({"group": name, **ends, **_calibrated(part, level)})
     return pd.DataFrame(rows)
+
+
+def _joined(
+    bins: npt.NDArray[np.int64],
+    cells: Sequence[npt.NDArray[np.bool_]],
+    found: Predictions,
+    people: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Returns bin -> number of joined bins, so that each cell has enough people of each class in each."""
+    last = int(bins.max())
+    joined, at = np.zeros(last + 1, dtype=np.int64), 0
+    for each in range(last + 1):
+        joined[each] = at
+        inside = np.isin(bins, np.flatnonzero(joined[: each + 1] == at))
+        if _enough(inside, cells, found, people):
+            at += 1
+    if at and at in joined:  # what is left at the end is too little
+        joined[joined == at] = at - 1
+    return joined
+
+
+def _enough(
+    inside: npt.NDArray[np.bool_],
+    cells: Sequence[npt.NDArray[np.bool_]],
+    found: Predictions,
+    people: npt.NDArray[np.int64],
+) -> bool:
+    """Tells whether each cell has enough people of each of two classes among the examples inside."""
+    return all(
+        number(people[members & inside & (found.targets == code)]) >= FEWEST
+        for members in cells
+        for code in (0, 1)
+    )
 
 
 def _calibrated(found: Predictions, level: float) -> dict[str, float]:
@@ -120,37 +173,21 @@ def _calibrated(found: Predictions, level: float) -> dict[str, float]:
     }
 
 
-def of_few_people(calibration: pd.DataFrame, people: PeopleCounts | None, fewest: int) -> list[str]:
-    """Returns groups with fewer people in one of two classes: the share of positives would tell theirs."""
-    if calibration.empty:
-        return []
-    if people is not None:
-        return [name for (name, *of), number in people.items() if of and number < fewest]
-    positives = (calibration["observed"] * calibration["count"]).round()
-    rarer = np.minimum(positives, calibration["count"] - positives)
-    return [str(name) for name in calibration.loc[rarer < fewest, "group"]]
+def risks_off(calibration: pd.DataFrame, shown: Sequence[str]) -> tuple[RiskOff, ...]:
+    """Returns where mean predicted risks are off by more than a fifth, and by more than chance.
 
+    Args:
+        calibration: from `calibration_table`.
+        shown: groups that may be spoken of, and "all".
 
-def _risks_off(calibration: pd.DataFrame, positive: str, people: PeopleCounts | None) -> list[str]:
-    """A sentence where mean predicted risks are off by more than a fifth, and by more than chance."""
+    Returns:
+        "all", if its risks are, then groups, the furthest first.
+    """
     if calibration.empty:
-        return []
+        return ()
     predicted, observed = calibration["mean_predicted"], calibration["observed"]
     outside = (predicted < calibration["observed_low"]) | (predicted > calibration["observed_high"])
     far = (predicted - observed).abs() > RISKS_OFF * np.minimum(observed, 1 - observed)
-    few = of_few_people(calibration, people, _FEWEST_OF_A_CLASS)
-    off = calibration[outside & far & ~calibration["group"].isin(few)]
-    if off.empty:
-        return []
-    texts = {
-        row.group: f"{100 * row.mean_predicted:.1f}% predicted where {100 * row.observed:.1f}% happened"
-        for row in off.itertuples()
-    }
-    overall = texts.pop(ALL, None)
-    worst = (predicted - observed).abs()[off.index].sort_values(ascending=False).index
-    named = [f"group {name}: {texts[name]}" for name in off["group"][worst] if name in texts][:_MOST_NAMED]
-    listed = "; ".join([*([overall] if overall else []), *named])
-    return [
-        f"Predicted risks of {positive!r} are off: {listed}. Clipping gradients shifts them. A larger "
-        "clipping bound mends that (--clipping-bound; equidp advise --profile-epsilon recommends one)."
-    ]
+    off = calibration[outside & far & calibration["group"].isin(shown)]
+    found = [RiskOff(row.group, row.mean_predicted, row.observed) for row in off.itertuples()]
+    return tuple(sorted(found, key=lambda each: (each.group != ALL, -abs(each.predicted - each.observed))))

@@ -34,7 +34,8 @@ def privacy_costs(
     """Returns `results` with what each run lost against the baseline's run of the same seed, by group.
 
     privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
-    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.).
+    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). Both are NaN where the column
+    `few_people` says that a run was tested on too few of a group: no gap, mean or verdict rests on them.
 
     Raises:
         DataError: a run has no baseline run of its seed.
@@ -53,6 +54,8 @@ def privacy_costs(
     costs = results.reset_index(drop=True).copy()
     costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
     costs["excessive_risk"] = costs["loss"] - paired["loss"]
+    if "few_people" in costs:
+        costs.loc[costs["few_people"], list(COSTS)] = np.nan
     return costs
 
 

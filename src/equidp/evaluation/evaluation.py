@@ -6,25 +6,23 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from torch import nn
+from torch import Tensor, nn
 
-from equidp.data.dataset import GroupedDataset
+from equidp.data.dataset import ALL, GroupedDataset
 from equidp.evaluation.blind_spots import (
+    RiskOff,
     blind_spots,
     calibration_table,
-    of_few_people,
     reliability_table,
+    risks_off,
 )
 from equidp.evaluation.groups import (
-    PeopleCounts,
     answer_rates,
     check_outputs,
     group_figures,
     group_intervals,
     paired_costs,
-    people_counts,
     recalls,
 )
 from equidp.evaluation.intervals import check_level
@@ -32,6 +30,7 @@ from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS, metric_for, tells_something
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.small_cells import SmallCells, number, people_of
 from equidp.kernel.processes import ALONE, Processes
 
 
@@ -49,12 +48,15 @@ class Evaluation:
         level: of the intervals.
         figures: each metric by group: group, count, metric, value, low, high, and why it is not defined.
         calibration: mean predicted risk beside what happened, by group (`calibration_table`).
-        reliability: the same by predicted risk (`reliability_table`).
+        reliability: the same by predicted risk (`reliability_table`), without groups of few people.
+        risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
         metric: the one that costs and `useful` are about.
         useful: whether the model is better than one constant answer by that metric (`tells_something`).
         positive: the name of the positive class; "" unless there are two classes.
         threshold: predicted risk from which on it is answered; None: the most probable class is.
-        people: how many people the examples are of (`people_counts`); None: each is of another.
+        people: how many people the examples are of; None: each is of another.
+        small: groups and classes of few people.
+        rest: the same without their examples; None: there are none.
     """
 
     groups: pd.DataFrame
@@ -66,20 +68,26 @@ class Evaluation:
     figures: pd.DataFrame = field(default_factory=pd.DataFrame)
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
+    risks_off: tuple[RiskOff, ...] = ()
     metric: Metric = METRICS["accuracy"]
     useful: bool = True
     positive: str = ""
     threshold: float | None = None
-    people: PeopleCounts | None = None
+    people: int | None = None
+    small: SmallCells = field(default_factory=SmallCells)
+    rest: Evaluation | None = None
 
     @property
     def gaps(self) -> dict[str, float]:
-        """Demographic parity and equalised odds differences between groups.
+        """Demographic parity and equalised odds differences between groups, without groups of few people.
 
-        Empty unless there are two classes, and where each group has examples of one class only.
+        Empty unless there are two classes and two groups left, and where each group has examples of one class
+        only.
         """
-        rates = self.rates
-        if rates.empty or not ((rates["positives"] > 0) & (rates["positives"] < rates["count"])).any():
+        if self.rates.empty:
+            return {}
+        rates = self.rates[~self.rates["group"].isin(self.small.groups)]
+        if len(rates) < 2 or not ((rates["positives"] > 0) & (rates["positives"] < rates["count"])).any():
             return {}
         differences = {
             name: float(rates[name].max() - rates[name].min())
@@ -90,45 +98,13 @@ class Evaluation:
             "equalized_odds_difference": max(differences.values()),
         }
 
-    def withholding(self, fewest: int) -> Evaluation:
-        """Returns the same evaluation without figures of fewer than `fewest` people, to be given away.
+    def withholding(self) -> Evaluation:
+        """Returns the evaluation without the examples of groups and classes of few people, to be given away.
 
-        A test example is a person, unless `people` says whose it is. Groups keep their row and count with NaN
-        for figures. Rows of other tables are left out, and so is what counts a class of few people: it would
-        tell their class.
+        They count in no figure, not in those of all either, so that no difference between figures shows them
+        (`SmallCells`). A test example is a person, unless the test set says whose it is.
         """
-        few = of_few_people(self.calibration, self.people, fewest)
-        of_classes = ~self.figures["metric"].isin(("accuracy", "log_loss", "brier"))
-        hidden = (self._people_of(self.figures) < fewest) | (self.figures["group"].isin(few) & of_classes)
-        return replace(
-            self,
-            groups=self._withheld(self.groups, fewest),
-            recalls=self._of_enough(self.recalls, fewest),
-            rates=self._of_enough(self.rates, fewest),
-            costs=None if self.costs is None else self._withheld(self.costs, fewest),
-            figures=self.figures[~hidden].assign(reason=""),
-            calibration=self.calibration
-            if self.calibration.empty
-            else self.calibration.query("group not in @few"),
-            reliability=pd.DataFrame(),
-        )
-
-    def _people_of(self, table: pd.DataFrame) -> pd.Series:
-        """How many people each row of a table is about."""
-        if self.people is None:
-            return table["count"]
-        names = [name for name in ("group", "class") if name in table]
-        rows = table[names].itertuples(index=False, name=None)
-        return pd.Series([self.people[row] for row in rows], table.index, dtype=np.int64)
-
-    def _of_enough(self, table: pd.DataFrame, fewest: int) -> pd.DataFrame:
-        return table if table.empty else table[self._people_of(table) >= fewest]
-
-    def _withheld(self, table: pd.DataFrame, fewest: int) -> pd.DataFrame:
-        figures = [name for name in table.columns if name not in ("group", "count")]
-        shown = table.copy()
-        shown.loc[self._people_of(shown) < fewest, figures] = np.nan
-        return shown
+        return self if self.rest is None else self.rest
 
     def plain(self) -> dict[str, Any]:
         """Returns plain values for JSON: the tables by name, the gaps, and how they were measured."""
@@ -144,7 +120,8 @@ class Evaluation:
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
         measured = {"metric": self.metric.name, "better_than_a_constant_answer": self.useful}
         cut = {"positive": self.positive, "threshold": self.threshold}
-        return {**records, "gaps": self.gaps, **measured, **cut, "notes": list(self.blind_spots)}
+        not_shown = {"not_shown": list(self.small.groups), "classes_not_shown": list(self.small.classes)}
+        return {**records, "gaps": self.gaps, **measured, **cut, **not_shown, "notes": list(self.blind_spots)}
 
 
 def evaluate(
@@ -193,23 +170,48 @@ def evaluate(
     outputs = predict(model, test.inputs, processes)
     check_outputs(outputs, test)
     other = None if reference is None else predict(reference, test.inputs, processes)
+    small = SmallCells.of(test)
+    found = _measured(outputs, other, test, level, metric, cut, small)
+    if small == SmallCells():
+        return found
+    left, rest = small.left_in(test), small.without(test)
+    theirs = None if other is None else other[left]
+    return replace(found, rest=_measured(outputs[left], theirs, rest, level, metric, cut, small))
+
+
+def _measured(
+    outputs: Tensor,
+    other: Tensor | None,
+    test: GroupedDataset,
+    level: float,
+    metric: Metric,
+    cut: Cut,
+    small: SmallCells,
+) -> Evaluation:
+    """The evaluation of outputs, and of those of a reference, on a test set."""
+    if not len(test):
+        nothing = pd.DataFrame()
+        return Evaluation(nothing, nothing, nothing, None, (), level, metric=metric, small=small)
     found = Predictions.of(outputs, test.targets, test.class_names, cut)
     shown = [each for each in METRICS.values() if found.task in each.tasks]
-    grouped = test.groups.numpy(), test.group_names
-    calibration, people = calibration_table(found, *grouped, level), people_counts(test)
+    grouped, people = (test.groups.numpy(), test.group_names), people_of(test)
+    calibration = calibration_table(found, *grouped, level)
+    named = [name for name in test.group_names if name not in small.groups]
     return Evaluation(
         groups=group_intervals(outputs, test, level, cut),
         recalls=recalls(outputs, test, level, other, cut),
         rates=answer_rates(outputs, test, cut),
         costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
-        blind_spots=blind_spots(found, metric, level, calibration, people),
+        blind_spots=blind_spots(found, metric, level),
         level=level,
         figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
         calibration=calibration,
-        reliability=reliability_table(found, *grouped, level),
+        reliability=reliability_table(found, *grouped, level, people, named),
+        risks_off=risks_off(calibration, [*named, ALL]),
         metric=metric,
-        useful=len(found) > 0 and tells_something(metric, found, level),
+        useful=tells_something(metric, found, level),
         positive=found.positive_name,
         threshold=cut.threshold,
-        people=people,
+        people=None if test.people is None else number(people),
+        small=small,
     )

@@ -6,7 +6,7 @@ Outputs are logits, [n, classes]. Tables have one row a group and then one for g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,6 @@ from equidp.evaluation.numbers import NUMBERS
 from equidp.evaluation.predictions import Cut, Predictions
 
 Bools = npt.NDArray[np.bool_]
-PeopleCounts = Mapping[tuple[str, ...], int]
-"""How many people a group, (name,), and a class in it, (name, class), have test examples of."""
 
 
 def group_metrics(
@@ -183,19 +181,6 @@ def recalls(
                 figures["recall_cost"] = paired_interval(missed[members], level)
             rows.append(_row(members, figures, **{"group": group, "class": name}))
     return pd.DataFrame(rows)
-
-
-def people_counts(test: GroupedDataset) -> PeopleCounts | None:
-    """Returns how many people the examples are of; None: each is of another."""
-    if test.people is None:
-        return None
-    people, classes = test.people.numpy(), test.targets.numpy()
-    counts: dict[tuple[str, ...], int] = {}
-    for name, members in by_group(test.groups.numpy(), test.group_names):
-        counts[name,] = len(np.unique(people[members]))
-        for index, of_class in enumerate(test.class_names):
-            counts[name, of_class] = len(np.unique(people[members & (classes == index)]))
-    return counts
 
 
 def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:

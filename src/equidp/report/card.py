@@ -15,24 +15,25 @@ from equidp.accounting import run_event
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import repeats
 from equidp.kernel.ledger import StepEvent
-from equidp.report.figures import for_card, judged
+from equidp.report.figures import for_card, judged, withheld_in_words
 from equidp.report.format import counted, number, points, upper
 from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
 from equidp.report.render import filled
+from equidp.report.risks import risks_in_words
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
-
-_FEWEST = 5  # people whom the figures of a card are computed from
 
 _LIMITS = (
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
     "results, add to it.",
     "The number of examples or people, the names of groups and classes, and all settings count as public.",
-    "No figures are shown of fewer than {fewest}, since they would describe a few people. Differences "
-    "between figures that are shown can still reveal something about them.",
+    "Figures are about at least {fewest}, of two classes as many of each. Smaller groups count in no figure, "
+    "so that no difference between figures is about them. Evaluations of other files that hold the same "
+    "people can differ by a few of them.",
     "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
     "number of test examples only, not for what another training run would give.{rows}",
     "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
@@ -103,9 +104,9 @@ def write_card(
         _check_paid_for(released, run)
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
-    found = None if evaluation is None else evaluation.withholding(_FEWEST)
+    found = None if evaluation is None else evaluation.withholding()
     by_person = found is not None and found.people is not None
-    fewest = f"{_FEWEST} {'people' if by_person else 'test examples'}"
+    fewest = f"{FEWEST} {'people' if by_person else 'test examples'}"
     rows = _ROWS_OF_PEOPLE if by_person else ""
     spent, facts = run.epsilon(), run.facts
     values = {
@@ -117,8 +118,9 @@ def write_card(
         "parameters": _parameters(run, spent, releases or _of_individual_privacy(run, released)),
         "recompute": _recompute(run),
         "evaluation": found,
+        "notices": [] if found is None else [*found.blind_spots, *risks_in_words(found, facts)],
         **for_card(found),
-        "fewest": fewest,
+        "withheld": withheld_in_words(found),
         "groups": facts.groups or (() if test is None else test.group_names),
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,
@@ -180,10 +182,12 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
 def _summary(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "No test set was given, so the card says nothing about accuracy."
+    if evaluation.groups.empty:
+        return "The test set holds too few people, or too few of a class, to show figures."
     rows = evaluation.groups.set_index("group")
     tested = f"{rows.at[ALL, 'count']:,} test examples"
     if evaluation.people is not None:
-        tested += f" of {evaluation.people[ALL,]:,} people"
+        tested += f" of {evaluation.people:,} people"
     if "rmse" in rows:
         overall = f"RMSE on {tested}: {number(rows.at[ALL, 'rmse'])}"
         errors = rows["rmse"].drop(ALL).dropna()

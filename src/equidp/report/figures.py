@@ -9,6 +9,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.small_cells import FEWEST, SmallCells
 from equidp.report.format import points, shown
 from equidp.report.pictures import risk_picture
 
@@ -87,6 +88,25 @@ def how_measured(found: Evaluation) -> list[str]:
         why = str(reason).removeprefix(_NO_INTERVAL)
         sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")
     return sentences[: _MOST_REASONS + 1]
+
+
+def withheld_in_words(found: Evaluation | None) -> list[str]:
+    """Sentences on groups and classes that an evaluation withholds, and why."""
+    if found is None or found.small == SmallCells():
+        return []
+    small, who = found.small, "test examples" if found.people is None else "people"
+    if small.everything:
+        few = f"fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class"
+        return [f"No figures are shown: there are {few}."]
+    sentences = []
+    if small.groups:
+        sentences.append(
+            f"Left out of all figures, also of those of all groups: {'; '.join(small.groups)}. Each of these "
+            f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
+        )
+    if small.classes:
+        sentences.append(f"Left out in the same way, as classes: {'; '.join(small.classes)}.")
+    return sentences
 
 
 def for_card(found: Evaluation | None) -> dict[str, Any]:

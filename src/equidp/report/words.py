@@ -12,9 +12,11 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.methods import STANDARD
 from equidp.report.format import points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
+from equidp.report.risks import RECALIBRATE
 from equidp.report.summary import Kind, Summary, by_kind
 
 _FEW_TESTS = 30
@@ -86,17 +88,25 @@ def _risks_off(summary: Summary) -> list[str]:
     if "mean_predicted" not in summary.costs:
         return []
     rows = summary.costs[summary.costs["group"] == ALL]
-    said = []
+    said, private = [], False
     for kind, part in by_kind(rows).items():
         predicted, observed = part["mean_predicted"].mean(), part["observed"].mean()
         if abs(predicted - observed) > RISKS_OFF * min(observed, 1 - observed):
             said.append(f"{kind.label} {points(predicted)}%")
+            private |= kind.method != summary.setup.baseline
     if not said:
         return []
+    setup = summary.setup
+    if setup.training.class_weight:
+        what = "These runs weigh classes, which shifts risks towards the rarer one; leave out --class-weight."
+    elif setup.training.recalibration:
+        what = "The runs are recalibrated; a larger share of epsilon for that, or a larger epsilon, may help."
+    else:
+        bounded = "Bounding the lengths of gradients can shift those of private runs. " if private else ""
+        what = f"{bounded}{RECALIBRATE}"
     return [
-        f"Predicted risks of {summary.setup.positive!r} are off: {points(rows['observed'].mean())}% "
-        f"happened, and on average {', '.join(said)} were predicted. Clipping gradients shifts risks; a "
-        "larger clipping bound mends that (equidp advise --profile-epsilon)."
+        f"Predicted risks of {setup.positive!r} are off: {points(rows['observed'].mean())}% happened, and on "
+        f"average {', '.join(said)} were predicted. {what}"
     ]
 
 
@@ -121,10 +131,13 @@ def _few_to_test_on(setup: Setup) -> list[str]:
     few = [f"{name} {size}" for name, size in sizes if size < _FEW_TESTS]
     if not few:
         return []
+    left_out = (
+        f" Costs, gaps and verdicts leave out runs that were tested on fewer than {FEWEST} people of a group."
+    )
     return [
         f"Few test examples: {', '.join(few)}. One more or one fewer right answer moves the accuracy of such "
         f"a group by {points(1 / _FEW_TESTS)} points or more. Intervals over seeds do not include this, so "
-        "do not base a verdict on it."
+        f"do not base a verdict on it.{left_out}"
     ]
 
 
@@ -156,7 +169,10 @@ def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
     """A clause on the method under which the group that pays most under the standard clearly pays least."""
     costs = summary.costs[summary.costs["group"] != ALL]
     by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
-    worst = by_standard.groupby("group")["privacy_cost"].mean().idxmax()
+    means = by_standard.groupby("group")["privacy_cost"].mean()
+    if means.isna().all():
+        return ""
+    worst = means.idxmax()
     of_worst = costs[(costs["setting"] == setting) & (costs["group"] == worst)]
     table = of_worst.pivot(index="seed", columns="method", values="privacy_cost")
     table = table.drop(columns=summary.setup.baseline, errors="ignore")

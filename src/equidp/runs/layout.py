@@ -65,7 +65,10 @@ FILES = {
         "categories, means and deviations of the training rows, which the guarantee does not cover. "
         "Predictions for new rows need it.",
     ),
-    RECORD: (IF_KNOWN, "exact figures of the test examples by epoch and group."),
+    RECORD: (
+        STAYS,
+        "exact figures of the test examples by epoch and group, of groups of few people as well.",
+    ),
     CONFIG: (
         STAYS,
         "all settings, with paths of this machine, and a fingerprint of the data: it confirms a guess of one "

@@ -32,7 +32,7 @@ def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: floa
     if kept is None and trainer.processes.first:
         content = {**asdict(by), "noise_multiplier": noise_multiplier}
         write_whole(place / layout.RECALIBRATION, (json.dumps(content, indent=2) + "\n").encode())
-    return replace(run, model=by.applied(run.model))
+    return replace(run, model=by.applied(run.model), facts=replace(run.facts, recalibrated=True))
 
 
 def _read(place: Path) -> Recalibration | None:

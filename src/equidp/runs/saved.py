@@ -231,7 +231,13 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     layout.check_files(place)
     usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
     loss = plan.loss_function or usual
-    known = RunFacts(num_examples=facts["num_train"], rows=config.recipe.rows_per_person)
+    known = RunFacts(
+        num_examples=facts["num_train"],
+        rows=config.recipe.rows_per_person,
+        private=plan.policy.private,
+        recalibrated=plan.recalibration is not None,
+        class_weighted=plan.class_weight is not None,
+    )
     run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))
 

@@ -91,7 +91,8 @@ def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | None) -> R
     """
     if noise_multiplier is None:
         return run
-    return replace(run, model=fitted(run.model, trainer, noise_multiplier).applied(run.model))
+    model = fitted(run.model, trainer, noise_multiplier).applied(run.model)
+    return replace(run, model=model, facts=replace(run.facts, recalibrated=True))
 
 
 def check_recalibrates(trainer: Trainer) -> None:

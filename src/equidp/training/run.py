@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
+from equidp.data.weights import ClassWeighted
 from equidp.errors import DataError, ModelError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
@@ -40,6 +41,9 @@ class RunFacts:
         rows: the most rows of one person, who is an example; None: an example is a row.
         views, augmentation: how training saw each image.
         start: where the initial weights came from.
+        private: whether gradients were bounded and noise added; None: not known.
+        recalibrated: whether the logits were recalibrated after training.
+        class_weighted: whether losses have weights by class.
     """
 
     method: str = ""
@@ -58,6 +62,9 @@ class RunFacts:
     views: int = 1
     augmentation: str = "none"
     start: Start = field(default_factory=Start)
+    private: bool | None = None
+    recalibrated: bool = False
+    class_weighted: bool = False
 
     @classmethod
     def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
@@ -79,6 +86,8 @@ class RunFacts:
             augmentation=trainer.views.augmentation,
             classes=classes,
             start=start,
+            private=trainer.policy.private,
+            class_weighted=_is_class_weighted(trainer.loss),
         )
 
 
@@ -180,6 +189,13 @@ class Run:
                 f"was trained with {', '.join(map(repr, classes))}; give them the same order, and all of "
                 "them."
             )
+
+
+def _is_class_weighted(loss: object) -> bool:
+    """Tells whether a loss, or one inside it, has weights by class."""
+    while loss is not None and not isinstance(loss, ClassWeighted):
+        loss = getattr(loss, "loss", None)
+    return loss is not None
 
 
 def _first_rate(optimizer: torch.optim.Optimizer) -> float:

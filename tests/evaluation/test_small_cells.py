@@ -1,0 +1,185 @@
+"""No sum or difference of shown figures is about a few people; worked out here by trying all of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from equidp.data.dataset import ALL, GroupedDataset
+from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.small_cells import FEWEST, SmallCells
+
+
+def table(counts: list[list[int]], people: np.ndarray | None = None, seed: int = 0) -> GroupedDataset:
+    """A test set with so many examples of each group (down) and class (across)."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(len(counts)), [sum(row) for row in counts])
+    targets = np.concatenate([np.repeat(np.arange(len(row)), row) for row in counts])
+    inputs = torch.from_numpy(rng.normal(size=(len(groups), len(counts[0])))).float()
+    return GroupedDataset(
+        inputs,
+        torch.from_numpy(targets),
+        torch.from_numpy(groups),
+        tuple("abcdefgh")[: len(counts)],
+        tuple("xyzuvw")[: len(counts[0])],
+        people=None if people is None else torch.from_numpy(people),
+    )
+
+
+def same(classes: int) -> nn.Module:
+    """A model whose outputs are its inputs."""
+    model = nn.Linear(classes, classes, bias=False)
+    model.load_state_dict({"weight": torch.eye(classes)})
+    return model
+
+
+def constant(classes: int) -> nn.Module:
+    """A model that answers everything with the first class, whose accuracy counts that class."""
+    model = nn.Linear(classes, classes)
+    nn.init.zeros_(model.weight)
+    with torch.no_grad():
+        model.bias.copy_(torch.arange(classes, 0, -1).float())
+    return model
+
+
+def known_sums(shown: Evaluation, test: GroupedDataset) -> list[np.ndarray]:
+    """Which cells (group, class) each published number of examples adds up."""
+    names, classes = list(test.group_names), list(test.class_names)
+
+    def cells(group: str, its_class: str | None = None) -> np.ndarray:
+        found = np.zeros((len(names), len(classes)))
+        kept = [name for name in names if name not in shown.small.groups] if group == ALL else [group]
+        of = (
+            [name for name in classes if name not in shown.small.classes]
+            if its_class is None
+            else [its_class]
+        )
+        found[np.ix_([names.index(name) for name in kept], [classes.index(name) for name in of])] = 1
+        return found.ravel()
+
+    if shown.groups.empty:
+        return []
+    rows = [cells(group) for group in shown.groups["group"]]
+    rows += [cells(row["group"], row["class"]) for row in shown.recalls.to_dict("records")]
+    if len(classes) == 2:
+        for each in (shown.calibration, shown.rates, shown.figures):
+            rows += [cells(group, name) for group in set(each.get("group", ())) for name in classes]
+        # The only class that is answered: accuracy is its share.
+        rows += [cells(group, classes[0]) for group in shown.groups["group"]]
+    return rows
+
+
+def smallest_difference(shown: Evaluation, test: GroupedDataset) -> int:
+    """The fewest people, above none, of whom some sum of published numbers is."""
+    rows = np.array(known_sums(shown, test))
+    if not rows.size:
+        return 10**6
+    every = np.array(list(itertools.product([0.0, 1.0], repeat=rows.shape[1])))
+    basis = np.linalg.svd(rows, full_matrices=False)
+    span = basis[2][basis[1] > 1e-9]
+    inside = np.abs(every - every @ span.T @ span).max(axis=1) < 1e-9
+    people = np.arange(len(test)) if test.people is None else test.people.numpy()
+    cell = test.groups.numpy() * test.num_classes + test.targets.numpy()
+    sizes = (len(np.unique(people[np.isin(cell, np.flatnonzero(subset))])) for subset in every[inside])
+    return min((size for size in sizes if size), default=10**6)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [[120, 80], [3, 1], [60, 30]],  # one small group: its difference
+        [[120, 80], [38, 2], [60, 30]],  # few of a class in a large group
+        [[120, 80], [40, 0], [60, 30]],  # nobody of a class: that of all is known
+        [[120, 80], [4, 0], [2, 1], [60, 30]],  # two that are small together
+        [[120, 80], [9, 4], [9, 4], [60, 30]],  # two that are not
+        [[120, 80], [2, 2]],  # two groups
+        [[300, 2], [200, 1]],  # few of a class in all
+        [[2, 1], [1, 0]],
+        [[50, 50], [0, 0], [50, 50]],
+        [[100, 0], [0, 3]],  # classes are groups
+    ],
+)
+def test_no_difference_of_figures_is_about_a_few_people(counts):
+    test = table(counts)
+    for model in (same(2), constant(2)):
+        found = evaluate(model, test)
+        assert smallest_difference(found.withholding(), test) >= FEWEST
+
+
+def test_without_withholding_the_differences_do_show_a_few_people():
+    """What the search above finds in figures as they are."""
+    test = table([[120, 80], [3, 1], [60, 30]])
+    assert smallest_difference(evaluate(same(2), test), test) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_difference_of_random_tables_is_about_a_few_people(seed):
+    rng = np.random.default_rng(seed)
+    groups, classes = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+    counts = rng.choice([0, 1, 3, 6, 25, 90], (groups, classes), p=[0.1, 0.2, 0.1, 0.2, 0.2, 0.2])
+    counts[0] += 5
+    test = table(counts.tolist())
+    owners = rng.integers(0, len(test) // 2 + 1, len(test))
+    for each in (test, replace(test, people=torch.from_numpy(owners))):
+        shown = evaluate(same(classes), each).withholding()
+        assert smallest_difference(shown, each) >= FEWEST
+
+
+def test_rows_of_one_person_count_once():
+    test = table([[120, 80], [60, 60]])
+    alike = np.arange(320)
+    alike[200:] = 200 + np.arange(120) % 4
+    assert SmallCells.of(test) == SmallCells()
+    assert SmallCells.of(replace(test, people=torch.from_numpy(alike))).groups == ("b",)
+
+
+def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
+    whole, without = table([[120, 80], [3, 1], [60, 30]]), table([[120, 80], [60, 30]])
+    rest = torch.nonzero(whole.groups != 1).flatten()
+    without = replace(without, inputs=whole.inputs[rest], group_names=("a", "c"))
+    shown, expected = evaluate(same(2), whole).withholding(), evaluate(same(2), without)
+    assert shown.small == SmallCells(tiny=("b",), groups=("b",))
+    for name in ("groups", "recalls", "rates", "figures", "calibration", "reliability"):
+        pd.testing.assert_frame_equal(getattr(shown, name), getattr(expected, name))
+    assert {**shown.plain(), "not_shown": []} == expected.plain()
+    assert shown.plain()["not_shown"] == ["b"]
+
+
+def test_gaps_rest_on_no_group_of_few_people_even_where_all_figures_are_shown():
+    """A group of one example is answered wholly or not at all: a difference of 100 points."""
+    test = table([[50, 50], [1, 0], [50, 50]])
+    alone = test.inputs.clone()
+    alone[100] = torch.tensor([-9.0, 9.0])
+    test = replace(test, inputs=alone)
+    found, without = evaluate(same(2), test), test.subset(torch.nonzero(test.groups != 1).flatten())
+    without = replace(without, groups=without.groups // 2, group_names=("a", "c"))
+    assert found.gaps == evaluate(same(2), without).gaps
+    assert found.gaps["equalized_odds_difference"] < 0.5
+    assert evaluate(same(2), table([[50, 50], [1, 1]])).gaps == {}
+
+
+def test_bins_of_predicted_risk_hold_enough_people_and_so_do_their_differences():
+    test = table([[90, 60], [60, 30], [12, 8], [3, 1]], seed=3)
+    rows = evaluate(same(2), test).withholding().reliability
+    assert set(rows["group"]) - {ALL} == {"a", "b", "c"}
+    of_all = rows[rows["group"] == ALL]
+    for each in rows.itertuples():
+        positives = round(each.observed * each.count)
+        assert min(positives, each.count - positives) >= FEWEST
+    of_groups = rows[rows["group"] != ALL]
+    for ends, part in of_groups.groupby(["risk_from", "risk_to"]):  # bins of groups are joined ones of all
+        inside = of_all[(of_all["risk_from"] >= ends[0]) & (of_all["risk_to"] <= ends[1])]
+        assert inside["count"].sum() == part["count"].sum()
+
+
+def test_a_class_with_few_people_in_all_is_in_no_figure():
+    found = evaluate(same(4), table([[40, 30, 2, 0], [50, 30, 0, 7]])).withholding()
+    assert found.small.classes == ("z",)
+    assert set(found.recalls["class"]) == {"x", "y", "u"}
+    assert found.groups.set_index("group")["count"].to_dict() == {"a": 70, "b": 87, ALL: 157}

@@ -1,0 +1,67 @@
+"""What is said of predicted risks that are off names causes that the run has, and what corrects them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.evaluation.blind_spots import RiskOff
+from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.report.risks import risks_in_words
+from equidp.training.run import RunFacts
+from support.toy import make_trainer, toy
+
+ALL, NORTH = RiskOff("all", 0.02, 0.08), RiskOff("north", 0.089, 0.052)
+
+
+def said(*off: RiskOff, **facts) -> str:
+    found = evaluate(nn.Linear(5, 2), toy())
+    found = Evaluation(**{**vars(found), "risks_off": off})
+    return " ".join(risks_in_words(found, RunFacts(**facts)))
+
+
+def test_a_private_run_is_told_of_recalibration():
+    text = said(ALL, NORTH, private=True)
+    assert "2.0% predicted where 8.0% happened; group north: 8.9% predicted where 5.2% happened" in text
+    assert "--recalibration" in text
+    assert "lengths of gradients" in text
+
+
+def test_where_nothing_was_clipped_clipping_is_no_cause():
+    text = said(ALL, private=False)
+    assert "Nothing was clipped" in text
+    assert "--recalibration" in text
+    assert "shift" not in text.replace("scale and shifts", "")
+
+
+def test_a_recalibrated_run_is_not_told_to_recalibrate_first():
+    assert "larger share" in said(ALL, private=True, recalibrated=True)
+    assert "--recalibration 0.1" not in said(ALL, private=True, recalibrated=True)
+    assert "noise" in said(ALL, private=False, recalibrated=True)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_what_acts_on_all_groups_is_no_cure_for_some(private):
+    text = said(NORTH, private=private)
+    assert "tell these groups apart" in text
+    assert "--recalibration" not in text
+
+
+def test_weights_of_classes_are_named_as_the_cause():
+    assert "--class-weight" in said(ALL, private=True, class_weighted=True)
+    assert said(private=True) == ""
+
+
+def test_a_run_knows_what_shifts_its_risks():
+    facts = make_trainer(epochs=1).fit().facts
+    assert (facts.private, facts.recalibrated, facts.class_weighted) == (True, False, False)
+    plain = make_trainer(epochs=1, policy=equidp.SGD(), noise_multiplier=None)
+    assert plain.fit().facts.private is False
+    recalibrated = equidp.recalibrate(plain.run(), plain, 0.0)
+    assert recalibrated.facts.recalibrated
+    weighted = equidp.data.weights.ClassWeighted(
+        nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0])
+    )
+    assert make_trainer(epochs=1, loss=weighted).fit().facts.class_weighted
