@@ -103,3 +103,41 @@ def test_settings_of_the_plan_that_were_meant_for_other_methods_do_not_leak_into
     asked = Plan(momentum=0.5, method_settings={"clipping_bound": 7.0}, delta=1e-5)
     made = choose(open_source("digits").split(0).train).plan(asked)
     assert (made.method_settings["clipping_bound"], made.momentum, made.delta) == (1.0, 0.9, 1e-5)
+
+
+def reasons(choice) -> str:
+    return " ".join(reason.text for reason in choice.reasons)
+
+
+def test_no_reason_is_given_for_a_setting_that_was_asked_for():
+    choice = choose(made_up(4000, 5))
+    assert "Clipping bound 2" in reasons(choice)
+    for asked in ({"clipping_bound": 9.0}, {"model": "mlp"}, {"clipping_bound": 9.0, "epochs": 3}):
+        taken = choice.as_asked(asked, None)
+        assert "Clipping bound 2" not in reasons(taken)
+        assert "with these settings" not in reasons(taken)
+        for name, value in asked.items():
+            text = f"{name.replace('_', ' ')} {value:g}" if name != "model" else f"model {value}"
+            assert text in taken.in_words()[0]
+            assert text in reasons(taken)
+    same = choice.as_asked({"clipping_bound": 2.0}, None)
+    assert set(choice.reasons) < set(same.reasons)
+
+
+def test_no_reason_is_given_for_features_that_were_not_taken():
+    choice = choose(made_up(400, 1, 8, 8))
+    assert "Scattering features" in reasons(choice)
+    taken = choice.as_asked({"model": "lenet"}, None)
+    assert "features" not in reasons(taken)
+    assert "model lenet" in taken.in_words()[0]
+    assert "scattering" not in taken.in_words()[0]
+
+
+def test_reasons_for_people_are_on_the_gradients_of_people():
+    rows = made_up(4000, 4, 5)
+    people = equidp.GroupedDataset(
+        rows.inputs, rows.targets[:, None].repeat(1, 4), rows.groups, ("a", "b"), ("n", "y")
+    )
+    assert "sum over up to 4 rows" in reasons(choose(people))
+    for train in (people, made_up(4000, 5)):
+        assert "shifts no predicted risk" not in reasons(choose(train))

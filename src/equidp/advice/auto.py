@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,6 +31,18 @@ _WIDE = 10_000
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 
 
+class Reason(NamedTuple):
+    """A sentence on why settings were chosen.
+
+    Attributes:
+        text: the sentence.
+        about: names of the settings that it holds for; with another value of one of them it does not.
+    """
+
+    text: str
+    about: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Choice:
     """Method, features and settings for one kind of data.
@@ -39,7 +51,7 @@ class Choice:
         method: a name from `METHODS`.
         features: a name from `FEATURES`; None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name.
-        reasons: a sentence for each choice.
+        reasons: for each choice; none on settings that were asked for.
 
     Example:
         >>> from equidp.data import open_source
@@ -51,7 +63,21 @@ class Choice:
     method: str
     features: str | None
     settings: Mapping[str, Any]
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    def as_asked(self, asked: Mapping[str, Any], features: str | None) -> Choice:
+        """Returns the choice with settings and features that were asked for, and the reasons that still hold.
+
+        Args:
+            asked: settings by name; those of other methods are left out before.
+            features: that are trained on.
+        """
+        other = {name for name, value in asked.items() if self.settings.get(name) != value}
+        other |= {"features"} if features != self.features else set()
+        reasons = [reason for reason in self.reasons if other.isdisjoint(reason.about)]
+        if asked:
+            reasons.append(Reason(f"Asked for: {_listed(asked)}."))
+        return replace(self, features=features, settings={**self.settings, **asked}, reasons=tuple(reasons))
 
     def plan(self, asked: Plan) -> Plan:
         """These settings, with delta, loss, class weights and noise as asked; without any, what was asked."""
@@ -67,15 +93,18 @@ class Choice:
 
     def in_words(self) -> list[str]:
         """Lines for a reader."""
-        shown = ", ".join(
-            f"{name.replace('_', ' ')} {value:g}"
-            if isinstance(value, float)
-            else f"{name.replace('_', ' ')} {value}"
-            for name, value in self.settings.items()
-        )
+        shown = _listed(self.settings)
         features = "" if self.features is None else f" on {self.features} features"
         taken = f"{self.method}{features}{f': {shown}' if shown else ''}"
-        return [f"auto takes {taken}.", *(f"- {reason}" for reason in self.reasons)]
+        return [f"auto takes {taken}.", *(f"- {reason.text}" for reason in self.reasons)]
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    """Settings as a reader has them, such as "batch size 512, learning rate 2.5"."""
+    texts = {
+        name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()
+    }
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
 def choose(train: GroupedDataset) -> Choice:
@@ -87,7 +116,7 @@ def choose(train: GroupedDataset) -> Choice:
         return _as_asked("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _images(len(train), train.input_shape)
-    return _table(len(train))
+    return _table(len(train), train.rows)
 
 
 def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
@@ -99,12 +128,13 @@ def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
 
 def _as_asked(what: str) -> Choice:
     """DP-SGD with the settings of the plan that was asked for."""
-    return Choice(STANDARD, None, {}, (f"DP-SGD as usual: no runs on {what} stand behind a choice.",))
+    return Choice(STANDARD, None, {}, (Reason(f"DP-SGD as usual: no runs on {what} stand behind a choice."),))
 
 
-_LARGE_SAMPLES = (
+_LARGE_SAMPLES = Reason(
     "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and "
-    "little of it is left at the end."
+    "little of it is left at the end.",
+    ("batch_size", "schedule"),
 )
 
 
@@ -119,9 +149,17 @@ def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
         "schedule": "linear",
     }
     reasons = (
-        "Scattering features: fixed filters find edges and textures, which a private network would have to "
-        "learn through noise (Tramer and Boneh 2021). They read no training data, so they cost no privacy.",
-        "A linear model on them: fewer parameters take less noise, and rare classes are no harder to fit.",
+        Reason(
+            "Scattering features: fixed filters find edges and textures, which a private network would have "
+            "to learn through noise (Tramer and Boneh 2021). They read no training data, so they cost no "
+            "privacy.",
+            ("features",),
+        ),
+        Reason(
+            "A linear model on them: fewer parameters take less noise, and rare classes are no harder to "
+            "fit.",
+            ("features", "model"),
+        ),
         _LARGE_SAMPLES,
     )
     if num_examples < _MANY:
@@ -129,7 +167,8 @@ def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
             f"DP-SGD: with fewer than {_MANY:,} examples, noise is too large for methods that keep lengths "
             "of gradients. On 1,229 digits it costs the rare class less than Global-Adapt."
         )
-        return Choice(STANDARD, "scattering", {**settings, "learning_rate": 1.0}, (*reasons, why))
+        settings |= {"learning_rate": 1.0}
+        return Choice(STANDARD, "scattering", settings, (*reasons, _of_all(why, settings)))
     if size > _WIDE:
         why = (
             f"DP-SGD with short steps: {size:,} features have long gradients, and noise in as many "
@@ -137,17 +176,22 @@ def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
             "privacy), the settings for fewer features of 82.5%."
         )
         settings |= {"learning_rate": 4.0, "clipping_bound": 0.1}
-        return Choice(STANDARD, "scattering", settings, (*reasons, why))
+        return Choice(STANDARD, "scattering", settings, (*reasons, _of_all(why, settings)))
     why = (
         "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
         "full. MNIST with 500 eights has 97.9% so at epsilon 5.43, and its eights 89.9%. "
         "DP-SGD's best of eight random settings reaches 97.7% and 88.1%, DPSGD-F's 97.5% and 90.6%."
     )
     settings |= {"learning_rate": 2.0, "initial_bound": 5.0, "tolerance": 0.7}
-    return Choice("global-adapt", "scattering", settings, (*reasons, why))
+    return Choice("global-adapt", "scattering", settings, (*reasons, _of_all(why, settings)))
 
 
-def _table(num_examples: int) -> Choice:
+def _of_all(text: str, settings: Mapping[str, Any]) -> Reason:
+    """A reason that holds with these settings and features together, as the runs behind it had them."""
+    return Reason(text, ("features", *settings))
+
+
+def _table(num_examples: int, rows: int | None) -> Choice:
     batch = _batch(num_examples)
     settings = {
         "model": "logistic",
@@ -157,11 +201,21 @@ def _table(num_examples: int) -> Choice:
         "epochs": _epochs(num_examples, batch),
         "schedule": "cosine",
     }
+    longer = (
+        "most gradients of a row of up to some tens of standardised columns are shorter. Those of a rare "
+        "class can be longer"
+        if rows is None
+        else f"a person's gradient is the sum over up to {rows:,} rows, and is longer than it for some people"
+    )
     reasons = (
-        "Clipping bound 2: few gradients of standardised columns are longer, so clipping favours no group "
-        "and shifts no predicted risk.",
+        Reason(
+            f"Clipping bound 2: {longer}; recalibration corrects what clipping shifts in predicted risks.",
+            ("clipping_bound", "model", "features"),
+        ),
         _LARGE_SAMPLES,
-        "DP-SGD: with these settings no method that evens out the cost does clearly better.",
+        _of_all(
+            "DP-SGD: with these settings no method that evens out the cost does clearly better.", settings
+        ),
     )
     return Choice(STANDARD, None, settings, reasons)
 

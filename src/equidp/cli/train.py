@@ -211,12 +211,13 @@ def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig,
     choice = choose(images_of(wanted.source(), wanted.seed) or loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
     features = wanted.features if own_inputs else choice.features
-    plan = choice.plan(wanted.plan).with_changes(changed)
-    chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=choice.reasons)
     ignored = say_ignored(changed, [choice.method])
-    kept = [name.replace("_", " ") for name in changed if name not in ignored]
-    asked = [f"- As asked for: {', '.join(kept)}."] if kept else []
-    return chosen, loaded, [f"{line}\n" for line in [*choice.in_words(), *asked]]
+    asked = {name: value for name, value in changed.items() if name not in ignored}
+    plan = choice.plan(wanted.plan).with_changes(changed)
+    taken = choice.as_asked(asked, features)
+    reasons = tuple(reason.text for reason in taken.reasons)
+    chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=reasons)
+    return chosen, loaded, [f"{line}\n" for line in taken.in_words()]
 
 
 def _to_continue(folder: Path) -> str:
