@@ -578,7 +578,7 @@ class Shuffled(nn.Module):
 
 def test_a_module_that_cannot_drop_out_the_same_again_is_refused_when_it_is_tried():
     model, inputs, targets = Shuffled(), torch.randn(9, 6), torch.arange(9) % 2
-    with pytest.raises(ModelError, match=r"draws random numbers .* Use engine='functional'"):
+    with pytest.raises(ModelError, match="draws random numbers"):
         check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
     check_engine(make_engine("functional", model, loss), model, loss, inputs, targets)
 

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from equidp._validate import unknown_name
 from equidp.engines.check import check_model
-from equidp.engines.check_gradients import check_engine
+from equidp.engines.check_gradients import EngineRefusal, check_engine
 from equidp.engines.check_penalties import check_penalties
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.made_up import made_up_examples
-from equidp.engines.measured import MeasuredBatch, MeasuringEngine
+from equidp.engines.made_up import MadeUp, made_up_examples
+from equidp.engines.made_up_rows import GivenRows, TrialRows
+from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
+from equidp.engines.trying import in_words
 from equidp.engines.units import UnitLoss, as_units, reading
+from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs
+from equidp.kernel.inputs import taken
 from equidp.kernel.policy import Policy
 
 __all__ = [
     "ENGINES",
     "MeasuredBatch",
     "MeasuringEngine",
+    "TriedEngine",
     "check_engine",
     "check_model",
     "check_penalties",
@@ -36,13 +44,16 @@ __all__ = [
     "make_engine",
 ]
 
-ENGINES: dict[str, Callable[[nn.Module, LossFunction], MeasuringEngine]] = {
+TriedEngine = GhostEngine | FunctionalEngine
+"""An engine that knows its model, its loss and the examples that they were tried on."""
+
+ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
     "ghost": GhostEngine,
     "functional": FunctionalEngine,
 }
 
 
-def make_engine(name: str, model: nn.Module, loss: LossFunction) -> MeasuringEngine:
+def make_engine(name: str, model: nn.Module, loss: LossFunction) -> TriedEngine:
     """Returns the engine of that name for a model and a per-example loss.
 
     Raises:
@@ -79,9 +90,13 @@ def checked_engine(
     name: str,
     model: nn.Module,
     loss: LossFunction,
-    row: tuple[Inputs, Tensor],
+    row: Example,
     class_names: Sequence[str] = (),
-) -> MeasuringEngine:
+    *,
+    examples: Example | None = None,
+    batch_size: int = 64,
+    others: bool = True,
+) -> TriedEngine:
     """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
 
     Args:
@@ -90,6 +105,10 @@ def checked_engine(
         row: inputs and targets of one row at least, whose shapes and types are read and no value: what is
             accepted tells nothing about data.
         class_names: one per class, where targets are classes.
+        examples: public rows of these shapes and types, for a model that demands more of a row than these;
+            made-up ones are tried too if the model takes them.
+        batch_size: how many examples there are in the largest batch that is tried.
+        others: whether a refusal says if another engine takes the model.
 
     Raises:
         SettingError: an unknown name.
@@ -102,9 +121,56 @@ def checked_engine(
     """
     several = isinstance(loss, UnitLoss)
     of_row = loss.loss if isinstance(loss, UnitLoss) else loss
-    inputs, targets = made_up_examples(model, of_row, *row, len(class_names) or None)
-    check_model(model, of_row, inputs, targets, class_names)
-    examples = as_units(inputs, targets, rows=2) if several else (inputs, targets)
-    engine = make_engine(name, reading(model, loss), loss)
-    check_engine(engine, reading(model, loss), loss, *examples)
-    return engine
+    made = MadeUp.like(model, of_row, *row, len(class_names) or None)
+    trials: list[tuple[TrialRows, Any, Tensor]] = []
+    if examples is not None:
+        few = taken(examples, torch.arange(16) % len(examples[1]))
+        trials.append((GivenRows(examples[0]), *few))
+    if examples is None or made.takes(model, of_row):
+        trials.append((made.rows, *made.examples()))
+    for rows, inputs, targets in trials:
+        check_model(model, of_row, inputs, targets, class_names, rows)
+    if examples is None:
+        _warn_of_failures(made)
+
+    def tried_with(name: str) -> TriedEngine:
+        engine = make_engine(name, reading(model, loss), loss)
+        for rows, inputs, targets in trials:
+            of_units: TrialRows | None = rows
+            if several:
+                inputs, targets = as_units(inputs, targets, rows=2)
+                of_units = GivenRows(inputs) if isinstance(rows, GivenRows) else None
+            check_engine(engine, reading(model, loss), loss, inputs, targets, of_units, batch_size)
+            engine.public = engine.public or (inputs, targets)
+        return engine
+
+    try:
+        return tried_with(name)
+    except EngineRefusal as error:
+        if not others:
+            raise
+        for other in (each for each in ENGINES if each != name):
+            taken_by = None
+            with suppress(ModelError):
+                taken_by = tried_with(other)
+            if taken_by is not None:
+                raise ModelError(f"{error} engine={other!r} takes this model.") from error
+        raise ModelError(
+            f"{error} No other engine takes this model. Where examples take ways of their own (experts, "
+            "early exit, rows that a mask picks), compute every way for every example and choose by a weight "
+            "or by torch.where: outputs are the same, and engines take it."
+        ) from error
+
+
+def _warn_of_failures(made: MadeUp) -> None:
+    """Says which rows will count for nothing in training, as far as made-up ones show."""
+    left = [place for place in range(len(made.targets)) if place not in made.running]
+    if made.error is None or not left:
+        return
+    warnings.warn(
+        f"the model or the loss fails on rows that are {made.rows.described(left[0])} "
+        f"({in_words(made.error)}). Rows of the data on which it fails count for nothing in training, "
+        "without another word. Let it take them (such as lengths.clamp(min=1) before packing).",
+        DataWarning,
+        stacklevel=4,
+    )

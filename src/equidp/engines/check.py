@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equidp.engines.made_up_rows import TrialRows
 from equidp.engines.mixing import check_mixing
 from equidp.engines.moved import moved
 from equidp.engines.preserved import same
@@ -19,7 +20,12 @@ from equidp.kernel.inputs import Inputs, taken
 
 
 def check_model(
-    model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor, class_names: Sequence[str] = ()
+    model: nn.Module,
+    loss: LossFunction,
+    inputs: Inputs,
+    targets: Tensor,
+    class_names: Sequence[str] = (),
+    rows: TrialRows | None = None,
 ) -> None:
     """Refuses a model or loss for which per-example gradients make no sense.
 
@@ -29,6 +35,7 @@ def check_model(
         inputs, targets: a few examples, [batch, ...], best made up (`made_up_examples`): what is accepted
             should not tell about data. Further ones of their shape and type are made up here.
         class_names: one per class, where targets are classes.
+        rows: further ones to try; None: made up here.
 
     Raises:
         ModelError: BatchNorm, or anything else through which examples of a batch affect each other, as far as
@@ -65,7 +72,7 @@ def check_model(
         if class_names:
             _check_last_class(loss, outputs, targets, class_names)
         losses_of(loss, outputs, targets)
-        check_mixing(model, loss, partial(outputs_of, model), inputs, targets)
+        check_mixing(model, loss, partial(outputs_of, model), inputs, targets, rows)
 
 
 def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> None:

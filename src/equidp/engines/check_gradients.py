@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from equidp.engines.called import called
-from equidp.engines.made_up_rows import MadeUpInputs
-from equidp.engines.measured import MeasuringEngine
+from equidp.engines.functional import FunctionalEngine
+from equidp.engines.ghost import GhostEngine
+from equidp.engines.made_up_rows import MadeUpInputs, TrialRows
+from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.moved import moved
 from equidp.engines.preserved import flat
-from equidp.engines.trying import in_words, outputs_of, tried
+from equidp.engines.trying import in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
@@ -26,35 +30,57 @@ _AUTOCAST_TOLERANCE = 0.2
 """The same under autocast, where rounding alone makes twenty layers differ by several percent."""
 _NEGLIGIBLE = 1e-5
 """How far a parameter's sum may be off, relative to the longest gradient: rounding of the others."""
+_DROPOUT = frozenset(
+    each
+    for functions in (torch.nn.functional, torch)
+    for name, each in vars(functions).items()
+    if name.rstrip("123d").endswith("dropout") and name not in ("native_dropout", "_fused_dropout")
+)
+"""Functions that set some of the numbers to 0 in training mode."""
 _LAST_DIGITS = 8
 """Relative change of parameters that only rounding makes large, in units of their last digit."""
 
 
+class EngineRefusal(ModelError):
+    """An engine cannot take a model; another engine may."""
+
+
 def check_engine(
-    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
+    engine: MeasuringEngine,
+    model: nn.Module,
+    loss: LossFunction,
+    inputs: Inputs,
+    targets: Tensor,
+    rows: TrialRows | None = None,
+    batch_size: int = 64,
 ) -> None:
     """Refuses an engine whose norms or sum differ from those of one backward pass per example.
 
-    A model that draws random numbers (dropout) is compared in evaluation mode: two passes could not be
-    compared otherwise.
+    In a larger batch, where that would take long, an example's norm and what it adds to a sum must stay the
+    same when half of the others leave and the rest stand in another order. A model that draws random numbers
+    (dropout) is compared with its layers in evaluation mode: two passes could not be compared otherwise.
 
     Args:
         engine: of this model and loss.
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
-        inputs, targets: a few examples, [batch, ...], best made up. Extreme ones of their shape and type are
-            made up here.
+        inputs, targets: a few examples, [batch, ...], best made up. Those that the model fails on alone are
+            left out.
+        rows: further ones to try, of their shape and type; None: made up here.
+        batch_size: how many examples there are in a larger batch.
 
     Raises:
-        ModelError: they differ, or the engine cannot be used with this model.
+        EngineRefusal: they differ, or the engine cannot be used with this model.
+        ModelError: no example has a finite gradient.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    trial = _Trial(engine, model, loss, trained, inputs, targets)
-    with tried(model, loss), torch.enable_grad():
-        few = taken(inputs, slice(4))
-        if not torch.equal(outputs_of(model, few, seed=0), outputs_of(model, few, seed=1)):
-            _check_random_numbers(engine, inputs, targets)
-            model.eval()
+    with tried(model, loss), torch.enable_grad(), ExitStack() as stack:
+        rows = MadeUpInputs.like(inputs, model) if rows is None else rows
+        trial = _Trial(together(engine), model, loss, trained, inputs, targets)
+        if _random(model, taken(inputs, slice(4))):
+            _check_random_numbers(trial.engine, *trial.examples())
+            stack.enter_context(_NoDropout())
+            _set_layers_to_evaluation(model, taken(inputs, slice(4)))
         found = trial.gradients()
         if not len(found.norms):
             raise ModelError(
@@ -65,12 +91,56 @@ def check_engine(
         size = found.true.norm(dim=1).max()
         same_norms = ((found.norms - found.true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
         if not (same_norms and torch.linalg.vector_norm(found.off) <= _TOLERANCE * size * len(found.norms)):
-            raise _differs(engine, len(found.norms))
-        rows = MadeUpInputs.like(inputs, model).moderate()
-        asked = targets[torch.arange(len(tensors(rows)[0])) % len(targets)]
-        _check_further(replace(trial, inputs=rows, targets=asked), huge=True)
+            raise _differs(trial.engine, len(found.norms))
+        moderate = rows.moderate()
+        if moderate is not None:
+            _check_further(trial.of(moderate), huge=True)
+        _check_in_company(trial.of(rows.varied(batch_size, seed=12)))
         with moved(model):
-            _check_further(replace(trial, inputs=taken(inputs, slice(2)), targets=targets[:2]), huge=False)
+            _check_further(trial.of(rows.varied(4, seed=13)), huge=False)
+            _check_in_company(trial.of(rows.varied(16, seed=14)))
+
+
+def together(engine: MeasuringEngine) -> MeasuringEngine:
+    """What an engine measures in one pass, without running any example alone where that fails."""
+    if not isinstance(engine, GhostEngine | FunctionalEngine):
+        return engine
+
+    def measure(inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+        return engine.measured_together(inputs, targets)
+
+    measure.__name__ = type(engine).__name__
+    return measure
+
+
+def _random(model: nn.Module, inputs: Inputs) -> bool:
+    return not torch.equal(*(outputs_of(model, inputs, seed=seed).nan_to_num() for seed in (0, 1)))
+
+
+class _NoDropout(TorchFunctionMode):
+    """Takes the dropout out of models that call its function inside."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        keywords = dict(keywords or {})
+        if function in _DROPOUT:
+            return arguments[0] if arguments else keywords["input"]
+        if "dropout_p" in keywords and function is torch.nn.functional.scaled_dot_product_attention:
+            keywords["dropout_p"] = 0.0
+        return function(*arguments, **keywords)
+
+
+def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
+    """Sets layers that draw random numbers to evaluation mode; all of the model if that does not suffice.
+
+    What the model itself does in training mode alone, such as another order of examples, is tried then too.
+    """
+    for module in model.modules():
+        if isinstance(module, _DropoutNd | nn.RNNBase | nn.MultiheadAttention):
+            module.eval()
+    if _random(model, inputs):
+        model.eval()
 
 
 @dataclass(frozen=True)
@@ -84,11 +154,27 @@ class _Trial:
     inputs: Inputs
     targets: Tensor
 
+    def of(self, inputs: Inputs) -> _Trial:
+        """The same with other examples, of the same targets in turns."""
+        places = torch.arange(len(tensors(inputs)[0])) % len(self.targets)
+        return replace(self, inputs=inputs, targets=self.targets[places])
+
+    def examples(self) -> Example:
+        """Those that model and loss take alone."""
+        inputs, targets = taken((self.inputs, self.targets), self.taken_alone())
+        return inputs, targets
+
     def gradients(self) -> _Gradients:
-        """What the engine and autograd say of those examples whose true gradients are finite."""
-        true = self.true_gradients()
+        """What the engine and autograd say of those examples whose true gradients are finite.
+
+        Raises:
+            ModelError: the model fails on each of them alone.
+            EngineRefusal: the engine fails on examples that the model takes.
+        """
+        true, places = self.true_gradients()
         finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-        true, inputs, targets = taken((true, self.inputs, self.targets), finite)
+        true, places = taken((true, places), finite)
+        inputs, targets = taken((self.inputs, self.targets), places)
         trial = replace(self, inputs=inputs, targets=targets)
         if not len(true):
             return _Gradients(trial, true.new_empty(0), true.new_empty(0), true)
@@ -97,20 +183,21 @@ class _Trial:
         off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
         return _Gradients(trial, norms, off, true)
 
-    def true_gradients(self) -> Tensor:
-        """Those of one backward pass each, [batch, parameters]."""
-        try:
-            single = [
-                torch.autograd.grad(
-                    self.loss(called(self.model, x), y).sum(), self.trained, allow_unused=True
-                )
-                for x, y in (
-                    taken((self.inputs, self.targets), [place]) for place in range(len(self.targets))
-                )
-            ]
-        except Exception as error:
-            raise ModelError(f"no gradient can be taken of the model's loss: {in_words(error)}") from error
-        return torch.stack([flat(gradients, self.trained) for gradients in single])
+    def true_gradients(self) -> tuple[Tensor, Tensor]:
+        """Those of one backward pass each, [count, parameters], and the places of examples that have them."""
+        single, places, failed = [], [], None
+        for place in range(len(self.targets)):
+            x, y = taken((self.inputs, self.targets), [place])
+            try:
+                losses = self.loss(called(self.model, x), y).sum()
+                single.append(torch.autograd.grad(losses, self.trained, allow_unused=True))
+                places.append(place)
+            except Exception as error:
+                failed = error
+        if failed is not None and not single:
+            raise ModelError(f"no gradient can be taken of the model's loss: {in_words(failed)}") from failed
+        found = torch.stack([flat(gradients, self.trained) for gradients in single])
+        return found, torch.tensor(places, device=found.device)
 
     def own_norm(self, place: int) -> Tensor:
         """How far one example moves the engine's sum."""
@@ -119,6 +206,31 @@ class _Trial:
         measured.weighted_sum((torch.arange(len(self.targets)) == place).to(measured.norms))
         length: Tensor = flat([parameter.grad for parameter in self.trained], self.trained).norm()
         return length
+
+    def measured(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The engine's norms of the examples at these places, and their sum under weights of all places."""
+        _clear(self.trained)
+        with _explained(self.engine):
+            measured = self.engine(*taken((self.inputs, self.targets), places))
+            norms = measured.norms
+            measured.weighted_sum(weights[places].to(norms))
+        return norms, flat([parameter.grad for parameter in self.trained], self.trained)
+
+    def taken_alone(self) -> Tensor:
+        """The places of examples that model and loss take alone."""
+        every = torch.arange(len(self.targets))
+        if self._takes(every):
+            return every
+        return torch.tensor([place for place in every.tolist() if self._takes([place])], dtype=torch.int64)
+
+    def _takes(self, places: Tensor | list[int]) -> bool:
+        x, y = taken((self.inputs, self.targets), places)
+        try:
+            with torch.no_grad():
+                losses_of(self.loss, called(self.model, x), y)
+        except Exception:
+            return False
+        return True
 
 
 class _Gradients(NamedTuple):
@@ -144,6 +256,8 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
     """
     try:
         found = trial.gradients()
+    except EngineRefusal:
+        raise
     except ModelError:
         return  # rows or parameters that the model cannot meet
     _, norms, off, true = found
@@ -158,6 +272,33 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
         _check_beside_rounding(found)
 
 
+def _check_in_company(trial: _Trial) -> None:
+    """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
+
+    Half of the examples leave, and the others stand in another order.
+    """
+    places = trial.taken_alone()
+    generator = torch.Generator().manual_seed(15)
+    weights = 0.5 + torch.rand(len(trial.targets), generator=generator)
+    while len(places) > 1:
+        staying = places[torch.randperm(len(places), generator=generator)[: len(places) // 2]]
+        some = torch.zeros(len(weights)).index_copy(0, staying, weights[staying])
+        norms, total = trial.measured(places, some)
+        finite = torch.isfinite(norms).cpu()
+        if finite.all():
+            break
+        places = places[finite]
+    else:
+        return
+    fewer_norms, fewer = trial.measured(staying, some)
+    by_place = norms.new_zeros(len(weights)).index_copy(0, places.to(norms.device), norms)
+    tolerance = _tolerance(trial.targets) * norms.max()
+    apart = (by_place[staying.to(norms.device)] - fewer_norms).abs().max()
+    off = torch.linalg.vector_norm(total - fewer)
+    if not (apart <= tolerance and off <= tolerance * len(staying) ** 0.5):
+        raise _differs(trial.engine, len(places), "change with the other examples of the batch")
+
+
 def _check_beside_rounding(found: _Gradients) -> None:
     """Refuses the engine unless true gradients are a matter of rounding wherever it differs from them.
 
@@ -167,7 +308,7 @@ def _check_beside_rounding(found: _Gradients) -> None:
     """
     trial, norms, off, true = found
     with _last_digits_changed(trial.trained):
-        nearby = trial.true_gradients()
+        nearby, _ = trial.true_gradients()
     steady = _lengths(true - nearby, trial.trained) <= _TOLERANCE * _lengths(true, trial.trained)
     wrong = steady.all(dim=0) & _wrong_parts(off, true, trial.trained)
     own = torch.stack([trial.own_norm(place) for place in range(len(norms))])
@@ -208,12 +349,16 @@ def _tolerance(targets: Tensor) -> float:
     return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(targets.device.type) else _TOLERANCE
 
 
-def _differs(engine: MeasuringEngine, count: int) -> ModelError:
-    return ModelError(
-        f"{type(engine).__name__}'s gradients of {count} examples differ from those of one backward pass "
-        "each. A parameter may be used outside of the layer that owns it (such as F.linear(x, "
-        "self.words.weight); call the layer), or examples may change places on their way (sorted by length: "
-        "enforce_sorted=False does without). Or use engine='functional'."
+def _name(engine: MeasuringEngine) -> str:
+    return getattr(engine, "__name__", type(engine).__name__)
+
+
+def _differs(engine: MeasuringEngine, count: int, how: str = "") -> ModelError:
+    how = how or "differ from those of one backward pass each"
+    return EngineRefusal(
+        f"{_name(engine)}'s gradients of {count} examples {how}. A parameter may be used outside of "
+        "the layer that owns it (such as F.linear(x, self.words.weight); call the layer), or examples may "
+        "change places on their way (sorted by length: enforce_sorted=False does without)."
     )
 
 
@@ -221,9 +366,9 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tens
     with _explained(engine):
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
-        raise ModelError(
+        raise EngineRefusal(
             "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
-            "an order of its own. Use engine='functional', or that module without."
+            "an order of its own. Leave them out of that module."
         )
 
 
@@ -238,8 +383,8 @@ def _explained(engine: MeasuringEngine) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ModelError(
-            f"{type(engine).__name__} cannot take per-example gradients of this model: {error}"
+        raise EngineRefusal(
+            f"{_name(engine)} cannot take per-example gradients of this model: {str(error).rstrip('.')}."
         ) from error
 
 

@@ -17,7 +17,7 @@ from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
-from equidp.engines.measured import MeasuredBatch
+from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import LossFunction
@@ -49,9 +49,14 @@ class FunctionalEngine:
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time; None: as many as keep the gradients within a quarter of a gibibyte.
 
+    Attributes:
+        public: examples that model and loss took when they were tried; None: they were not.
+
     Raises:
         SettingError: chunk_size < 1.
     """
+
+    public: Example | None = None
 
     def __init__(self, model: nn.Module, loss: LossFunction, chunk_size: int | None = None) -> None:
         if chunk_size is not None and chunk_size < 1:
@@ -62,6 +67,12 @@ class FunctionalEngine:
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
+        return measured_where_it_runs(
+            self.measured_together, self.model, self.loss, (inputs, targets), public=self.public
+        )
+
+    def measured_together(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+        """Measures a batch in one pass, or fails."""
         return self._measured(inputs, targets, None)
 
     def penalised(self, inputs: Inputs, targets: Tensor, factors: Tensor, direction: Tensor) -> MeasuredBatch:
@@ -72,7 +83,14 @@ class FunctionalEngine:
             name: part.reshape(parameter.shape).to(parameter)
             for (name, parameter), part in zip(trained.items(), parts, strict=True)
         }
-        return self._measured(inputs, targets, _Added(factors, along))
+        return measured_where_it_runs(
+            lambda x, y, own: self._measured(x, y, _Added(own, along)),
+            self.model,
+            self.loss,
+            (inputs, targets),
+            factors,
+            public=self.public,
+        )
 
     def _measured(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
         if len(targets) <= self.chunk_size:
@@ -143,7 +161,7 @@ class FunctionalEngine:
                     raise
                 raise ModelError(
                     "the model decides by values of its inputs how it computes, as `transformers` does with "
-                    "attention masks, and torch.func cannot follow that. Use engine='ghost'."
+                    "attention masks, and torch.func cannot follow that."
                 ) from error
             yield gradients, None if added is None else aside
 

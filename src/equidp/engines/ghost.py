@@ -9,12 +9,14 @@ parameter's gradient is formed before the weights are known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.overrides import TorchFunctionMode
 
 from equidp.engines.called import called
 from equidp.engines.layers import rule_for
@@ -23,7 +25,7 @@ from equidp.engines.layers.decomposed import Products, attention_in_full, forwar
 from equidp.engines.layers.fallback import run_twice
 from equidp.engines.layers.sums import squared_lengths
 from equidp.engines.layers.tape import Tape
-from equidp.engines.measured import MeasuredBatch
+from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
@@ -31,8 +33,11 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, mapped
 
 _ONCE_PER_EXAMPLE = (
-    "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same. Or use "
-    "engine='functional'."
+    "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same."
+)
+_PICKED = (
+    "A layer that reads some examples alone, or all valid tokens in one row, does so too: let it read all of "
+    "them, and leave out its results with torch.where or a weight of 0."
 )
 
 
@@ -49,20 +54,46 @@ class GhostEngine:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
+
+    Attributes:
+        public: examples that model and loss took when they were tried; None: they were not.
     """
+
+    public: Example | None = None
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model, set()))
+        self._repeats = False
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
+        return measured_where_it_runs(
+            self.measured_together, self.model, self.loss, (inputs, targets), public=self.public
+        )
+
+    def measured_together(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+        """Measures a batch in one pass, or fails."""
+        try:
+            return self._measured_once(inputs, targets)
+        except _ReadOnceError:
+            if self._repeats:
+                raise
+            self._repeats = True  # the model repeats for each example what was given for each already
+            try:
+                return self._measured_once(inputs, targets)
+            except Exception:
+                self._repeats = False
+            raise
+
+    def _measured_once(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         batch = len(targets)
         rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
         tape = Tape(batch * rows, rows)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
+        repeated = _RepeatedAlready(batch * rows) if self._repeats else nullcontext()
         with replaced(forwards), attention_in_full():
-            with torch.enable_grad():
+            with repeated, torch.enable_grad():
                 losses = self._losses(tape, inputs, targets)
             if losses.shape != (batch,):
                 raise ModelError(
@@ -89,11 +120,48 @@ class GhostEngine:
         except Exception as error:
             if tape.read_once is None or isinstance(error, ModelError):
                 raise
-            raise ModelError(
+            raise _ReadOnceError(
                 f"{type(tape.read_once).__name__} reads [1, positions] once for all examples. It was given "
                 f"them once per example, for gradients of each, and then the model fails ({error}). "
                 f"{_ONCE_PER_EXAMPLE}"
             ) from error
+
+
+_INTERLEAVING = frozenset((Tensor.repeat_interleave, torch.repeat_interleave))
+_REPEATING = _INTERLEAVING | {Tensor.repeat, Tensor.tile, torch.tile}
+
+
+class _ReadOnceError(ModelError):
+    """A model fails after a layer was given once per example what the model gave it once for all."""
+
+
+class _RepeatedAlready(TorchFunctionMode):
+    """Leaves out the repetition, once per example, of what has one row for each example already.
+
+    A model that reads a table of prompts once, [1, positions], repeats what it read for each example.
+
+    Args:
+        batch: how many examples there are.
+    """
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self._batch = batch
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        keywords = keywords or {}
+        if function in _REPEATING and len(arguments) > 1 and arguments[0].shape[:1] == (self._batch,):
+            values, *times = arguments
+            each = tuple(times[0]) if isinstance(times[0], tuple | list) else tuple(times)
+            if function not in _INTERLEAVING and len(each) == values.dim():
+                times = [1 if each[0] == self._batch else each[0], *each[1:]]
+                return values.repeat(*times)
+            along_first = {**dict(zip(("repeats", "dim"), times, strict=False)), **keywords}.get("dim") == 0
+            if function in _INTERLEAVING and along_first and times[0] == self._batch:
+                return values
+        return function(*arguments, **keywords)
 
 
 def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
@@ -188,11 +256,12 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
     if len(rows) != batch and isinstance(module, nn.Embedding):
         raise ModelError(
             f"an Embedding of {module.num_embeddings} rows reads numbers whose first dimension is not the "
-            f"batch, as a table of positions does in self.p(positions). {_ONCE_PER_EXAMPLE}"
+            f"batch. A table of positions does so in self.p(positions): {_ONCE_PER_EXAMPLE[0].lower()}"
+            f"{_ONCE_PER_EXAMPLE[1:]} {_PICKED}"
         )
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
-            "come first in every layer (batch_first=True?). Or use engine='functional'."
+            f"come first in every layer (batch_first=True?). {_PICKED}"
         )
     return rows

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, count, islice, product
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from equidp.engines.called import called
 from equidp.engines.reading import Reading
-from equidp.kernel.inputs import Inputs, joined, mapped, tensors
+from equidp.engines.trying import tried
+from equidp.kernel.inputs import Inputs, joined, mapped, taken, tensors
 
 _LARGE = 1e6
 _BYTES = 256
 _LENGTHS = (2, 3, 7, 1000)
 """Whole numbers to try too where no table says how large they are: lengths and indices trim and look up."""
+_SHARES = (0.5, 1.0, 0.25, 0.75, 0.0, 1.0, 0.4, 0.1, 0.9, 0.25, 1.0, 0.6, 0.0, 0.75, 1.0, 0.5)
+"""How much of its first dimension a row has, in turns: in no order, with ties, full rows and empty ones."""
+_FEWEST, _MOST_COMBINED = (8, 4, 3, 2), 64
+"""Bounds of whole numbers that nothing else tells of, and how many combinations of bounds are tried."""
 
 
 @final
@@ -32,6 +43,8 @@ class MadeUpRows:
         below: what whole numbers are smaller than.
         padding: what short rows end or begin with.
         mask: whether the numbers tell which positions count: 1, and 0 where rows are short.
+        ranged: whether the bound is what the model took, so that larger numbers may be tried too.
+        end: the whole number that stands once in each row, behind all others but padding; None: none does.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +54,8 @@ class MadeUpRows:
     below: int
     padding: int
     mask: bool = False
+    ranged: bool = False
+    end: int | None = None
 
     @classmethod
     def like(
@@ -81,7 +96,17 @@ class MadeUpRows:
         else:
             rows = torch.randint(0, self.below - 1, size, generator=generator)
             rows = rows + (rows >= self.padding)
-        return rows.to(self.dtype).to(self.device)
+        return self._ended(rows).to(self.dtype).to(self.device)
+
+    def _ended(self, rows: Tensor) -> Tensor:
+        """The rows, each with the end mark after its last number that is no padding, and nowhere else."""
+        if self.end is None or not self.shape:
+            return rows
+        other = next(each for each in range(self.below) if each not in (self.end, self.padding))
+        rows = torch.where(rows == self.end, other, rows)
+        places = torch.arange(self.shape[0]) * (rows != self.filler)
+        rows[torch.arange(len(rows)), places.amax(dim=1)] = self.end
+        return rows
 
     def short(self, count: int, seed: int) -> Tensor:
         """Returns rows that are padded but for a quarter of their first dimension, in turns at either end."""
@@ -90,7 +115,17 @@ class MadeUpRows:
             kept = max(1, self.shape[0] // 4)
             rows[0::2, kept:] = self.filler
             rows[1::2, :-kept] = self.filler
-        return rows
+        return self._ended(rows)
+
+    def varied(self, count: int, seed: int) -> Tensor:
+        """Returns rows of all lengths in no order, padded at the end and at the beginning in turns."""
+        rows = self.full(count, seed)
+        for place in range(count if self.shape else 0):
+            size = self.shape[0]
+            kept = max(math.ceil(_SHARES[place % len(_SHARES)] * size), int(self.mask))
+            filled = slice(kept, None) if place % 2 == 0 else slice(0, size - kept)
+            rows[place, filled] = self.filler
+        return self._ended(rows)
 
     @property
     def filler(self) -> int:
@@ -112,10 +147,16 @@ class MadeUpRows:
         constants = [0, 1, large, -large] if self.real else [0, self.padding, 1, self.below - 1]
         if self.dtype == torch.bool or self.below < 2 or (large == 1.0 and self.real):
             constants = [0, 1] if self.real or self.dtype == torch.bool else [0]
-        if self.below == 2 and not self.real and self.dtype != torch.bool and self.device.type == "cpu":
+        if (
+            (self.below == 2 or self.ranged)
+            and not self.real
+            and self.dtype != torch.bool
+            and self.device.type == "cpu"
+        ):
             # Out of range, a processor fails, and the rows are left out; a GPU would stop for good.
             constants += [each for each in _LENGTHS if each <= torch.iinfo(self.dtype).max]
         kinds = [torch.full_like(rows, constant) for constant in constants]
+        kinds += [each.expand_as(rows).clone() for each in self._missing()] if self.real else []
         return [*kinds, 3 * rows + 1, rows * large, rows] if large > 1.0 else [*kinds, rows]
 
     def moderate(self) -> list[Tensor]:
@@ -124,33 +165,150 @@ class MadeUpRows:
         if self.mask:
             return [rows, self.short(1, seed=8)]
         spread = (rows * self.large).to(self.dtype)
-        return [torch.zeros_like(rows), torch.full_like(rows, min(1, self.below - 1)), spread]
+        kinds = [torch.zeros_like(rows), torch.full_like(rows, min(1, self.below - 1)), spread]
+        if not self.real:
+            return [*kinds, torch.full_like(rows, self.padding)]
+        return [*kinds, *self._missing()]
+
+    def _missing(self) -> list[Tensor]:
+        """One row whose last number is missing, and one of nothing else; not on a GPU, nor of masks.
+
+        There a table that is read by rounded numbers would stop for good.
+        """
+        if not self.dtype.is_floating_point or self.device.type != "cpu":
+            return []
+        rows = self.full(2, seed=9)
+        rows[0].flatten()[-1:] = math.nan
+        rows[1] = math.nan
+        return [rows[:1], rows[1:]]
+
+
+class TrialRows(ABC):
+    """Rows that a model is tried on, in the form of its inputs."""
+
+    @abstractmethod
+    def full(self, count: int, seed: int) -> Any:
+        """Returns ordinary rows, [count, ...]."""
+
+    @abstractmethod
+    def varied(self, count: int, seed: int) -> Any:
+        """Returns rows that differ in every way that rows can, in no order; two of them are the same."""
+
+    @abstractmethod
+    def short(self, count: int, seed: int) -> Any | None:
+        """Returns rows that are mostly padding; None where there are none."""
+
+    @abstractmethod
+    def extremes(self) -> list[Any]:
+        """Returns kinds of rows that are unlike others, two of each."""
+
+    @abstractmethod
+    def moderate(self) -> Any | None:
+        """Returns unlike rows whose gradients are no matter of rounding, in a batch; None: no more."""
 
 
 @final
-class MadeUpInputs:
-    """Rows of all tensors that a model reads, in the form of its inputs.
+class MadeUpInputs(TrialRows):
+    """Rows made up from shapes and types; no row of the data decides what they are.
 
     Args:
-        parts: `MadeUpRows` in that form.
+        parts: `MadeUpRows` in the form of the inputs.
     """
 
     def __init__(self, parts: Any) -> None:
         self._parts = parts
 
     @classmethod
-    def like(cls, inputs: Inputs, model: nn.Module, *, centred: bool = True) -> MadeUpInputs:
+    def choices(cls, inputs: Inputs, model: nn.Module) -> Iterator[MadeUpInputs]:
+        """Rows like these inputs, the most usual first: centred, not centred, and with end marks."""
+        yield cls.like(inputs, model)
+        yield cls.like(inputs, model, centred=False)
+        end = getattr(getattr(model, "config", None), "eos_token_id", None)
+        if isinstance(end, int):
+            yield cls.like(inputs, model, end=end)
+
+    @classmethod
+    def like(
+        cls, inputs: Inputs, model: nn.Module, *, centred: bool = True, end: int | None = None
+    ) -> MadeUpInputs:
         """Rows like these inputs: see `MadeUpRows.like`. Each tensor is bounded by the tables that read it.
 
-        Of several tensors, one with "mask" in its name or in that of the model's argument is a mask.
+        Of several tensors, one with "mask" in its name or in that of the model's argument is a mask. Whole
+        numbers that no table was seen to read, such as lengths, are as large as the model takes them. With an
+        end mark, those of one dimension end with it that are read by a table of more than two rows.
         """
-        found = iter(Reading.of(model, inputs))
+        readings = Reading.of(model, inputs)
+        found = iter(readings)
 
         def part(each: Tensor) -> MadeUpRows:
             reading = next(found)
-            return MadeUpRows.like(each, reading.tables, centred=centred, mask=reading.mask)
+            rows = MadeUpRows.like(each, reading.tables, centred=centred, mask=reading.mask)
+            text = end is not None and not (rows.mask or rows.real or reading.unread) and len(rows.shape) == 1
+            return replace(rows, end=end) if text and 2 < rows.below > (end or 0) else rows
 
-        return cls(mapped(part, inputs))
+        made = cls(mapped(part, inputs))
+        bytes_or_flags = (torch.uint8, torch.bool)
+        places = [
+            place
+            for place, (rows, reading) in enumerate(zip(made._rows, readings, strict=True))
+            if reading.unread and not (rows.mask or rows.real or rows.dtype in bytes_or_flags)
+        ]
+        return made._within_range(model, places) if places else made
+
+    def _within_range(self, model: nn.Module, places: list[int]) -> MadeUpInputs:
+        """These rows, with the largest whole numbers at these places that the model takes.
+
+        Sizes of tables and of dimensions are tried, the largest first. On a GPU, where a number out of range
+        would end the process, a copy of the model on the processor is tried.
+        """
+        if any(rows.device.type != "cpu" for rows in self._rows):
+            try:
+                model = copy.deepcopy(model).to("cpu")
+            except Exception:
+                return self
+        sizes = {
+            *(size + more for rows in self._rows for size in rows.shape for more in (0, 1)),
+            *(self._rows[place].below for place in places),
+            *(each.num_embeddings for each in model.modules() if hasattr(each, "num_embeddings")),
+            *_FEWEST,
+        }
+        bounds = sorted((size for size in sizes if size > 1), reverse=True)
+        alike = ((bound,) * len(places) for bound in bounds)
+        combined = islice(product(bounds, repeat=len(places)), _MOST_COMBINED) if len(places) > 1 else ()
+        with suppress(Exception), tried(model), torch.no_grad():
+            for each in chain(alike, combined):
+                made = self._with_bounds(dict(zip(places, each, strict=True)))
+                if made._runs(model, places):
+                    return made
+        longest = max((size for rows in self._rows for size in rows.shape), default=1)
+        return self._with_bounds(dict.fromkeys(places, 2 if len(self._rows) == 1 else longest + 1))
+
+    def _with_bounds(self, bounds: Mapping[int, int]) -> MadeUpInputs:
+        """These rows, with whole numbers below these bounds by place, and no padding there."""
+        left = count()
+
+        def part(rows: MadeUpRows) -> MadeUpRows:
+            place = next(left)
+            if place not in bounds:
+                return rows
+            below = min(bounds[place], torch.iinfo(rows.dtype).max)
+            return replace(rows, below=below, padding=0, ranged=True)
+
+        return MadeUpInputs(mapped(part, self._parts))
+
+    def _runs(self, model: nn.Module, places: list[int]) -> bool:
+        """Returns whether the model takes rows with all numbers up to the bounds at these places."""
+        rows = mapped(lambda each: each.to("cpu"), self.full(8, seed=10))
+        for place in places:
+            values = torch.linspace(1, self._rows[place].below - 1, 8).round()
+            values = values[torch.tensor([3, 0, 7, 2, 5, 1, 6, 4])]
+            each = tensors(rows)[place]
+            each.copy_(values.reshape(-1, *[1] * (each.dim() - 1)).expand_as(each))
+        try:
+            called(model, rows)
+        except Exception:
+            return False
+        return True
 
     @property
     def shaped(self) -> bool:
@@ -161,13 +319,30 @@ class MadeUpInputs:
         """See `MadeUpRows.full`."""
         return self._each(lambda rows, seed: rows.full(count, seed), seed)
 
-    def short(self, count: int, seed: int) -> Any:
+    def described(self, place: int) -> str:
+        """Returns what the row at this place of `varied` is like, in words."""
+        share = _SHARES[place % len(_SHARES)]
+        if not self.shaped or share == 1.0:
+            return "made up"
+        ends = "end" if place % 2 == 0 else "beginning"
+        return "nothing but padding" if share == 0.0 else f"padded at their {ends}"
+
+    def varied(self, count: int, seed: int) -> Any:
+        """See `MadeUpRows.varied`; all tensors are as short at the same end, and two rows are the same."""
+        made = self._each(lambda rows, seed: rows.varied(count, seed), seed)
+        for each in tensors(made) if count > 3 else ():
+            each[-2] = each[1]
+        return made
+
+    def short(self, count: int, seed: int) -> Any | None:
         """See `MadeUpRows.short`; all tensors are short at the same end."""
-        return self._each(lambda rows, seed: rows.short(count, seed), seed)
+        return self._each(lambda rows, seed: rows.short(count, seed), seed) if self.shaped else None
 
     def extremes(self) -> list[Any]:
         """See `MadeUpRows.extremes`; each tensor's kinds in turns, as many as the one with most has."""
-        return self._in_turns([rows.extremes() for rows in self._rows])
+        lengths = self.varied(8, seed=11)
+        kinds = [taken(lengths, slice(first, first + 2)) for first in range(0, 8, 2)] if self.shaped else []
+        return [*self._in_turns([rows.extremes() for rows in self._rows]), *kinds]
 
     def moderate(self) -> Any:
         """See `MadeUpRows.moderate`; one batch."""
@@ -188,3 +363,34 @@ class MadeUpInputs:
             return mapped(lambda _: (own := next(left))[number % len(own)], self._parts)
 
         return [kind(number) for number in range(max(map(len, kinds)))]
+
+
+@final
+class GivenRows(TrialRows):
+    """Rows that were given: public examples, for models that cannot read what is made up.
+
+    Args:
+        examples: inputs, [count, ...], count >= 2.
+    """
+
+    def __init__(self, examples: Inputs) -> None:
+        self._examples, self._count = examples, len(tensors(examples)[0])
+
+    def full(self, count: int, seed: int) -> Any:
+        """Returns the examples in an order of the seed's, again and again."""
+        order = torch.randperm(self._count, generator=torch.Generator().manual_seed(seed))
+        return taken(self._examples, order[torch.arange(count) % self._count])
+
+    def varied(self, count: int, seed: int) -> Any:
+        return self.full(count, seed)
+
+    def short(self, count: int, seed: int) -> None:
+        return None
+
+    def extremes(self) -> list[Any]:
+        """Returns each two that follow each other, of sixteen at most."""
+        few = [0, *range(min(self._count, 16))]
+        return [taken(self._examples, few[place : place + 2]) for place in range(len(few) - 1)]
+
+    def moderate(self) -> None:
+        return None

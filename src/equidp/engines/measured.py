@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from equidp.kernel.inputs import Inputs
+from equidp.engines.called import called
+from equidp.engines.layers.rng_state import RandomState
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, mapped, taken
+
+Example = tuple[Inputs, Tensor]
+"""Inputs and targets, [batch, ...]."""
 
 
 @final
@@ -50,3 +58,104 @@ class MeasuredBatch:
 
 MeasuringEngine = Callable[[Inputs, Tensor], MeasuredBatch]
 """(inputs [batch, ...], targets [batch, ...]) -> the measured batch."""
+
+
+def measured_where_it_runs(
+    measure: Callable[..., MeasuredBatch],
+    model: nn.Module,
+    loss: LossFunction,
+    examples: Example,
+    *more: Tensor,
+    public: Example | None = None,
+) -> MeasuredBatch:
+    """Measures a batch whatever one of its examples is like.
+
+    Whether training goes on must not follow from private examples. Those on which model or loss fail alone
+    have infinite norms, and the others are measured as if they had not been there: nothing was measured
+    before, and random numbers are fresh ones. Where a batch still fails whose examples run alone, as where
+    a layer reads some of them, each has a backward pass of its own, which is exact and slow.
+
+    What no example decides ends in its error: a lack of memory, and a model that fails on a public example.
+
+    Args:
+        measure: (inputs, targets, *more) -> the measured batch.
+        model, loss: that it runs.
+        examples: inputs and targets, [batch, ...].
+        more: of each example, [batch, ...].
+        public: examples of which the model took the first when it was tried; None: not known, so that a batch
+            that fails ends in its error unless some of its examples run alone and others do not.
+    """
+    try:
+        return measure(*examples, *more)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        with torch.no_grad():
+            places = range(len(examples[1]))
+            running = torch.tensor([_runs(model, loss, taken(examples, [place])) for place in places])
+            known = running.any() if public is None else _runs(model, loss, taken(public, [0]))
+        if not known or (running.all() and public is None):
+            raise
+    kept = running.nonzero()[:, 0].to(examples[1].device)
+    norms = torch.full((len(running),), math.inf, device=kept.device)
+    if not len(kept):
+        return MeasuredBatch(norms, lambda weights: None)
+    measured = _measured_anyhow(measure, model, loss, taken((*examples, *more), kept))
+    norms = norms.to(measured.norms.dtype).index_copy(0, kept, measured.norms)
+    terms = measured.terms
+    if terms is not None:
+        terms = terms.new_zeros(len(running), 2).index_copy(0, kept, terms)
+    return MeasuredBatch(norms, lambda weights: measured.weighted_sum(weights[kept]), None, terms)
+
+
+def _runs(model: nn.Module, loss: LossFunction, example: Example) -> bool:
+    try:
+        loss(called(model, example[0]), example[1])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return False
+    return True
+
+
+def _measured_anyhow(
+    measure: Callable[..., MeasuredBatch], model: nn.Module, loss: LossFunction, batch: tuple[Any, ...]
+) -> MeasuredBatch:
+    """Measures examples that run alone, together if that is possible, or by one backward pass each."""
+    try:
+        return measure(*batch)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        if len(batch) > 2:  # with a penalty, which the functional engine takes of each example alone
+            raise
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    states, norms = [], []
+
+    def gradients(place: int) -> list[Tensor]:
+        x, y = taken(batch, [place])
+        with torch.enable_grad():
+            losses = loss(called(model, mapped(Tensor.detach, x)), y).sum()
+        found = torch.autograd.grad(losses, trained, allow_unused=True, materialize_grads=True)
+        return [each.double() if each.device.type != "mps" else each for each in found]
+
+    for place in range(len(batch[1])):
+        states.append(RandomState(batch[1].device))
+        norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients(place)])))
+
+    def add(weights: Tensor) -> None:
+        totals = [torch.zeros_like(each, dtype=torch.float64) for each in trained]
+        for place, (state, weight, norm) in enumerate(zip(states, weights.tolist(), norms, strict=True)):
+            if not weight:
+                continue
+            with state.again():
+                found = gradients(place)
+            now = torch.linalg.vector_norm(torch.cat([each.flatten() for each in found]))
+            share = float((norm / now).clamp(max=1.0).nan_to_num(nan=0.0)) if now > 0 else 0.0
+            for total, each in zip(totals, found, strict=True):
+                total += weight * share * each
+        for parameter, total in zip(trained, totals, strict=True):
+            added = total.to(parameter.dtype)
+            parameter.grad = added if parameter.grad is None else parameter.grad + added
+
+    return MeasuredBatch(torch.stack(norms).to(torch.promote_types(trained[0].dtype, torch.float32)), add)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle, islice
+from itertools import cycle, islice, zip_longest
 from typing import Any, NamedTuple, final
 
 import torch
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from equidp.engines.attributes import Attributes
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.made_up_rows import MadeUpInputs
+from equidp.engines.made_up_rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.moved import moved
 from equidp.engines.preserved import same
 from equidp.engines.trying import losses_of
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, joined, mapped, taken
+from equidp.kernel.inputs import Inputs, joined, mapped, taken, tensors
 
 _BATCH, _SMALL_BATCH = 40, 8
 """Examples per batch: some models mix in large batches only. Further passes of a random model are small."""
@@ -35,14 +35,20 @@ Forward = Callable[[Inputs, int], Tensor]
 
 
 def check_mixing(
-    model: nn.Module, loss: LossFunction, forward: Forward, inputs: Inputs, targets: Tensor
+    model: nn.Module,
+    loss: LossFunction,
+    forward: Forward,
+    inputs: Inputs,
+    targets: Tensor,
+    rows: TrialRows | None = None,
 ) -> None:
     """Refuses a model or loss whose results for an example change with others, or that keeps data.
 
     Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
-    rows), then alone; two padded ones among others as short, then among extremes. All are made up, of the
-    shape and type of the inputs. Rows that the model cannot run on are left out. All of it is done once more
-    with parameters that were moved (`moved.moved`): a gate that starts at 0 hides what training will open.
+    rows of all lengths), then alone; two padded ones among others as short, then among extremes. All are made
+    up, of the shape and type of the inputs. Rows that the model cannot run on alone are left out; a batch of
+    others that it cannot run on is refused. All of it is done once more with parameters that were moved
+    (`moved.moved`): a gate that starts at 0 hides what training will open.
     The loss is compared on the same rows, and where one example's outputs are a thousand times as large.
 
     Args:
@@ -50,6 +56,7 @@ def check_mixing(
         loss: its attributes must not change with the data either.
         forward: runs the model.
         inputs, targets: a few examples that the model runs on, [batch, ...].
+        rows: to try; None: made up, or these examples where the model runs on none of those.
 
     Raises:
         ModelError: names what changed.
@@ -59,16 +66,16 @@ def check_mixing(
     random = RandomState(targets.device)
     trial.run(taken(inputs, slice(2)), 0)
     seeds = _SEEDS if random.moved() else 1
-    rows = MadeUpInputs.like(inputs, model)
-    if trial.attempt(rows.full(2, seed=1), 0) is None:
-        rows = MadeUpInputs.like(inputs, model, centred=False)
-    extremes = trial.runnable([*rows.extremes(), rows.short(2, seed=3)])
+    rows = trial.rows_like(inputs, model) if rows is None else rows
+    short = rows.short(2, seed=3)
+    extremes = trial.runnable([*rows.extremes(), *([] if short is None else [short])])
     for seed in range(seeds):
         size = _SMALL_BATCH if seed else _BATCH
-        ordinary = trial.attempt(rows.full(size, seed=4), seed)
+        ordinary = trial.together(rows.full(size, seed=4), seed)
         if ordinary is None:
             ordinary = trial.run(taken(inputs, torch.arange(size) % len(targets)), seed)
-        padded = trial.attempt(rows.short(_SMALL_BATCH, seed=5), seed) if rows.shaped else None
+        short = rows.short(_SMALL_BATCH, seed=5)
+        padded = None if short is None else trial.together(short, seed)
         among = trial.run(_between(ordinary.inputs, (padded or ordinary).inputs, extremes), seed)
         name = ordinary.attributes.differing(among.attributes)
         if name is not None and trial.carries(ordinary, among, seed):
@@ -92,12 +99,10 @@ def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Tensor | N
 
     None where the model fails with other parameters: it may never have such.
     """
-    ordinary = trial.attempt(rows, 0)
-    among = trial.attempt(_between(rows, rows, extremes), 0)
-    if among is None:
-        among = trial.attempt(_between(rows, rows, trial.runnable(extremes)), 0)
-    if ordinary is None or among is None:
+    ordinary = trial.together(rows, 0)
+    if ordinary is None:
         return None
+    among = trial.run(_between(ordinary.inputs, ordinary.inputs, trial.runnable(extremes)), 0)
     _compare(ordinary, among, _ORDINARY)
     return ordinary.outputs
 
@@ -194,10 +199,54 @@ class _Trial:
             return None
 
     def runnable(self, kinds: list[Any]) -> list[Any]:
-        """Returns those kinds of rows that the model runs on."""
-        if self.attempt(joined(*kinds), 0) is not None:
+        """Returns those kinds of rows that the model runs on, two rows of each.
+
+        Raises:
+            ModelError: it does not run on a batch of all of these.
+        """
+        if not kinds or self.attempt(joined(*kinds), 0) is not None:
             return kinds
-        return [kind for kind in kinds if self.attempt(kind, 0) is not None]
+        left = [running for kind in kinds if len(tensors(running := self._running(kind))[0])]
+        if left:
+            self._run_together(joined(*left), 0)
+        return left
+
+    def together(self, inputs: Inputs, seed: int) -> _Ran | None:
+        """Runs the rows that the model runs on, some of them twice if others are left out; None: no row is.
+
+        Raises:
+            ModelError: it does not run on a batch of these.
+        """
+        ran = self.attempt(inputs, seed)
+        if ran is not None:
+            return ran
+        running = self._running(inputs)
+        count = len(tensors(running)[0])
+        if not count:
+            return None
+        return self._run_together(taken(running, torch.arange(len(tensors(inputs)[0])) % count), seed)
+
+    def _running(self, inputs: Any) -> Any:
+        """The rows that the model runs on alone."""
+        places = range(len(tensors(inputs)[0]))
+        return taken(
+            inputs, [place for place in places if self.attempt(taken(inputs, [place, place]), 0) is not None]
+        )
+
+    def _run_together(self, inputs: Inputs, seed: int) -> _Ran:
+        try:
+            return self.run(inputs, seed)
+        except ModelError as error:
+            raise ModelError(
+                f"the model or the loss fails on a batch of examples that it takes one at a time: {error}"
+            ) from error
+
+    def rows_like(self, inputs: Inputs, model: nn.Module) -> TrialRows:
+        """Rows made up like these inputs, or these inputs where the model runs on none of those."""
+        for rows in MadeUpInputs.choices(inputs, model):
+            if self.attempt(rows.full(2, seed=1), 0) is not None:
+                return rows
+        return GivenRows(inputs)
 
 
 def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Any:
@@ -207,7 +256,7 @@ def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Any:
 
 def _tensor_between(ordinary: Tensor, padded: Tensor, *kinds: Tensor) -> Tensor:
     batch = ordinary.clone()
-    rows = [row for kind in zip(*kinds, strict=True) for row in kind]
+    rows = [row for kind in zip_longest(*kinds) for row in kind if row is not None]
     for place, row in enumerate(islice(cycle(rows), len(batch) - 4), start=2):
         batch[place] = row
     batch[_PADDED] = padded[_PADDED]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,10 +23,12 @@ class Reading(NamedTuple):
     Attributes:
         tables: of embeddings, whose rows its whole numbers count.
         mask: whether it tells which positions of others count.
+        unread: whether no table was seen to read the tensor itself, so that `tables` are all of the model.
     """
 
     tables: list[Any]
     mask: bool
+    unread: bool
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Inputs) -> list[Reading]:
@@ -36,8 +39,11 @@ class Reading(NamedTuple):
         tables = [each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
         names = _names(model, inputs)
         masks = [len(names) > 1 and "mask" in name for name in names]
-        seen = _tables_read(model, inputs, tables, masks) if len(tables) > 1 else [[] for _ in names]
-        return [cls(own or tables, mask) for own, mask in zip(seen, masks, strict=True)]
+        seen = _tables_read(model, inputs, tables, masks) if tables else [([], False) for _ in names]
+        return [
+            cls(read if whole else tables, mask, not read)
+            for (read, whole), mask in zip(seen, masks, strict=True)
+        ]
 
 
 def _names(model: nn.Module, inputs: Inputs) -> list[str]:
@@ -51,26 +57,40 @@ def _names(model: nn.Module, inputs: Inputs) -> list[str]:
     return [name for name, each in zip(named, inputs, strict=False) for _ in tensors(each)]
 
 
-def _tables_read(model: nn.Module, inputs: Inputs, tables: list[Any], masks: list[bool]) -> list[list[Any]]:
-    """The tables that read each tensor's memory, where one reads all of it; none where the model fails."""
-    left = iter(masks)
-    zeros = mapped(lambda each: each.new_full((2, *each.shape[1:]), float(next(left))), inputs)
-    places = [each.untyped_storage().data_ptr() for each in tensors(zeros)]
-    sizes = [each.numel() for each in tensors(zeros)]
-    read: list[list[Any]] = [[] for _ in places]
-    whole = [False for _ in places]
+def _tables_read(
+    model: nn.Module, inputs: Inputs, tables: list[Any], masks: list[bool]
+) -> list[tuple[list[Any], bool]]:
+    """The tables that read each tensor's memory, and whether one reads all of it; none where the model fails.
+
+    Where it fails on zeros, it is run on ones too, on a processor: a length of 0 may fail before a table.
+    """
+    places: list[tuple[int, int]] = []
+    read: list[list[Any]] = [[] for _ in masks]
+    whole = [False for _ in masks]
 
     def note(table: nn.Module, arguments: tuple[Any, ...]) -> None:
-        for place, start in enumerate(places):
+        for place, (start, size) in enumerate(places):
             if isinstance(arguments[0], Tensor) and arguments[0].untyped_storage().data_ptr() == start:
                 read[place].append(table)
-                whole[place] |= arguments[0].numel() == sizes[place]
+                whole[place] |= arguments[0].numel() == size
 
     watching = [table.register_forward_pre_hook(note) for table in tables]
     try:
-        with suppress(Exception), tried(model), torch.no_grad():
-            called(model, zeros)
+        for value in (0.0, 1.0):
+            filled = iter([max(value, float(mask)) for mask in masks])
+            rows = mapped(partial(_rows_of, filled), inputs)
+            places[:] = [(each.untyped_storage().data_ptr(), each.numel()) for each in tensors(rows)]
+            with suppress(Exception), tried(model), torch.no_grad():
+                called(model, rows)
+                break
+            if any(each.device.type != "cpu" for each in tensors(rows)):
+                break
     finally:
         for each in watching:
             each.remove()
-    return [own if all_of_it else [] for own, all_of_it in zip(read, whole, strict=True)]
+    return list(zip(read, whole, strict=True))
+
+
+def _rows_of(values: Iterator[float], like: Tensor) -> Tensor:
+    """Two rows of the next value."""
+    return like.new_full((2, *like.shape[1:]), next(values))

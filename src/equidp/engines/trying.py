@@ -63,7 +63,8 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
         raise ModelError(
             f"the model cannot read inputs of shape {shapes}: {in_words(error)}. A model is "
             "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
-            "before training, not in the model."
+            "before training, not in the model. If it demands more of a row, such as an end mark, give "
+            "public rows that have it: examples=(inputs, targets)."
         ) from error
     count = len(tensors(inputs)[0])
     if outputs.shape[:1] != (count,):

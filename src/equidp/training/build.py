@@ -16,6 +16,7 @@ from equidp.data.views import Views
 from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.model_randomness import restored
 from equidp.training.averages import WeightAverage
@@ -68,6 +69,7 @@ def build(
     ledger: Ledger | None = None,
     budget: PrivacyBudget | None = None,
     beyond_budget: str = "refuse",
+    examples: tuple[Inputs, torch.Tensor] | None = None,
 ) -> Trainer:
     """The Trainer of a resolved plan, checked and ready; nothing is spent yet.
 
@@ -79,6 +81,7 @@ def build(
         model: trained in place; default: a fresh one from the plan's factory.
         device: where the model is moved to, and trained; None: it is trained where it is.
         num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
+        examples: public rows that the model is tried on, see `Trainer`.
 
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
@@ -113,6 +116,7 @@ def build(
         ledger=ledger,
         budget=budget,
         beyond_budget=beyond_budget,
+        examples=examples,
     )
     if plan.recalibration is not None:
         check_recalibrates(trainer)

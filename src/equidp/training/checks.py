@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -16,6 +16,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import check_some_weight
 from equidp.errors import DataError, ModelError, SettingError
+from equidp.kernel.inputs import Inputs, mapped, tensors
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy, check_settings
 from equidp.policies.checks import check_policy
@@ -58,6 +59,45 @@ def check_kinds(
         raise SettingError(
             f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
             "[equidp.ProgressBar()]."
+        )
+
+
+def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:
+    """Refuses public examples that are not of the form of the data, too few, or rows of the data itself.
+
+    Args:
+        examples: what the user gave.
+        row: inputs and targets [1, ...] of the data, of which shapes and types are read.
+        train: the data.
+
+    Raises:
+        DataError: says what was expected.
+    """
+    form = mapped(lambda each: f"{list(each.shape[1:])} {each.dtype}", row)
+    try:
+        assert isinstance(examples, tuple)
+        inputs, targets = examples
+        given = mapped(lambda like, each: f"{list(each.shape[1:])} {each.dtype}", row, (inputs, targets))
+        counts = {len(each) for each in tensors((inputs, targets))}
+    except Exception as error:
+        raise DataError(
+            f"examples={type(examples).__name__}; expected (inputs, targets) of public rows, inputs in the "
+            f"form of the data's: {form[0]}."
+        ) from error
+    if given != form:
+        raise DataError(
+            f"examples have {given}; expected rows of the shapes and types of the data's, {form}."
+        )
+    if len(counts) != 1 or min(counts) < 2:
+        raise DataError(
+            f"examples have {sorted(counts)} rows; expected as many inputs as targets, 2 at least, that "
+            "differ in what rows can differ in."
+        )
+    own = {each.untyped_storage().data_ptr() for each in tensors(getattr(train, "inputs", ()))}
+    if any(each.untyped_storage().data_ptr() in own for each in tensors(inputs)):
+        raise DataError(
+            "examples are rows of the training data, and what is accepted would tell about them. Give rows "
+            "that are public: made up, or of another source."
         )
 
 

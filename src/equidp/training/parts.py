@@ -18,7 +18,7 @@ from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.data.weights import RowWeighted
-from equidp.engines import MeasuringEngine, check_penalties, checked_engine, engine_for, made_up_examples
+from equidp.engines import TriedEngine, check_penalties, checked_engine, engine_for
 from equidp.engines.preserved import device_of
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import SettingError
@@ -28,11 +28,13 @@ from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, statistics_noise
-from equidp.training.checks import check_own_policy
+from equidp.training.checks import check_examples, check_own_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
 PART = 128
 """Images that the engine sees at a time on a CPU, where what it keeps of them fits in a cache."""
+_LARGEST_TRIED = 256
+"""Examples of the largest batch that a model is tried on."""
 _WHOLE_UP_TO = 256
 """Expected examples of a sample up to which parts save less than they cost."""
 
@@ -142,11 +144,19 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
 
 
 def tried_engine(
-    name: str, policy: Policy, model: nn.Module, loss: LossFunction, like: Batch, train: object
-) -> MeasuringEngine:
-    """The engine of that name, tried on made-up examples like a batch of one, on the model's device.
+    name: str,
+    policy: Policy,
+    model: nn.Module,
+    loss: LossFunction,
+    like: Batch,
+    train: object,
+    examples: tuple[Inputs, Tensor] | None,
+    batch_size: int,
+) -> TriedEngine:
+    """The engine of that name, tried on examples like a batch of one, on the model's device.
 
-    A policy that penalises has the functional engine (`engine_for`), and its penalties are tried too.
+    They are made up, or public ones, at most `_LARGEST_TRIED` in a batch. A policy that penalises has the
+    functional engine (`engine_for`), and its penalties are tried too.
     """
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), of_row = (like.inputs, like.targets), loss
@@ -155,15 +165,26 @@ def tried_engine(
     weighted = isinstance(of_row, RowWeighted)
     targets = of_row.targets(targets) if isinstance(of_row, RowWeighted) else targets
     row, names = moved_to((inputs, targets), device), class_names(train)
+    if examples is not None:
+        check_examples(examples, row, train)
+        examples = moved_to(examples, device)
     if policy.penalises and (weighted or isinstance(loss, UnitLoss)):
         raise SettingError(
             f"{type(policy).__name__} adds penalties to losses of rows that count once each; leave out "
             "weights of rows, several rows a person and views, or choose another method."
         )
-    engine = checked_engine(engine_for(policy, name), model, loss, row, names)
-    if policy.penalises:
-        inputs, targets = made_up_examples(model, loss, row[0], row[1], len(names) or None)
-        check_penalties(model, loss, inputs, targets)
+    engine = checked_engine(
+        engine_for(policy, name),
+        model,
+        loss,
+        row,
+        names,
+        examples=examples,
+        batch_size=min(batch_size, _LARGEST_TRIED),
+        others=not policy.penalises,
+    )
+    if policy.penalises and engine.public is not None:
+        check_penalties(model, loss, *engine.public)
     return engine
 
 

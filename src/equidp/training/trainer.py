@@ -18,6 +18,7 @@ from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
 from equidp.kernel.group import processes_here
+from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.policy import Policy
@@ -72,6 +73,9 @@ class Trainer:
         callbacks: watch the run.
         views, workers: augmentation of images; processes that load a dataset that is not in memory.
         physical_batch_size: the most examples in the engine at a time; bounds memory. None: what is fast.
+        examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
+            on before training: for models that demand more of a row than made-up ones have, such as an end
+            mark. Never rows of the training data.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
@@ -119,6 +123,7 @@ class Trainer:
         ledger: Ledger | None = None,
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
+        examples: tuple[Inputs, torch.Tensor] | None = None,
     ) -> None:
         checks.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = checks.checked_groups(policy, train, num_groups)
@@ -147,7 +152,9 @@ class Trainer:
             self.loss = parts.chosen_loss(loss, train, views)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
-            self.engine = parts.tried_engine(engine, policy, model, self.loss, like, train)
+            part = parts.part_size(physical_batch_size, train, model, self.event)
+            largest = batch_size if part is None else min(batch_size, part)
+            self.engine = parts.tried_engine(engine, policy, model, self.loss, like, train, examples, largest)
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)
@@ -162,7 +169,7 @@ class Trainer:
                 num_groups=num_groups or 1,
                 ledger=ledger,
                 randomness=self.randomness,
-                physical_batch_size=parts.part_size(physical_batch_size, train, model, self.event),
+                physical_batch_size=part,
                 processes=self.processes,
             )
             optimizers.follow(optimizer, self._step)

@@ -110,6 +110,6 @@ class Call:
             raise ModelError(
                 f"the input of {type(self.module).__name__}, or the gradient of its output, was changed in "
                 "place after its norms were taken, so the sum would not keep to them. A backward pass of "
-                "your own must return a new tensor; or use engine='functional'."
+                "your own must return a new tensor."
             )
         accumulate(self.parameters, self.gradients.weighted_gradients(weights))

@@ -93,7 +93,7 @@ class RerunGradients(Gradients):
         if not read:
             raise ModelError(
                 f"{type(call.module).__name__} reads no tensor, and makes one output for all examples. Give "
-                "it a tensor [batch, ...], or use engine='functional'."
+                "it a tensor [batch, ...]."
             )
         self.inputs = read[0]
         places = [(len(self._flat), position) for position in range(len(self._flat))]
@@ -132,7 +132,7 @@ class RerunGradients(Gradients):
         if any(len(gradient) != batch for gradient in gradients):
             raise ModelError(
                 f"{type(self.module).__name__} has outputs whose first dimension is not the batch; use those "
-                "that have it, or engine='functional'."
+                "that have it."
             )
         every = dict(self.module.named_parameters())
         trained = {name: every[name].detach() for name in self._trained}

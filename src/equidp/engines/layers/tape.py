@@ -55,7 +55,7 @@ class Tape:
             if inputs._version != version:
                 raise ModelError(
                     f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
-                    "operations that are not in place, or engine='functional'."
+                    "operations that are not in place."
                 )
             receive(gradient)
 
