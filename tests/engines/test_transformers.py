@@ -88,6 +88,32 @@ def texts() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(1, WORDS, (N, LENGTH)), "attention_mask": mask}
 
 
+def ended_texts() -> dict[str, Tensor]:
+    """Each ends with its end mark, 2."""
+    tokens = torch.randint(3, WORDS, (N, LENGTH))
+    tokens[:, -1] = 2
+    return {"input_ids": tokens, "attention_mask": torch.ones(N, LENGTH, dtype=torch.int64)}
+
+
+def bart() -> nn.Module:
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 24)
+    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    config = transformers.BartConfig(
+        vocab_size=WORDS, d_model=16, max_position_embeddings=12, num_labels=3, **sizes, **marks
+    )
+    return transformers.BartForSequenceClassification(config)
+
+
+def tuned(config: type, **settings) -> nn.Module:
+    """BERT with prompts or scales of `peft` that are no longer those of the start."""
+    model = peft.get_peft_model(bert(), config(task_type="SEQ_CLS", **settings))
+    for parameter in (each for each in model.parameters() if each.requires_grad):
+        nn.init.normal_(parameter, 1.0, 0.3)
+    return model
+
+
 def images() -> dict[str, Tensor]:
     return {"pixel_values": torch.randn(N, 3, 16, 16)}
 
@@ -111,6 +137,17 @@ CASES = {
     "BERT, LoRA": Case(lambda: adapted(bert, ["query", "value"], modules_to_save=["classifier"]), texts),
     "GPT-2, LoRA": Case(lambda: adapted(gpt2, ["c_attn"], fan_in_fan_out=True), texts, causal_loss),
     "ViT, LoRA": Case(lambda: adapted(vit, QUERIES, modules_to_save=["classifier"]), images),
+    "BART": Case(bart, ended_texts),
+    "BERT, prompts": Case(lambda: tuned(peft.PromptTuningConfig, num_virtual_tokens=3), texts),
+    "BERT, P-tuning": Case(lambda: tuned(peft.PromptEncoderConfig, num_virtual_tokens=3), texts),
+    "BERT, IA3": Case(
+        lambda: tuned(
+            peft.IA3Config,
+            target_modules=["key", "value", "output.dense"],
+            feedforward_modules=["output.dense"],
+        ),
+        texts,
+    ),
 }
 families = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -140,7 +177,7 @@ def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) 
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BERT, LoRA"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BERT, LoRA", "BART"])
 def test_norms_and_sums_are_exact_under_dropout(name):
     case = CASES[name]
     model, inputs, targets = made(case)

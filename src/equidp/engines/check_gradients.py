@@ -363,6 +363,7 @@ def _differs(engine: MeasuringEngine, count: int, how: str = "") -> ModelError:
 
 
 def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
+    _show_sizes(engine, inputs, targets)
     with _explained(engine):
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
@@ -388,15 +389,19 @@ def _explained(engine: MeasuringEngine) -> Iterator[None]:
         ) from error
 
 
+def _show_sizes(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
+    """Lets an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
+    for left_out in (2, 1, 0):
+        with suppress(Exception):
+            engine(*taken((inputs, targets), slice(left_out, None)))
+
+
 def _engines_gradients(
     engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
     _clear(trained)
-    with suppress(Exception):
-        # Until it has seen two sizes, an engine may mistake a table with as many rows for the batch.
-        engine(*taken((inputs, targets), slice(1, None)))
-        engine(inputs, targets)
+    _show_sizes(engine, inputs, targets)
     measured = engine(inputs, targets)
     norms = measured.norms
     weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)

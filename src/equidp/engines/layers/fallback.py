@@ -27,6 +27,8 @@ from equidp.engines.layers.sums import (
 from equidp.engines.layers.tape import Tape
 from equidp.errors import ModelError
 
+_OUTPUT = -1
+"""Marks places of outputs, among those of arguments that do not follow the batch."""
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
 """How far outputs with the same random numbers may be apart, relative to their norm."""
 
@@ -39,11 +41,24 @@ def run_twice(
     whole: set[tuple[int, int]],
     tape: Tape,
 ) -> Any:
-    """Runs a module by its own forward, and later again for its gradients; arguments as `RerunGradients`."""
+    """Runs a module by its own forward, and later again for its gradients; arguments as `RerunGradients`.
+
+    An output that has no row for each example, as that of a table of positions [positions, features], is
+    given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
+    has a gradient of its own.
+    """
     random = RandomState(next(iter(call.parameters.values())).device)
     result = forward(*arguments, **keywords)
-    outputs = tree_flatten(result)[0]
-    again = RerunGradients(call, arguments, keywords, whole, outputs, random if random.moved() else None)
+    outputs, structure = tree_flatten(result)
+    drew = random.moved()
+    for position, each in enumerate(outputs):
+        if not drew and _is_for_all(each, position, whole, tape.batch):
+            whole.add((_OUTPUT, position))
+            tape.read_once = call.module
+            once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
+            outputs[position] = once.expand(tape.batch, *once.shape[1:])
+    result = tree_unflatten(outputs, structure)
+    again = RerunGradients(call, arguments, keywords, whole, outputs, random if drew else None)
 
     def receive(position: int, gradient: Tensor) -> None:
         again.receive(position, gradient)
@@ -53,6 +68,13 @@ def run_twice(
         if isinstance(each, Tensor):
             tape.watch(call.module, again.inputs, each, partial(receive, position))
     return result
+
+
+def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
+    """Returns whether an output is one for all examples, as this or an earlier call of another size shows."""
+    if not isinstance(output, Tensor) or not output.requires_grad or output.dim() < 2:
+        return False
+    return batch not in output.shape or (_OUTPUT, position) in whole
 
 
 @final
@@ -153,7 +175,8 @@ class RerunGradients(Gradients):
                 return tuple(flattened[position] for position in positions)
 
             given, pullback, *_ = vjp(outputs, trained)
-            pulled: ByName = pullback(tuple(each.unsqueeze(0) for each in gradients))[0]
+            shaped = (each.reshape(own.shape) for each, own in zip(gradients, given, strict=True))
+            pulled: ByName = pullback(tuple(shaped))[0]
             return pulled, tuple(each.squeeze(0) for each in given)
 
         own = [each for each, split in zip(self._flat, self._split, strict=True) if split]
