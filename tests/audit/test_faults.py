@@ -6,10 +6,17 @@ rarely in fact: both rates would have to be off, each by 2 standard errors. All 
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from torch import nn
 
 import equidp
-from support.faults import FAULTS
+import equidp.kernel.loop
+from equidp.audit import draws, one_step
+from equidp.audit.rules import Bounds
+from equidp.report.audit import audit_sentence
+from support.faults import FAULTS, NOISE_FAULTS, SAMPLE_FAULTS, noise_changed, samples_changed
+from support.toy import toy
 
 SLOW = ("noise repeated after a resume", "batches that are not Poisson samples", "a sample used twice")
 
@@ -24,3 +31,78 @@ def test_the_audit_catches(name, monkeypatch):
     plant(monkeypatch)
     faulty = equidp.audit_step(runs=runs, secure=False, **settings)
     assert faulty.exceeds, faulty.table()
+
+
+SMALL = {"train": toy(64), "plan": equidp.Plan(lambda shape, classes: nn.Linear(5, 2), batch_size=32)}
+
+
+@pytest.fixture
+def sampled_audit(monkeypatch):
+    """An audit of draws alone: no time goes into bounds."""
+    monkeypatch.setattr(one_step, "bounds", lambda *given: Bounds(0.0, 0.0))
+    monkeypatch.setattr(one_step, "claimed_epsilon", lambda *given: 1.0)
+    monkeypatch.setattr(one_step, "_check_runs", lambda *given: None)
+    monkeypatch.setattr(one_step, "_noise", lambda *given: 2.0)
+    return lambda: equidp.audit_step(runs=100, sample_rate=0.5, secure=False, **SMALL)
+
+
+def test_draws_as_claimed_are_passed_over(sampled_audit):
+    found = sampled_audit()
+    assert found.draws == ()
+    assert not found.exceeds
+
+
+@pytest.mark.parametrize("name", NOISE_FAULTS)
+def test_noise_is_looked_at_in_every_parameter_and_step(name, sampled_audit, monkeypatch):
+    noise_changed(NOISE_FAULTS[name])(monkeypatch)
+    faulty = sampled_audit()
+    assert faulty.draws
+    assert faulty.exceeds
+    assert all(each.p_value <= draws.ALARM and "noise" in each.test for each in faulty.draws)
+    assert faulty.draws[0].test in audit_sentence(faulty)
+
+
+@pytest.mark.parametrize("name", SAMPLE_FAULTS)
+def test_samples_are_looked_at_for_every_example_and_at_all_distances(name, sampled_audit, monkeypatch):
+    monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", samples_changed(name))
+    faulty = sampled_audit()
+    assert faulty.draws
+    assert faulty.exceeds
+    assert all("sampl" in each.test for each in faulty.draws)
+
+
+@pytest.mark.soak
+def test_draws_as_claimed_raise_no_alarm_and_chances_are_right():
+    """Each kind of test is below .01 in one of 100 audits at most; 10 of 100 or more: below 1e-6; seed
+    fixed."""
+    generator, tensors = np.random.default_rng(0), {"weight": 12, "bias": 1, "other": 40}
+    small: dict[str, int] = {}
+    assert draws.ALARM == 1e-6
+    for audit in range(100):
+        rate, n = ((0.5, 40), (0.1, 100))[audit % 2]
+        stretches = []
+        for _ in range(3):
+            record = draws.DrawRecord(tensors, n, rate)
+            for _ in range(100):
+                record.note(generator.standard_normal(53), np.flatnonzero(generator.random(n) < rate))
+            stretches.append(record.arrays())
+        assert draws.check_draws(stretches, tensors, rate) == ()
+        kinds = [*draws._noise_tests(stretches, tensors), *draws._sample_tests(stretches, rate)]
+        for each in kinds:
+            small[each.test] = small.get(each.test, 0) + (each.p_value < 0.01)
+    assert max(small.values()) < 10, small
+
+
+def test_parameters_of_a_large_model_are_watched_in_each_tensor(monkeypatch):
+    monkeypatch.setattr(draws, "_PARAMETERS", 100)
+    tensors = {"bias": 3, "weight": 10_000, "scale": 1}
+    places = draws.watched(tensors)
+    assert len(places) == len(set(places)) <= 100
+    assert set(places) >= {0, 1, 2, 3, 10_002, 10_003}
+    record = draws.DrawRecord(tensors, 4, 1.0)
+    for _ in range(300):
+        noise = np.random.default_rng(len(record._taken)).standard_normal(10_004)
+        noise[3:10_003] *= 0.99
+        record.note(noise, np.arange(4))
+    (found,) = draws.check_draws([record.arrays()], tensors, 1.0)
+    assert (found.test, found.place) == ("variance of the noise of a tensor", "weight")

@@ -11,6 +11,7 @@ from scipy import stats
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.sampling import PoissonSampler
+from support.faults import SAMPLE_FAULTS, samples_changed
 
 
 def indicators(n: int, q: float, steps: int, randomness: object) -> np.ndarray:
@@ -66,6 +67,42 @@ def test_examples_and_steps_are_independent():
     off_diagonal = within[~np.eye(40, dtype=bool)]
     assert abs(off_diagonal).max() < limit
     assert abs(later).max() < limit
+
+
+def failures(taken: np.ndarray, q: float) -> set[str]:
+    """What Poisson samples of this rate do not show: [steps, n] -> tests that failed.
+
+    Each of some 200 numbers is compared with 5.8 standard errors: false alarm below 2e-6. Two samples of 200
+    examples at rate .3 are equal with probability 1e-47, and of 2,000, any two, with 3e-41.
+    """
+    centred = (taken - q) / np.sqrt(q * (1 - q))
+    steps, n = taken.shape
+    found = set()
+    for lag in range(1, 129):  # within two blocks of the sampler
+        products = (centred[:-lag] * centred[lag:]).sum() / np.sqrt(n * (steps - lag))
+        found |= {"lags"} if abs(products) > 5.8 else set()
+    if abs(centred.sum(axis=0) / np.sqrt(steps)).max() > 5.8:
+        found.add("rates")
+    if len(np.unique(taken, axis=0)) < steps:
+        found.add("again")
+    within = np.triu(np.corrcoef(centred.T), 1) if "rates" not in found else np.zeros(1)
+    if abs(within).max() * np.sqrt(steps) > 6.6:  # of 20,000 pairs
+        found.add("pairs")
+    if abs(taken.sum(axis=1).var() / (n * q * (1 - q)) - 1) > 5.8 * np.sqrt(2 / steps):
+        found.add("sizes")
+    return found
+
+
+@pytest.mark.parametrize("randomness", [SeededRandomness(6), SystemRandomness()], ids=["seeded", "system"])
+def test_samples_are_independent_at_all_distances_and_none_comes_again(randomness):
+    assert failures(indicators(200, 0.3, 2000, randomness), 0.3) == set()
+
+
+@pytest.mark.parametrize("name", SAMPLE_FAULTS)
+def test_a_sampler_with_a_fault_is_found(name, monkeypatch):
+    """Samples that come again 32 steps later were found by no test once."""
+    monkeypatch.setitem(globals(), "PoissonSampler", samples_changed(name))
+    assert failures(indicators(200, 0.3, 2000, SeededRandomness(6)), 0.3)
 
 
 @given(n=st.integers(1, 30), q=st.floats(1e-9, 1.0), steps=st.integers(0, 150))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,6 +124,159 @@ class _Shuffled(PoissonSampler):
 
 def batches_that_are_not_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", _Shuffled)
+
+
+def noise_changed(change: Callable[[list[torch.Tensor], int], None]) -> Plant:
+    """Plants a change of the noise itself: `change` gets that of each tensor, and the number of the step."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        add_noise, steps = equidp.kernel.noisy_sum.add_noise, itertools.count()
+
+        def changed(totals: Any, scale: float, randomness: Any, divisor: float) -> None:
+            exact = [total.clone() / divisor for total in totals]
+            add_noise(totals, scale, randomness, divisor)
+            noise = [total - before for total, before in zip(totals, exact, strict=True)]
+            change(noise, next(steps))
+            for total, before, each in zip(totals, exact, noise, strict=True):
+                total.copy_(before + each)
+
+        monkeypatch.setattr(equidp.kernel.noisy_sum, "add_noise", changed)
+
+    return plant
+
+
+def _again(lag: int, *, half: bool = False) -> Callable[[list[torch.Tensor], int], None]:
+    """Each noise a second time so many steps later: of all parameters, or of the first tensor alone."""
+    held: dict[int, list[torch.Tensor]] = {}
+
+    def change(noise: list[torch.Tensor], step: int) -> None:
+        if step == 0:
+            held.clear()
+        held[step] = [each.clone() for each in noise]
+        if step % (2 * lag) >= lag:
+            for each, before in zip(noise[:1] if half else noise, held[step - lag], strict=False):
+                each.copy_(before)
+
+    return change
+
+
+def _scaled(place: int, factor: float, where: Any = slice(None)) -> Callable[[list[torch.Tensor], int], None]:
+    def change(noise: list[torch.Tensor], step: int) -> None:
+        noise[place].view(-1)[where] *= factor
+
+    return change
+
+
+def _shared(sign: float) -> Callable[[list[torch.Tensor], int], None]:
+    """The bias has the noise of the first weights."""
+
+    def change(noise: list[torch.Tensor], step: int) -> None:
+        noise[1].copy_(sign * noise[0].view(-1)[: noise[1].numel()])
+
+    return change
+
+
+def _mixed(noise: list[torch.Tensor], step: int) -> None:
+    """Two parameters share half of their noise's variance."""
+    one, other = noise[0].view(-1)[:2]
+    other.copy_((one + other) / 2**0.5)
+
+
+def _of_one_sign(noise: list[torch.Tensor], step: int) -> None:
+    noise[-1].abs_()
+
+
+def _of_two_values(noise: list[torch.Tensor], step: int) -> None:
+    """Of the right variance, and not normal."""
+    for each in noise:
+        each.copy_(each.sign() * each.square().mean().sqrt())
+
+
+NOISE_FAULTS = {
+    "no noise on the last tensor": _scaled(-1, 0.0),
+    "half the noise on the last tensor": _scaled(-1, 0.5),
+    "half the noise on the first tensor": _scaled(0, 0.5),
+    "no noise on one parameter": _scaled(0, 0.0, 3),
+    "half the noise on one parameter": _scaled(0, 0.5, 3),
+    "noise of one tensor in another": _shared(1.0),
+    "noise of one tensor, turned around, in another": _shared(-1.0),
+    "noise that two parameters share in part": _mixed,
+    "noise again in the next step": _again(1),
+    "noise again 5 steps later": _again(5),
+    "noise of one tensor again 40 steps later": _again(40, half=True),
+    "noise of one sign": _of_one_sign,
+    "noise of two values": _of_two_values,
+}
+"""Changes of noise that a guess along one direction does not see, or not all of them."""
+
+
+def _sampler(change: Callable[[list[torch.Tensor], int], None]) -> type[PoissonSampler]:
+    """Changes the samples of each pass, of the number of examples that is given too, in place."""
+
+    class Changed(PoissonSampler):
+        def __iter__(self) -> Any:
+            samples = list(super().__iter__())
+            change(samples, self.num_examples)
+            return iter(samples)
+
+    return Changed
+
+
+def _samples_again(lag: int) -> Callable[[list[torch.Tensor], int], None]:
+    def change(samples: list[torch.Tensor], n: int) -> None:
+        for step in range(lag, len(samples)):
+            if step % (2 * lag) >= lag:
+                samples[step] = samples[step - lag]
+
+    return change
+
+
+def _one_again(samples: list[torch.Tensor], n: int) -> None:
+    """One sample, once."""
+    samples[-1] = samples[len(samples) // 3]
+
+
+def _always(samples: list[torch.Tensor], n: int) -> None:
+    for step, sample in enumerate(samples):
+        samples[step] = torch.cat([sample, torch.tensor([3])]).unique()
+
+
+def _never(samples: list[torch.Tensor], n: int) -> None:
+    for step, sample in enumerate(samples):
+        samples[step] = sample[sample != 3]
+
+
+def _together(samples: list[torch.Tensor], n: int) -> None:
+    """Example 4 is drawn where example 3 is."""
+    for step, sample in enumerate(samples):
+        without = sample[sample != 4]
+        samples[step] = torch.cat([without, torch.tensor([4])]).sort()[0] if 3 in without else without
+
+
+def _of_fixed_size(samples: list[torch.Tensor], n: int) -> None:
+    size = round(sum(map(len, samples)) / len(samples))
+    generator = torch.Generator().manual_seed(5)
+    for step in range(len(samples)):
+        samples[step] = torch.randperm(n, generator=generator)[:size].sort()[0]
+
+
+SAMPLE_FAULTS = {
+    "samples again in the next step": _samples_again(1),
+    "samples again 32 steps later": _samples_again(32),
+    "samples again 7 steps later": _samples_again(7),
+    "samples again 90 steps later": _samples_again(90),
+    "one sample again": _one_again,
+    "an example that is always drawn": _always,
+    "an example that is never drawn": _never,
+    "two examples that are drawn together": _together,
+    "samples of a fixed size": _of_fixed_size,
+}
+"""Changes of samples that guesses about one canary do not see, or not all of them."""
+
+
+def samples_changed(name: str) -> type[PoissonSampler]:
+    """A sampler with this fault."""
+    return _sampler(SAMPLE_FAULTS[name])
 
 
 class Planted(NamedTuple):

@@ -82,6 +82,7 @@ class CanaryEngine:
     Attributes:
         background: what the other examples of the last batch added, along each direction, [m], float64: an
             adversary who knows all others can tell.
+        total: the sum of the last batch before noise, canaries included, [parameters]; None: there was none.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class CanaryEngine:
         self.engine, self.parameters, self.first = engine, parameters, first
         self.directions, self.norms = directions, norms
         self.background = torch.zeros(len(directions), dtype=torch.float64)
+        self.total: Tensor | None = None
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
@@ -117,6 +119,8 @@ class CanaryEngine:
         self.background = self.directions.along(total)
         if len(which):
             self.directions.add(total, which, weights[canary] * self.norms.to(weights.device)[which])
+        self.total = total.clone()
+        if len(which):
             parts = total.split([parameter.numel() for parameter in self.parameters])
             for parameter, part in zip(self.parameters, parts, strict=True):
                 parameter.grad = part.reshape(parameter.shape)

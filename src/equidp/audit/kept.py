@@ -26,7 +26,7 @@ from equidp.kernel.policy import Policy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-_MEASURING = ("asked.py", "canary.py", "one_run.py", "repeated.py", "watched.py")
+_MEASURING = ("asked.py", "canary.py", "draws.py", "one_run.py", "repeated.py", "watched.py")
 """Modules here that decide what is measured; how bounds follow from it may change without new runs."""
 
 

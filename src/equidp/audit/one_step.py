@@ -16,6 +16,7 @@ from equidp._validate import check_number, check_whole
 from equidp.accounting import calibrate_noise
 from equidp.audit.asked import Progress, check_audit, fewest, procedure, randomness, resolved, subject
 from equidp.audit.bounds import Rates, noise_from_rates
+from equidp.audit.draws import Arrays, check_draws
 from equidp.audit.family import NoiseFamily
 from equidp.audit.kept import Kept, data_digest, policy_facts
 from equidp.audit.repeated import RepeatedRuns, Repetition
@@ -54,7 +55,8 @@ def audit_step(
 
     An adversary who chose the canary's gradient, knows all other examples and sees what the optimizer and the
     policy see, guesses whether it took part. Sampler, private step, policy, engine and noise are those of
-    training. Canaries are tried in each group. The model stays at its start.
+    training. Canaries are tried in each group. The model stays at its start. Noise and samples of all steps
+    are tested as well, in each parameter and for each example (`audit.draws`).
 
     Args:
         train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
@@ -123,13 +125,15 @@ def audit_step(
     }
     code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
     kept = Kept(directory, {**facts, **code, "data": data_digest(others)})
-    taken = _take(RepeatedRuns(repetition, generator), runs, kept, secure, seed, on_progress)
+    repeated = RepeatedRuns(repetition, generator)
+    taken, stretches = _take(repeated, runs, kept, secure, seed, on_progress)
     found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
     rows = [GroupBound(name, 2 * runs, *bound) for name, bound in zip(train.group_names, found, strict=True)]
     largest = (max(each[place] for each in found) for place in range(2))
     rows.append(GroupBound(ALL, (1 + train.num_groups) * runs, *largest))
     settings = {**facts, "runs": runs, "canaries": "gradient"}
-    return Audit(procedure(steps, train), asked.method, claimed, delta, level, tuple(rows), settings)
+    draws = check_draws(stretches, repeated.tensors, float(sample_rate))
+    return Audit(procedure(steps, train), asked.method, claimed, delta, level, tuple(rows), settings, draws)
 
 
 def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
@@ -143,8 +147,9 @@ def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float |
 
 def _take(
     repeated: RepeatedRuns, runs: int, kept: Kept, secure: bool, seed: int, on_progress: Progress | None
-) -> Any:
-    """Takes all runs; returns a function from a group to the features with its canary and without."""
+) -> tuple[Any, list[Arrays]]:
+    """Takes all runs; returns a function from a group to the features with its canary and without, and the
+    draws of each block of runs."""
     subject = repeated.repetition
     sides = [None, *range(subject.others.num_groups)]
     total, done = len(sides) * runs * subject.steps, 0
@@ -153,18 +158,24 @@ def _take(
         with torch.random.fork_rng(devices=[]):
             if not secure:  # what the model draws itself, such as dropout
                 torch.manual_seed(1_000_003 * side + block)
-            return repeated.features(size, sides[side], randomness(secure, seed, side, block))
+            rows = repeated.features(size, sides[side], randomness(secure, seed, side, block))
+        drawn[side, block] = repeated.draws
+        kept.put(f"draws-{side}-{block}", repeated.draws)
+        return rows
 
-    rows = []
+    rows, drawn = [], {}
     for side in range(len(sides)):
         series = []
         for block in range(-(-runs // _BLOCK)):
             series.append(kept.rows(f"side-{side}-{block}", lambda: take(side, block, _BLOCK)))  # noqa: B023
+            if (side, block) not in drawn and (before := kept.get(f"draws-{side}-{block}")) is not None:
+                drawn[side, block] = before
             done += min(_BLOCK, runs - block * _BLOCK) * subject.steps
             if on_progress is not None:
                 on_progress(done, total)
         rows.append(np.concatenate(series)[:runs])
-    return lambda group: (repeated.split(rows[1 + group]), repeated.split(rows[0], group))
+    taken = lambda group: (repeated.split(rows[1 + group]), repeated.split(rows[0], group))  # noqa: E731
+    return taken, list(drawn.values())
 
 
 def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, level: float) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio, with_canaries
+from equidp.audit.draws import DrawRecord
 from equidp.audit.rules import Features
 from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
@@ -67,12 +68,12 @@ class _Noted(torch.optim.Optimizer):
     def __init__(self, parameters: list[nn.Parameter], directions: Directions) -> None:
         super().__init__(parameters, {})
         self._parameters, self._directions = parameters, directions
-        self.total = 0.0
+        self.total, self.released = 0.0, torch.empty(0)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Notes `p.grad`."""
-        released = flat([parameter.grad for parameter in self._parameters], self._parameters)
-        self.total += float(self._directions.along(released)[0])
+        self.released = flat([parameter.grad for parameter in self._parameters], self._parameters)
+        self.total += float(self._directions.along(self.released)[0])
 
     def taken(self) -> float:
         """What was noted since the last time."""
@@ -90,11 +91,18 @@ class RepeatedRuns:
     Args:
         repetition: what is repeated.
         generator: of the canary's direction, where the others' gradients vanish.
+
+    Attributes:
+        tensors: name of each tensor of parameters -> how many it has.
+        draws: what the noise and the samples of the last runs were (`DrawRecord.arrays`).
     """
 
     def __init__(self, repetition: Repetition, generator: np.random.Generator) -> None:
         self.repetition = repetition
-        self._parameters = [each for each in repetition.model.parameters() if each.requires_grad]
+        trained = {name: each for name, each in repetition.model.named_parameters() if each.requires_grad}
+        self._parameters = list(trained.values())
+        self.tensors = {name: each.numel() for name, each in trained.items()}
+        self.draws: dict[str, npt.NDArray[np.float64]] = {}
         self._state = self._step(repetition.engine, None).state
         self.norms = best_norms(repetition.policy, self._state, repetition.others.num_groups)
         self._known = self._know(generator)
@@ -130,9 +138,14 @@ class RepeatedRuns:
         )
         rows, seen, likelihood = [], [], np.zeros(len(judged))
         sigma, rate = subject.event.noise_multiplier, subject.event.sample_rate
+        record = DrawRecord(self.tensors, len(data), rate)
         for batch in loop.batches():
+            engine.total = None
             loop.take(batch)
             background, shares, sensitivity = self._expected(step.state, batch.indices.cpu(), judged)
+            noise = noted.released.double() * subject.expected_batch_size
+            noise = noise if engine.total is None else noise - engine.total.to(noise)
+            record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
             seen.append((noted.taken() * subject.expected_batch_size - background) / sensitivity)
             likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, rate)
             if len(seen) == subject.steps:
@@ -140,6 +153,7 @@ class RepeatedRuns:
                 rows.append(np.concatenate([likelihood, [spread], _numbers(step.state)]))
                 seen, likelihood = [], np.zeros(len(judged))
                 step.restore(self._state._asdict())
+        self.draws = record.arrays()
         return np.stack(rows)
 
     def split(self, rows: npt.NDArray[np.float64], place: int = 0) -> Features:

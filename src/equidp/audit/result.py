@@ -11,6 +11,8 @@ from typing import Any, final
 
 import pandas as pd
 
+from equidp.audit.draws import DrawFinding
+
 USEFUL = 0.1
 """Least share of a claim that an audit must be expected to find, if the claim is tight, to say something."""
 
@@ -49,6 +51,7 @@ class Audit:
         level: of confidence: for "all" alone, and for all groups together.
         bounds: by group, then "all".
         settings: of the audit, plain values.
+        draws: tests of noise and samples that failed (`audit.draws`).
 
     Example:
         >>> from equidp.audit import Audit, GroupBound
@@ -64,6 +67,7 @@ class Audit:
     level: float
     bounds: tuple[GroupBound, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    draws: tuple[DrawFinding, ...] = ()
 
     @property
     def bound(self) -> float:
@@ -72,8 +76,9 @@ class Audit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound is above the claim; by chance at most a share 1 - level of audits say so."""
-        return self.bound > self.claimed
+        """Whether the bound is above the claim, or noise or samples are not as claimed; by chance at most a
+        share 1 - level of audits say so, and 10^-6 more."""
+        return self.bound > self.claimed or bool(self.draws)
 
     def table(self) -> pd.DataFrame:
         """One row by group, then "all": group, tests, claimed, bound, share (of the claim),

@@ -53,7 +53,8 @@ class PrivateLoop:
 
     Formal guarantee: the parameters that the optimizer holds follow from their start and from at most
     `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`.
-    Each sample is in the ledger before it is drawn, whatever happens to it.
+    Each sample is in the ledger before it is given out, whatever happens to it. The sampler draws some steps
+    ahead, and workers load ahead; nothing but what is given out is used.
 
     | case | what happens |
     | --- | --- |
@@ -61,7 +62,7 @@ class PrivateLoop:
     | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
-    | the ledger cannot record | BudgetError before the sample is drawn |
+    | the ledger cannot record | BudgetError before the sample is given out |
     | `batches` is called again | the iterator from before gives no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs (any of their tensors), targets or groups of another length | SettingError |
@@ -111,9 +112,9 @@ class PrivateLoop:
         return self.private_step.ledger.count_of(self.private_step.event)
 
     def batches(self) -> Iterator[Batch]:
-        """Poisson samples for the steps that are left; give each of them to `take` before the next is drawn.
+        """Poisson samples for the steps that are left; give each to `take` before you ask for the next.
 
-        Each is paid for before it is drawn. An iterator from before gives no more samples.
+        Each is paid for before it is given out. An iterator from before gives no more samples.
 
         Raises:
             BudgetError: they do not fit into the budget any more.

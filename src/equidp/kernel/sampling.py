@@ -24,6 +24,10 @@ class PoissonSampler:
     draws. Steps and examples form one sequence of coin flips; the gaps between heads are geometric, and
     drawing gaps costs the size of the sample instead of that of the dataset.
 
+    Samples of up to `_BLOCK` = 64 steps are drawn at once, when the first of them is asked for. Payment and
+    samples do not depend on each other, so that what is drawn ahead and never used tells nothing; that each
+    sample is paid for before it is used is up to the loop.
+
     Several processes: each draws a Poisson sample of its own shard, at the same rate. Coins of different
     shards are independent, so together these are one Poisson sample of all examples. From a seed, each draws
     the whole sample, which is the same in all, and keeps its shard of it.

@@ -178,7 +178,7 @@ class PrivateStep:
             raise
 
     def pay(self, stop: BaseException | None = None) -> None:
-        """Spends the budget of the next call, whose sample may then be drawn; at most one call ahead.
+        """Spends the budget of the next call, whose sample may then be used; at most one call ahead.
 
         Args:
             stop: raised in place of paying, so that all processes stop between two steps.

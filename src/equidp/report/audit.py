@@ -55,7 +55,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 def audit_sentence(audit: Audit) -> str:
     """What an audit found, in a sentence or two."""
-    found = "more" if audit.exceeds else "no more"
+    found = "more" if audit.bound > audit.claimed else "no more"
     least = f"at least {audit.bound:.2f}" if math.isfinite(audit.bound) else "beyond any that noise explains"
     sentence = (
         f"An audit of {audit.procedure} by {audit.method} found {found} than it claims: at {audit.level:.0%} "
@@ -63,7 +63,13 @@ def audit_sentence(audit: Audit) -> str:
     )
     if audit.bound < USEFUL * audit.claimed:
         sentence += " That is below a tenth of the claim: the audit saw too little to say much."
-    if audit.exceeds:
+    if audit.bound > audit.claimed:
         chance = f"{1 - audit.level:.0%}"
         sentence += f" By chance, at most {chance} of audits say so: repeat it with another seed."
+    if audit.draws:
+        failed = "; ".join(f"{each.test} ({each.place})" for each in audit.draws)
+        sentence += (
+            f" Noise or samples are not what it claims, so the claim does not hold: {failed}. By chance, "
+            "one of a million audits says so."
+        )
     return sentence

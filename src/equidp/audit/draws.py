@@ -1,0 +1,330 @@
+"""Tests of the noise and the samples that steps drew: whether both are as claimed, in each parameter, for
+each example and at each distance in steps.
+
+An attack along one direction does not see a parameter without noise, nor a sample that comes again after many
+steps. An audit knows the sums before noise and all samples, so it tests these themselves. All tests of an
+audit together raise a false alarm in at most one of 10^6 audits: each has its share of that (Bonferroni).
+
+| test | of | alarm |
+| --- | --- | --- |
+| variance | each parameter, and each tensor of parameters | noise that is missing, or smaller |
+| mean | the same | noise of one sign |
+| distances | each tensor, up to `_LAGS` steps apart | noise that comes again |
+| repeated steps | each tensor, any two steps | noise that comes again, at any distance |
+| equal parameters | all of them | noise that two parameters share |
+| pairs | a few parameters; a few examples | noise, or places in samples, that go together |
+| shape | a few parameters | noise that is not normal |
+| rate | each example | one that is always drawn, or never |
+| sizes | samples | samples of a fixed size |
+| distances | a few examples, up to `_LAGS` steps apart | samples that come again, or avoid each other |
+| repeated samples | any two steps | samples that come again, at any distance |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Floats = npt.NDArray[np.float64]
+Arrays = Mapping[str, npt.NDArray[np.float64]]
+
+ALARM = 1e-6
+"""Largest probability of any alarm without a fault."""
+_PARAMETERS, _EXAMPLES, _PAIRED, _SKETCH = 2**16, 2**11, 64, 8
+"""How many parameters and examples are watched one by one, how many in pairs, and how many numbers stand for
+the noise of a tensor."""
+_LAGS = 256
+_ENOUGH = 400
+"""Fewest products whose sum is taken for normal."""
+_SAME = 1e-4
+
+
+@final
+@dataclass(frozen=True)
+class DrawFinding:
+    """A test that noise or samples failed.
+
+    Attributes:
+        test: what was tested, such as "variance of the noise".
+        place: of which parameters or examples, and how far apart in steps.
+        p_value: times the number of tests of this kind, at most `ALARM` / the number of kinds.
+    """
+
+    test: str
+    place: str
+    p_value: float
+
+
+@final
+class DrawRecord:
+    """Adds up what tests need to know of a stretch of steps.
+
+    Args:
+        tensors: name -> number of parameters, in the order of the noise.
+        examples: that samples are of.
+        rate: of sampling.
+    """
+
+    def __init__(self, tensors: Mapping[str, int], examples: int, rate: float) -> None:
+        self._watched = watched(tensors)
+        self._buckets, self._scales = _buckets(tensors)
+        self._signs = np.random.default_rng(0)
+        self._rate, self._examples = rate, examples
+        self._seen = _spread(examples, _EXAMPLES)
+        self._columns = np.zeros((4, len(self._watched)))
+        self._squares, self._sums = np.zeros(len(tensors)), np.zeros(len(tensors))
+        self._ends = np.cumsum([0, *tensors.values()])
+        self._before: Floats | None = None
+        self._steps: list[Floats] = []
+        self._few: list[Floats] = []
+        self._taken: list[npt.NDArray[np.int64]] = []
+
+    def note(self, noise: Floats, sample: npt.NDArray[np.int64]) -> None:
+        """Takes one step into account.
+
+        Args:
+            noise: of each parameter, in units of the claimed standard deviation, [parameters].
+            sample: places of the examples that were drawn.
+        """
+        one = noise[self._watched]
+        sign = self._signs.choice([-1.0, 1.0])
+        before = np.zeros_like(one) if self._before is None else self._before
+        self._columns += np.stack([one, one**2, one * before, sign * one])
+        self._before = one
+        self._sums += np.add.reduceat(noise, self._ends[:-1])
+        self._squares += np.add.reduceat(noise**2, self._ends[:-1])
+        self._steps.append(np.bincount(self._buckets, noise * self._scales).astype(np.float64))
+        self._few.append(one[_spread(len(one), _PAIRED)].astype(np.float64))
+        self._taken.append(np.asarray(sample, dtype=np.int64))
+
+    def arrays(self) -> dict[str, Floats]:
+        """What was added up, by name."""
+        members = np.zeros((len(self._taken), self._examples), dtype=bool)
+        for row, sample in zip(members, self._taken, strict=True):
+            row[sample] = True
+        numbers = np.random.default_rng(0).random(self._examples)
+        return {
+            "columns": self._columns,
+            "tensors": np.stack([self._sums, self._squares]),
+            "steps": np.stack(self._steps),
+            "few": np.stack(self._few),
+            "counts": members.sum(axis=0).astype(np.float64),
+            "sizes": np.array([len(sample) for sample in self._taken], dtype=np.float64),
+            "names": members @ numbers,
+            "members": members[:, self._seen].astype(np.float64),
+        }
+
+
+def check_draws(
+    stretches: Iterable[Arrays], tensors: Mapping[str, int], rate: float
+) -> tuple[DrawFinding, ...]:
+    """Returns the tests that the draws of all stretches together failed, the surest first.
+
+    Args:
+        stretches: what `DrawRecord.arrays` gave for each; examples beyond the fewest are not looked at.
+        tensors: name -> number of parameters.
+        rate: of sampling.
+    """
+    given = list(stretches)
+    kinds = [*_noise_tests(given, tensors), *_sample_tests(given, rate)]
+    found = [each for each in kinds if each.p_value <= ALARM / len(kinds)]
+    return tuple(sorted(found, key=lambda each: each.p_value))
+
+
+def _noise_tests(given: list[Arrays], tensors: Mapping[str, int]) -> Iterator[DrawFinding]:
+    steps = sum(len(each["steps"]) for each in given)
+    names, sizes = list(tensors), np.array(list(tensors.values()))
+    places = watched(tensors)
+    columns = sum((each["columns"] for each in given), np.zeros((4, len(places))))
+    sums, squares = sum((each["tensors"] for each in given), np.zeros((2, len(names))))
+
+    def parameter(place: int) -> str:
+        tensor = int(np.searchsorted(np.cumsum(sizes), places[place], side="right"))
+        return f"{names[tensor]}, number {places[place] - int(sizes[:tensor].sum())}"
+
+    one = np.asarray(stats.chi2.cdf(columns[1], steps))
+    yield _least("variance of the noise of a parameter", one, parameter)
+    whole = np.asarray(stats.chi2.cdf(squares, steps * sizes))
+    yield _least("variance of the noise of a tensor", whole, lambda place: names[place])
+    yield _least("mean of the noise of a parameter", _two_sided(columns[0] / np.sqrt(steps)), parameter)
+    means = _two_sided(sums / np.sqrt(steps * sizes))
+    yield _least("mean of the noise of a tensor", means, lambda place: names[place])
+
+    parts = np.split(np.arange(given[0]["steps"].shape[1]), np.cumsum(np.minimum(sizes, _SKETCH))[:-1])
+    lags, repeated = [], []
+    every = np.concatenate([each["steps"] for each in given])
+    for name, part in zip(names, parts, strict=True):
+        scores, counts = _by_lag([each["steps"][:, part] for each in given])
+        chances = _sums_of_products(scores, counts * len(part))
+        lags += [(float(chance), f"{name}, {lag + 1} steps apart") for lag, chance in enumerate(chances)]
+        if len(part) >= 4 and _twins(every[:, part].T):
+            repeated.append(name)
+    yield _least("noise of steps", np.array([chance for chance, _ in lags] or [1.0]), lambda at: lags[at][1])
+    yield DrawFinding("noise that comes again in another step", ", ".join(repeated), 0.0 if repeated else 1.0)
+    twins = _twins(columns / np.sqrt(steps)) if len(places) > 1 and steps >= 50 else None
+    where = "" if twins is None else f"{parameter(twins[0])} and {parameter(twins[1])}"
+    yield DrawFinding("noise that two parameters share", where, 1.0 if twins is None else 0.0)
+    few = np.concatenate([each["few"] for each in given])
+    some = _spread(len(places), _PAIRED)
+    yield _pairs("noise of two parameters", few, lambda place: parameter(int(some[place])))
+    yield DrawFinding("shape of the noise", "all", float(stats.kstest(few.ravel(), "norm").pvalue))
+
+
+def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
+    examples = min(len(each["counts"]) for each in given)
+    steps = sum(len(each["sizes"]) for each in given)
+    counts = sum((each["counts"][:examples] for each in given), np.zeros(examples))
+    if rate == 1:
+        left_out = np.where(counts < steps, 0.0, 1.0)
+        yield _least("rate of sampling", left_out, lambda place: f"example {place}")
+        return
+    low, high = stats.binom.cdf(counts, steps, rate), stats.binom.sf(counts - 1, steps, rate)
+    yield _least(
+        "rate of sampling", np.minimum(1, 2 * np.minimum(low, high)), lambda place: f"example {place}"
+    )
+    deviation = rate * (1 - rate)
+    spread = sum(
+        float(((each["sizes"] - rate * len(each["counts"])) ** 2).sum() / (deviation * len(each["counts"])))
+        for each in given
+    )
+    if examples * deviation >= 10:
+        chance = _two_sided_chi2(np.array([spread]), steps)
+        yield _least("sizes of samples", chance, lambda place: "all")
+    watch = min(each["members"].shape[1] for each in given)
+    centred = [(each["members"][:, :watch] - rate) / np.sqrt(deviation) for each in given]
+    scores, pairs = _by_lag(centred)
+    products = pairs * watch
+    usable = (products * rate**2 >= 25) & (products >= _ENOUGH)
+    chances = np.where(usable, _rare(scores, products, rate), 1.0)
+    yield _least("samples of steps", chances, lambda place: f"{place + 1} steps apart")
+    log_equal = examples * np.log(rate**2 + (1 - rate) ** 2)
+    if np.log(steps**2 / 2) + log_equal < np.log(ALARM) - 7:
+        names = np.concatenate([each["names"] for each in given])
+        again = len(names) - len(np.unique(names.round(9)))
+        yield DrawFinding("samples that come again", f"{again} of {steps}", 0.0 if again else 1.0)
+    few = np.concatenate([each[:, :_PAIRED] for each in centred])
+    if steps * rate**2 >= 25:
+        together = few.T @ few
+        upper = np.triu_indices(len(together), 1)
+        chances = _rare(together[upper], np.full(len(upper[0]), steps), rate)
+        yield _least(
+            "two examples in samples", chances, lambda at: f"{upper[0][at]} and {upper[1][at]}, as watched"
+        )
+
+
+def watched(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Places of the parameters that are watched one by one: all, or so many of each tensor as have room."""
+    total = sum(tensors.values())
+    if total <= _PARAMETERS:
+        return np.arange(total)
+    starts = np.cumsum([0, *tensors.values()])[:-1]
+    least = max(1, _PARAMETERS // (2 * len(tensors)))
+    shares = [max(min(size, least), size * _PARAMETERS // (2 * total)) for size in tensors.values()]
+    parts = [
+        start + _spread(size, share)
+        for start, size, share in zip(starts, tensors.values(), shares, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
+    """At most so many places among `count`, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def _buckets(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The number of the sum that each parameter counts in, up to `_SKETCH` a tensor, and its factor there.
+
+    The sums of normal noise are independent standard normal numbers again.
+    """
+    generator, first, buckets, scales = np.random.default_rng(0), 0, [], []
+    for size in tensors.values():
+        number = min(size, _SKETCH)
+        own = np.asarray(generator.permutation(size) % number)
+        buckets.append(first + own)
+        scales.append(generator.choice([-1.0, 1.0], size) / np.sqrt(np.bincount(own)[own]))
+        first += number
+    return np.concatenate(buckets), np.concatenate(scales)
+
+
+def _by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Sums of products of all columns so many steps apart, and how many steps they are of, [lags] each."""
+    lags = min(_LAGS, max(len(each) for each in stretches) - 1)
+    sums, counts = np.zeros(lags), np.zeros(lags, dtype=np.int64)
+    for each in stretches:
+        length = len(each)
+        transform = np.fft.rfft(each, 2 * length, axis=0)
+        products = np.fft.irfft((np.abs(transform) ** 2).sum(axis=1))[1 : min(lags, length - 1) + 1]
+        sums[: len(products)] += products
+        counts[: len(products)] += length - 1 - np.arange(len(products))
+    return sums, counts
+
+
+def _twins(rows: Floats) -> tuple[int, int] | None:
+    """Two columns that are the same, or of opposite signs, within rounding; None: there are none.
+
+    Args:
+        rows: [numbers, columns]; numbers of unlike columns are about 1 apart.
+    """
+    sizes = np.abs(rows)
+    order = np.argsort(sizes[0])
+    for step in range(1, min(17, len(order))):
+        one, other = order[:-step], order[step:]
+        near = (np.abs(sizes[:, one] - sizes[:, other]) < _SAME).all(axis=0) & (sizes[:, one] > 0.02).any(
+            axis=0
+        )
+        if near.any():
+            at = int(near.argmax())
+            return int(one[at]), int(other[at])
+    return None
+
+
+def _sums_of_products(sums: Floats, products: npt.NDArray[np.int64]) -> Floats:
+    """Chances of sums of so many products of two standard normal numbers, whose tails are heavier than
+    normal; 1 where they are few."""
+    many = np.maximum(products, _ENOUGH)
+    scores = sums / np.sqrt(many)
+    heavier = np.exp(np.minimum(scores**4 / (4 * many), 50.0))
+    return np.where(products >= _ENOUGH, np.minimum(1.0, _two_sided(scores) * heavier), 1.0)
+
+
+def _pairs(test: str, few: Floats, named: Callable[[int], str]) -> DrawFinding:
+    """Correlations of any two columns of normal numbers, [steps, columns]."""
+    varied = np.flatnonzero(few.std(axis=0) > 1e-9)
+    upper = tuple(varied[each] for each in np.triu_indices(len(varied), 1))
+    if len(few) < 10 or not len(upper[0]):
+        return DrawFinding(test, "", 1.0)
+    together = np.asarray(np.corrcoef(few[:, varied].T))[np.triu_indices(len(varied), 1)]
+    found = np.clip(together, -1 + 1e-12, 1 - 1e-12)
+    scores = found * np.sqrt((len(few) - 2) / (1 - found**2))
+    chances = 2 * stats.t.sf(np.abs(scores), len(few) - 2)
+    return _least(test, chances, lambda at: f"{named(upper[0][at])} and {named(upper[1][at])}")
+
+
+def _rare(sums: Floats, products: Floats | npt.NDArray[np.int64], rate: float) -> Floats:
+    """Chances of sums of standardised products of memberships: normal, or Poisson's where it is larger."""
+    products = np.maximum(products, 1)
+    scores = sums / np.sqrt(products)
+    together = products * rate**2 + sums * rate * (1 - rate)
+    poisson = np.where(scores > 0, stats.poisson.sf(np.ceil(together) - 1, products * rate**2), 0.0)
+    return np.minimum(1.0, np.maximum(_two_sided(scores), poisson))
+
+
+def _two_sided(scores: Floats) -> Floats:
+    return np.asarray(2 * stats.norm.sf(np.abs(scores)))
+
+
+def _two_sided_chi2(squares: Floats, freedom: int | Floats | npt.NDArray[np.int64]) -> Floats:
+    low, high = stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom)
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)))
+
+
+def _least(test: str, chances: Floats, named: Callable[[int], str]) -> DrawFinding:
+    """The least of all chances, times their number."""
+    place = int(np.argmin(chances))
+    return DrawFinding(test, named(place), min(1.0, float(chances[place]) * len(chances)))
