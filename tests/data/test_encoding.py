@@ -63,7 +63,7 @@ def test_an_unseen_text_is_all_zeros_and_a_wrong_column_is_refused():
     table = people()
     assert fitted().encode(table.assign(city="elsewhere"))[:, -5:].sum() == 0
     for change, message in (
-        (table.assign(age="old"), "'age' holds texts, the first in row 1"),
+        (table.assign(age="old"), "'age' holds texts, where the training data had numbers"),
         (table.assign(age=np.inf), "infinite numbers"),
         (table.drop(columns="city"), "the table lacks 'city'"),
     ):

@@ -45,6 +45,8 @@ def evaluate_command(
         Parameter(help="Folder of a run by --method sgd on the same data, to show what privacy cost."),
     ] = None,
     level: Annotated[float, Parameter(help="Level of the intervals.")] = 0.95,
+    sep: options.RowsSep = None,
+    encoding: options.RowsEncoding = None,
     metric: metrics.Metric | None = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
     reliability: Annotated[
@@ -68,7 +70,7 @@ def evaluate_command(
         check_writable(json_file, run, test, reference)
     if figures is not None:
         figures_folder(figures)
-    kept = open_run(run)
+    kept = open_run(run).reading(sep, encoding)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model.to(place)
     found = evaluate(

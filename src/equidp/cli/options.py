@@ -74,6 +74,12 @@ Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
 RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
 Rows = Annotated[Path | None, Parameter(help=_ROWS_HELP)]
+RowsSep = Annotated[
+    str | None, Parameter(name="--sep", help="Character between its columns; default: as of the run's table.")
+]
+RowsEncoding = Annotated[
+    str | None, Parameter(name="--encoding", help="Its encoding; default: as of the run's table.")
+]
 
 _PLAN = Group("Training", sort_key=2)
 _METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME)."
@@ -113,11 +119,15 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     """Columns of texts, also where they look like numbers, such as a ZIP code."""
     numeric: tuple[str, ...] = ()
-    """Columns of numbers; any text in them counts as missing."""
+    """Columns of numbers, also with $, % or brackets; any other text in them counts as missing."""
     date: tuple[str, ...] = ()
-    """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y."""
+    """Columns of dates, which become days since 2000: admitted, admitted=dayfirst, admitted=%d.%m.%Y|iso."""
+    fold: tuple[str, ...] = ()
+    """Columns of texts that are the same where capitals, spaces or leading zeros alone differ: ids."""
     na: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = ()
     """What stands for a missing value in all columns, or in one: -999, age=-999."""
+    not_na: tuple[str, ...] = ()
+    """What is a value though it looks missing: region=NA."""
     task: Annotated[str | None, Parameter(choices=TASKS)] = None
     """Whether the target is a class (default), or a number to predict, which needs --target-bounds."""
     target_bounds: str | None = None
@@ -157,6 +167,7 @@ class TableOptions:
             "target_bounds": parse_range,
             "date": lambda texts: {name: form or "iso" for name, form in map(by_column, texts)},
             "na": parse_na,
+            "not_na": parse_na,
             "thousands": parse_marks,
             "decimal": parse_marks,
         }

@@ -18,7 +18,7 @@ from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.data.checks import check_names
-from equidp.data.read import readable
+from equidp.data.read import check_read_twice, readable
 from equidp.data.recipe import Recipe
 from equidp.data.stream import names_of, written_rows
 from equidp.errors import SettingError
@@ -45,6 +45,8 @@ def predict_command(
         Parameter(help="Columns of the table to write beside the predictions, such as an id."),
     ] = (),
     cut: metrics.CutOptions = metrics.CutOptions(),
+    sep: options.RowsSep = None,
+    encoding: options.RowsEncoding = None,
     out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
     device: options.Device = "cpu",
 ) -> None:
@@ -57,7 +59,9 @@ def predict_command(
         check_writable(out, run, table)
     if keep and table is None:
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
-    kept = open_run(run)
+    if keep and table is not None:
+        check_read_twice(table, "--keep reads it again")
+    kept = open_run(run).reading(sep, encoding)
     shown = cut.cut(kept.config.run_cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:

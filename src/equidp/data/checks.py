@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from equidp._validate import unknown_name
-from equidp.data.columns import row_of
+from equidp.data.columns import folded
 from equidp.data.weights import check_some_weight, check_weights
 from equidp.errors import DataError
 
@@ -48,11 +48,6 @@ def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
         )
 
 
-def first_text(column: pd.Series) -> str:
-    """Tells the row of the first known value. The value itself may be private."""
-    return row_of(column[column.notna()])
-
-
 def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     """Raises unless the table has each column that a trained model reads."""
     lacking = [name for name in names if name not in table.columns]
@@ -80,10 +75,17 @@ def feature_problems(table: pd.DataFrame) -> list[str]:
                     f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
                 )
         elif column.nunique() > MOST_CATEGORIES:
+            left = int(folded(pd.Series(column.dropna().unique(), dtype="string")).nunique())
+            fold = (
+                f" make {left:,} of them by taking capitals and leading zeros for the same (--fold {name!r});"
+            )
             found.append(
                 f"column {name!r} has {column.nunique()} distinct texts, more than the {MOST_CATEGORIES} "
                 "that make sense as categories. If it names the rows, drop it (--drop); if it holds numbers "
-                "such as 1,234.5, say so (--thousands, --decimal)."
+                f"such as 1,234.5, say so (--thousands, --decimal, --numeric). If it holds codes,"
+                f"{fold if left < column.nunique() else ''} in the file, shorten them to their first signs, "
+                "or keep "
+                "the frequent ones and write the others as one."
             )
     return found
 
@@ -102,14 +104,20 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
-def number_problem(column: pd.Series, groups: Sequence[str]) -> list[str]:
-    """Returns a sentence where a target holds no numbers to predict, or is a group too, or nothing."""
+def number_problem(column: pd.Series, groups: Sequence[str], first_text: str) -> list[str]:
+    """Returns a sentence where a target holds no numbers to predict, or is a group too, or nothing.
+
+    Args:
+        column: the target.
+        groups: names of the columns of groups.
+        first_text: tells the row of its first text.
+    """
     name = column.name
     if name in groups:
         return [f"target {name!r} is a number to predict and a group too; bin it into a column of groups."]
     if column.dtype != float:
         return [
-            f"target {name!r} holds texts, {first_text(column)}, and is to be a number; leave out "
+            f"target {name!r} holds texts, {first_text}, and is to be a number; leave out "
             "--target-bounds for classes, or say how numbers are written (--thousands, --decimal, --numeric)."
         ]
     known = column.dropna()
@@ -118,10 +126,10 @@ def number_problem(column: pd.Series, groups: Sequence[str]) -> list[str]:
     return []
 
 
-def weight_problem(column: pd.Series) -> list[str]:
+def weight_problem(column: pd.Series, first_text: str) -> list[str]:
     """Returns a sentence where a column of weights holds what is none, or nothing."""
     if column.dtype != float:
-        return [f"column {column.name!r} of weights holds texts, {first_text(column)}; expected numbers."]
+        return [f"column {column.name!r} of weights holds texts, {first_text}; expected numbers."]
     try:
         for check in (check_weights, check_some_weight):
             check(column.to_numpy(), f"column {column.name!r}")

@@ -1,4 +1,4 @@
-"""What single cells mean: numbers, dates, texts or nothing."""
+"""Meaning of single cells: numbers, dates, texts or nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,15 +21,39 @@ MISSING_TEXTS = frozenset(
 """Texts that stand for a missing value in every column: pandas' own, and the "?" of census files."""
 DAY_ZERO = pd.Timestamp("2000-01-01")
 """Dates become days since this day."""
-LIKE_DATES = r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
+LIKE_DATES = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ].*)?"
+LIKE_DURATIONS = r"-?\d+ days?( [+-]?\d{2}:\d{2}:\d{2}(\.\d+)?)?"
+"""As pandas writes them."""
+CODES = r"\d+[eE]\d+|\+\d+"
+"""Texts that read as numbers, and that people write as codes: 3E2, +49."""
+INEXACT = 2.0**53
+"""From here on, floats do not tell whole numbers apart."""
+_LONG = r"[+-]?\d{16,}(\.0*)?"
 _SHORT = 15
 """Signs of a number that has a mantissa and a power of ten which floats hold exactly."""
+
+MINUS = "\u2212"
+_SIGNS = "$¢£¤¥֏؋৲৳૱௹฿៛₠₡₢₣₤₥₦₧₨₩₪₫€₭₮₯₰₱₲₳₴₵₶₷₸₹₺₻₼₽₾₿﷼﹩＄￠￡￥￦"
+_CURRENCY = (
+    rf"(?:[A-Z]{{0,3}}[{_SIGNS}]|[{_SIGNS}]|EUR|USD|GBP|CHF|JPY|CNY|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BGN|"
+    r"TRY|RUB|INR|BRL|MXN|ZAR|KRW|SGD|HKD|ILS|THB|Euro|euro|kr\.?|Kr\.?|zł|Kč|Ft|Fr\.?|Rs\.?|DM)"
+)
+_AROUND = re.compile(
+    rf"\s*(?P<open>\()?\s*(?P<sign>[+-])?\s*(?P<before>{_CURRENCY})?\s*(?P<inner>[+-])?\s*"
+    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?P<after>{_CURRENCY}|%|‰)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
+)
 
 
 def is_time(column: pd.Series) -> bool:
     """Tells whether a column holds points in time or durations by its type."""
     kinds = pd.api.types
     return bool(kinds.is_datetime64_any_dtype(column) or kinds.is_timedelta64_dtype(column))
+
+
+def is_number(column: pd.Series) -> bool:
+    """Tells whether a column holds numbers by its type; truths are texts."""
+    kinds = pd.api.types
+    return bool(kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column))
 
 
 def days(column: pd.Series) -> pd.Series:
@@ -38,10 +63,66 @@ def days(column: pd.Series) -> pd.Series:
     return (column / pd.Timedelta(days=1)).astype(float)
 
 
-def as_cells(column: pd.Series, codes: Collection[str] = ()) -> pd.Series:
-    """Returns texts without space around them, missing ones as NA."""
-    text = column.astype("string").str.strip()
-    return text.mask(text.isin(MISSING_TEXTS.union(codes)))
+def number_text(value: float) -> str:
+    """Returns the shortest text of a number that reads back as the same number; whole numbers have no point.
+
+    >>> number_text(20240101000001.0), number_text(0.1), number_text(-0.0)
+    ('20240101000001', '0.1', '0')
+    """
+    if value.is_integer() and abs(value) < INEXACT:
+        return str(int(value))
+    short = f"{value:.12g}"
+    return short if float(short) == value or value != value else repr(value)
+
+
+def floats(column: pd.Series) -> pd.Series:
+    """Returns numbers of any type as floats, NaN where missing."""
+    stored = pa.array(column, from_pandas=True)
+    if pa.types.is_decimal(stored.type):  # as the same digits in a CSV file are read
+        return pd.to_numeric(texts(column), errors="coerce").astype(float)
+    values = pc.cast(stored, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return pd.Series(values, index=column.index, dtype=float)
+
+
+def texts(column: pd.Series) -> pd.Series:
+    """Returns cells of any type as texts, NA where missing, as a CSV file would have them.
+
+    Whole numbers have all their digits, and points in time no hours where these are zero.
+
+    >>> texts(pd.Series([20240101000001, 7])).tolist(), texts(pd.Series([True])).tolist()
+    (['20240101000001', '7'], ['True'])
+    """
+    if pd.api.types.is_bool_dtype(column):
+        return column.map({True: "True", False: "False"}, na_action="ignore").astype("string")
+    if pd.api.types.is_float_dtype(column):
+        values = floats(column)
+        places, distinct = pd.factorize(values)
+        found = np.array([*map(number_text, distinct.tolist()), pd.NA], dtype=object)
+        return pd.Series(found[places], index=column.index, dtype="string")
+    if pd.api.types.is_numeric_dtype(column):
+        stored = pc.cast(pa.array(column, from_pandas=True), pa.string())
+        return pd.Series(pd.array(stored, dtype="string[pyarrow]"), index=column.index).astype("string")
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return column.astype("string").str.replace(r" 00:00:00(\.0+)?$", "", regex=True)
+    return column.astype("string")
+
+
+def folded(text: pd.Series) -> pd.Series:
+    """Returns texts without what spellings of one thing differ in.
+
+    These are capitals, spaces, leading zeros and ".0" at the end.
+
+    >>> folded(pd.Series(["P007 ", "p7", "0012.0"], dtype="string")).tolist()
+    ['p7', 'p7', '12']
+    """
+    text = text.str.normalize("NFKC").map(str.casefold, na_action="ignore").astype("string")
+    text = text.str.replace(r"\s+", " ", regex=True).str.strip()
+    text = text.map(_without_leading_zeros, na_action="ignore").astype("string")
+    return text.str.replace(r"^(\d+)\.0+$", r"\1", regex=True)
+
+
+def _without_leading_zeros(text: str) -> str:
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
 
 
 def without_codes(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
@@ -50,21 +131,66 @@ def without_codes(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
     return numbers.mask(numbers.isin(values)) if len(values) else numbers
 
 
+def without_dates(found: pd.Series, codes: Collection[str], form: str) -> pd.Series:
+    """Returns days with NaN on those days that stand for a missing value, at whatever hour."""
+    if not codes:
+        return found
+    written = pd.Series(list(codes), dtype="string")
+    gone = pd.concat([read_dates(written, each) for each in ("iso", form) if each != "duration"]).dropna()
+    return found.mask(np.floor(found).isin(np.floor(gone)))
+
+
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
     """Returns floats, NaN where a text is no number with these marks.
 
-    Marks between thousands must stand between groups of three digits.
+    Marks between thousands must stand between groups of three digits. U+2212 is a minus.
 
-    >>> as_numbers(pd.Series(["28,746.52", "1,5"], dtype="string"), ".", ",").tolist()
-    [28746.52, nan]
+    >>> as_numbers(pd.Series(["28,746.52", "1,5", "\u22127"], dtype="string"), ".", ",").tolist()
+    [28746.52, nan, -7.0]
     """
+    if text.str.startswith(MINUS).any():
+        text = text.str.replace(f"^{MINUS}", "-", regex=True)
     if thousands is not None:
-        mark = r"\s" if thousands == " " else re.escape(thousands)
+        mark = r"\s" if thousands == " " else "['’]" if thousands == "'" else re.escape(thousands)
         grouped = text.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+({re.escape(decimal)}\d*)?")
         text = text.where(~grouped, text.str.replace(mark, "", regex=True))
     if decimal != ".":
         text = text.mask(text.str.contains(".", regex=False)).str.replace(decimal, ".", regex=False)
     return _read_numbers(text)
+
+
+def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
+    """Returns floats as `as_numbers` does, of texts too that have marks around their numbers.
+
+    These are currencies, percent (12.5% is 12.5), brackets or a minus at the end for numbers below zero.
+
+    >>> as_amounts(pd.Series(["$1,234.00", "(5)", "12.5%", "n.d."], dtype="string"), ".", ",").tolist()
+    [1234.0, -5.0, 12.5, nan]
+    """
+    values = as_numbers(text, decimal, thousands)
+    lost = values.isna() & text.notna()
+    if lost.any():
+        values = values.copy()
+        values[lost] = as_numbers(text[lost].map(_plain_amount).astype("string"), decimal, thousands)
+    return values
+
+
+def amount_marks(text: pd.Series) -> pd.Series:
+    """Returns the currency of each text, or % or ‰; "" where it has none, NA where there is no text."""
+    if not text.str.contains(r"[^\d.,+\s-]", regex=True).any():
+        return text.where(text.isna(), "")
+    return text.str.extract(rf"({_CURRENCY}|[%‰])", expand=False).fillna("").where(text.notna())
+
+
+def _plain_amount(text: str) -> str | None:
+    """The number within marks, as it is written; None where there is none."""
+    found = _AROUND.fullmatch(text.replace(MINUS, "-"))
+    if found is None or (found["open"] is None) != (found["close"] is None):
+        return None
+    minus = [each for each in ("open", "sign", "inner", "last") if found[each] not in (None, "+")]
+    if len(minus) > 1 or (found["before"] and found["after"] not in (None, "%")):
+        return None
+    return ("-" if minus else "") + found["number"].strip()
 
 
 def _read_numbers(text: pd.Series) -> pd.Series:
@@ -83,17 +209,73 @@ def _not_plain(cells: pa.Array) -> pa.Array:
     return pc.match_substring_regex(cells, "[a-zA-Z]")
 
 
+def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
+    """Tells which texts are whole numbers that floats merge with others."""
+    large = values.abs() >= INEXACT
+    return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
+
+
 def read_dates(text: pd.Series, form: str) -> pd.Series:
     """Returns days since `DAY_ZERO`, NaN where a text is no date of this form.
 
-    >>> read_dates(pd.Series(["02.01.2000"]), "dayfirst").tolist()
-    [1.0]
+    Args:
+        text: without missing ones, or NA.
+        form: "iso"; "dayfirst" or "monthfirst", in which dates that begin with a year are year, month, day;
+            "duration", such as 3 days 12:00:00; as in strptime; or several with | between them, of which each
+            text is read by the first that fits.
+
+    >>> read_dates(pd.Series(["02.01.2000", "2000-01-03", "31.31.2000"]), "dayfirst").tolist()
+    [1.0, 2.0, nan]
     """
-    how = {"iso": "ISO8601", "dayfirst": "mixed", "monthfirst": "mixed"}.get(form, form)
-    found = pd.to_datetime(text, format=how, dayfirst=form == "dayfirst", errors="coerce", utc=True)
+    text = text.astype("string")
+    found = pd.Series(np.nan, index=text.index)
+    for each in form.split("|"):
+        lost = found.isna()
+        found = found.where(~lost, _dates_of_form(text.where(lost), each)) if lost.any() else found
+    return found
+
+
+def _dates_of_form(text: pd.Series, form: str) -> pd.Series:
+    text = text.where(
+        text.str.contains(r"\d", regex=True).fillna(False)
+    )  # "now" would be the time of reading
+    if form == "duration":
+        plain = text.where(text.str.fullmatch(LIKE_DURATIONS).fillna(False))
+        return days(pd.to_timedelta(plain, errors="coerce"))
+    if form in ("dayfirst", "monthfirst"):
+        return _ordered(text, dayfirst=form == "dayfirst")
+    how = "ISO8601" if form == "iso" else form
+    return days(pd.to_datetime(text, format=how, errors="coerce", utc=True))
+
+
+def _ordered(text: pd.Series, *, dayfirst: bool) -> pd.Series:
+    """Dates in words or in numbers, whose day and month have the given order."""
+    first, second = ("d", "m") if dayfirst else ("m", "d")
+    end = r"(?P<t>(?:[T, ]+\d.*)?)$"
+    iso = r"\g<y>-\g<m>-\g<d>\g<t>"
+    plain = text.str.replace(
+        rf"^(?P<y>\d{{4}})[-/. ](?P<m>\d{{1,2}})[-/. ](?P<d>\d{{1,2}}){end}", iso, regex=True
+    )
+    plain = plain.str.replace(r"^(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})$", r"\g<y>-\g<m>-\g<d>", regex=True)
+    short = rf"^(?P<{first}>\d{{1,2}})[-/. ]+(?P<{second}>\d{{1,2}})[-/. ]+"
+    plain = plain.str.replace(rf"{short}(?P<y>\d{{4}}){end}", iso, regex=True)
+    for low, high, century in (
+        ("6[9]|[7-9]\\d", "", "19"),
+        ("[0-5]\\d|6[0-8]", "", "20"),
+    ):  # as strptime has it
+        plain = plain.str.replace(
+            rf"{short}(?P<y>{low}){high}{end}", rf"{century}\g<y>-\g<m>-\g<d>\g<t>", regex=True
+        )
+    plain = plain.str.replace(r"^(\d{4})-(\d)(?=-)", r"\1-0\2", regex=True)
+    plain = plain.str.replace(r"^(\d{4}-\d{2})-(\d)(?!\d)", r"\1-0\2", regex=True)
+    plain = plain.str.replace(r"^(\d{4}-\d{2}-\d{2})[, ]+(\d)(?=:)", r"\1 0\2", regex=True)
+    plain = plain.str.replace(r"^(\d{4}-\d{2}-\d{2})[, ]+", r"\1 ", regex=True)
+    found = pd.to_datetime(plain, format="ISO8601", errors="coerce", utc=True)
+    words = found.isna() & text.str.contains(r"[^\W\d_]{3}", regex=True).fillna(False)
+    words &= ~text.str.match(r"\d+[-/.]\d+[-/.]\d").fillna(False)
+    if words.any():
+        named = pd.to_datetime(
+            text.where(words), format="mixed", dayfirst=dayfirst, errors="coerce", utc=True
+        )
+        found = found.where(~words, named)
     return days(found)
-
-
-def row_of(column: pd.Series) -> str:
-    """Tells the row of the first of these cells, without its value, which may be private."""
-    return f"the first in row {int(column.index[0]) + 1:,}"

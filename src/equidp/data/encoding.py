@@ -14,7 +14,8 @@ import pandas as pd
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from equidp.data.checks import LARGEST_NUMBER, check_read, first_text, refuse_missing
+from equidp.data.checks import LARGEST_NUMBER, check_read, refuse_missing
+from equidp.data.columns import MISSING
 from equidp.data.labels import distinct_texts
 from equidp.errors import DataError
 
@@ -56,6 +57,11 @@ class Categories:
     name: str
     values: tuple[str, ...]
 
+    @property
+    def marks_missing(self) -> bool:
+        """Whether missing texts have an input."""
+        return MISSING in self.values
+
     def encode(self, column: pd.Series) -> Floats:
         """Returns [n, len(values)]."""
         return _one_hot(self._places(column), len(self.values))
@@ -76,6 +82,11 @@ class HashedCategories:
 
     name: str
     cells: tuple[int, ...]
+
+    @property
+    def marks_missing(self) -> bool:
+        """Whether missing texts have an input."""
+        return bool(self.knows(pd.Series([None], dtype=object))[0])
 
     def encode(self, column: pd.Series) -> Floats:
         """Returns [n, len(cells)]."""
@@ -128,13 +139,15 @@ class Numbers:
         """Returns a scaling of the range of these values, [n], to [0, 1]."""
         return cls.bounded(name, float(values.min()), float(values.max()))
 
+    @property
+    def marks_missing(self) -> bool:
+        """Whether missing numbers have an input."""
+        return self.flagged
+
     def check(self, column: pd.Series) -> None:
         """Raises unless the column holds numbers that can be scaled."""
         if column.dtype != float:
-            raise DataError(
-                f"column {self.name!r} holds texts, {first_text(column)}, where the training data had "
-                "numbers."
-            )
+            raise DataError(f"column {self.name!r} holds texts, where the training data had numbers.")
         if (column.abs() > LARGEST_NUMBER).any():
             raise DataError(
                 f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
@@ -159,6 +172,7 @@ class TableEncoder:
         columns: in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
         private: whether all that it took from rows was released with noise and paid for.
+        textual: target and groups that held texts, and hold texts in other tables too.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fitted(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -169,6 +183,7 @@ class TableEncoder:
     columns: tuple[Categories | HashedCategories | Numbers, ...]
     missing: str
     private: bool = False
+    textual: tuple[str, ...] = ()
 
     @classmethod
     def fitted(
@@ -256,7 +271,8 @@ class TableEncoder:
     def from_json(cls, text: str) -> TableEncoder:
         """Reads what `to_json` wrote."""
         content = json.loads(text)
-        return cls(tuple(map(_column, content["columns"])), content["missing"], content["private"])
+        columns = tuple(map(_column, content["columns"]))
+        return cls(columns, content["missing"], content["private"], tuple(content["textual"]))
 
 
 def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers:

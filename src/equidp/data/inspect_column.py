@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from equidp.data.checks import LARGEST_NUMBER, MOST_CATEGORIES
-from equidp.data.columns import MISSING_TEXTS, as_numbers, days, is_time, read_dates, without_codes
-from equidp.data.guesses import FEW_TEXTS, MANY_ROWS, MISSING_NUMBERS, MISSING_WORDS
-from equidp.data.plain import MARKS
+from equidp.data.columns import (
+    CODES,
+    DAY_ZERO,
+    MISSING_TEXTS,
+    as_numbers,
+    days,
+    folded,
+    is_number,
+    is_time,
+    long_numbers,
+    read_dates,
+    texts,
+    without_codes,
+    without_dates,
+)
+from equidp.data.guesses import (
+    MANY_ROWS,
+    MISSING_NUMBERS,
+    MISSING_WORDS,
+    Written,
+    days_for_none,
+    fall_together,
+    share_of,
+    word_of,
+    written_dates,
+    written_numbers,
+)
+from equidp.data.plain import as_key
 from equidp.data.recipe import Recipe
+from equidp.data.understood import odd_types
 
 RARE_ROWS = 20
 """A class, group or category of fewer rows is counted, but not named."""
 MANY_CATEGORIES = 50
 FAR = 20
 """Numbers farther from the median than this many interquartile ranges are outliers."""
-_MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
-_TIMES = ("", " %H:%M", " %H:%M:%S")
-_DAYS = (
-    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y"),
-    *("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
-)
-_FORMATS = ("iso", *(day + time for day in _DAYS for time in _TIMES))
-_LIKE_A_DATE = r"\d.*[-./ ].*\d"
-_SAMPLE = 500
-
-_Option = TypeVar("_Option")
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,9 @@ class Finding:
             return ""
         if self.option == "positive":
             return f"--positive {shlex.quote(self.value)}"
-        value = _word(self.value) if self.option in ("thousands", "decimal") else self.value
-        return f"--{self.option} {shlex.quote(f'{column}={value}' if value else column)}"
+        value = word_of(self.value) if self.option in ("thousands", "decimal") else self.value
+        option = self.option.replace("_", "-")
+        return f"--{option} {shlex.quote(f'{as_key(column)}={value}' if value else column)}"
 
 
 @dataclass(frozen=True)
@@ -92,24 +106,42 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     ('category', '--categorical zip')
     """
     if is_time(column):
-        column = days(column)
-        found = [] if name in recipe.columns("date") else [Finding("dates by type", "date", "iso")]
-        known = column.dropna()
+        known, durations = days(column).dropna(), pd.api.types.is_timedelta64_dtype(column)
+        form = "duration" if durations else "iso"
+        further = [Finding("durations by type" if durations else "dates by type", "date", form)]
+        further += [] if durations else _days_found(name, known, recipe, "iso")
+        settled = {option for option in ("date", "categorical", "drop") if name in recipe.columns(option)}
+        found = [finding for finding in further if finding.option not in settled]
         return ColumnReport(name, "date", len(column) - len(known), known.nunique(), "", tuple(found))
     try:
         counts = _counted(column)
     except TypeError:  # bytes; lists and dictionaries, which have no hash
         return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
-    codes, texts = recipe.missing_texts(name), pd.Series(counts.index, dtype="string")
-    gone = counts.index.isin(MISSING_TEXTS.union(codes))
+    codes, found = recipe.missing_texts(name), []
+    written, gone = (
+        pd.Series(counts.index, dtype="string"),
+        counts.index.isin(MISSING_TEXTS.union(codes).difference(recipe.known_texts(name))),
+    )
     if codes:
-        numbers = as_numbers(texts, recipe.decimal_of(name), recipe.thousands_of(name))
+        numbers = as_numbers(written, recipe.decimal_of(name), recipe.thousands_of(name))
         gone |= (numbers.notna() & without_codes(numbers, codes).isna()).to_numpy()
-    known = counts[~gone]
-    missing, found = len(column) - int(known.sum()), []
-    written = [f"{text!r} in {rows:,}" for text, rows in counts[gone].items() if text]
-    if written:
-        found.append(Finding(f"missing values written {', '.join(written)}"))
+    if name in recipe.fold and not gone.all():
+        counts = counts[~gone].groupby(folded(written[~gone]).to_numpy()).sum().sort_values(ascending=False)
+        known = counts
+    else:
+        known = counts[~gone]
+    missing = len(column) - int(known.sum())
+    told = (
+        [f"{text!r} in {rows:,}" for text, rows in counts[gone].items() if text]
+        if name not in recipe.fold
+        else []
+    )
+    if told:
+        words = any(map(str.isalpha, "".join(counts[gone].index)))
+        value = "; a value of its own, such as a country? Say so (--not-na)" * (
+            words and not is_number(column) and name not in recipe.columns("not_na")
+        )
+        found.append(Finding(f"missing values written {', '.join(told)}{value}"))
     if known.empty:
         return ColumnReport(name, "empty", missing, 0, "", (*found, Finding("no value at all", "drop")))
     kind, span, further = _judged(name, known, recipe)
@@ -118,6 +150,8 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     settled = {option for option, columns in recipe.named().items() if name in columns}
     if settled & {"target", "group", "weight"}:  # a class may be anything
         further = [finding for finding in further if finding.option not in ("drop", "bounds", "numeric")]
+    if "person" in settled:
+        further = []
     further = [finding for finding in further if finding.option not in settled]
     return ColumnReport(
         name,
@@ -137,99 +171,98 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
 
 def _counted(column: pd.Series) -> pd.Series:
     """Rows of each text, the most frequent first."""
-    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        counts = column.astype(float).value_counts()
-        return counts.set_axis(pd.Index([f"{value:.12g}" for value in counts.index], dtype=object))
+    if odd_types(column):
+        raise TypeError("bytes, lists and the like")
     counts = column.value_counts()  # fewer texts are stripped so
-    if any(isinstance(value, bytes) for value in counts.index):
-        raise TypeError("bytes")
-    return counts.groupby(counts.index.astype("string").str.strip()).sum().sort_values(ascending=False)
+    written = texts(pd.Series(counts.index)).str.strip()
+    return counts.groupby(written.to_numpy(dtype=object)).sum().sort_values(ascending=False)
 
 
 def _judged(name: str, known: pd.Series, recipe: Recipe) -> tuple[str, str, list[Finding]]:
     """Kind, span and findings of the known values, given as rows by text."""
     text, rows = pd.Series(known.index, dtype="string"), known.to_numpy()
-    if name in recipe.categorical:
-        return _texts(text, rows)
-    if name not in recipe.columns("date"):
-        german = sorted(_MARKS, key=lambda pair: pair[0] != ",") if recipe.sep == ";" else _MARKS
-        marks = [(recipe.decimal_of(name), recipe.thousands_of(name)), *german]
-        decimal, thousands = _best(marks, lambda pair: _share(as_numbers(text[:_SAMPLE], *pair), rows))
-        numbers = as_numbers(text, decimal, thousands)
-        if _share(numbers, rows) >= 1 - FEW_TEXTS or name in recipe.numeric:
-            found = _marks_found(name, text, decimal, thousands, recipe)
-            return _numbers(text, numbers, rows, found)
+    if name in recipe.categorical or name in recipe.fold:
+        return _texts(name, text, rows, recipe)
     stated = dict(recipe.date).get(name)
-    if (
-        stated is None
-        and _share(text[:_SAMPLE].where(text[:_SAMPLE].str.contains(_LIKE_A_DATE)), rows) < 1 - FEW_TEXTS
-    ):
-        return _texts(text, rows)
-    formats = _FORMATS if stated is None else (stated,)
-    form = _best(formats, lambda each: _share(read_dates(text[:_SAMPLE], each), rows))
-    dates = read_dates(text, form)
-    if _share(dates, rows) >= 1 - FEW_TEXTS or stated is not None:
-        return "date", "", [*_date_found(text, rows, form), *_slips(text, dates, rows, "date")]
-    return _texts(text, rows)
+    if stated is None:
+        numeric = name in recipe.numeric
+        if (written := written_numbers(name, text, rows, recipe, stated=numeric)) is not None:
+            found = _marks_found(name, text, written, recipe)
+            return _numbers(text, written, rows, found)
+    form = written_dates(text, rows) if stated is None else stated
+    if form is None:
+        return _texts(name, text, rows, recipe)
+    dates = without_dates(read_dates(text, form), recipe.missing_texts(name), form)
+    repeated = dates.repeat(rows).dropna()
+    found = [*_date_found(text, rows, form), *_days_found(name, repeated, recipe, form)]
+    return "date", "", [*found, *_slips(text, dates, rows, "date")]
 
 
-def _best(options: Sequence[_Option], share: Callable[[_Option], float]) -> _Option:
-    """The first option that reads all rows, or else the one that reads most."""
-    shares: list[float] = []
-    for option in options:
-        shares.append(share(option))
-        if shares[-1] == 1.0:
-            return option
-    return options[int(np.argmax(shares))]
+def _days_found(name: str, known: pd.Series, recipe: Recipe, form: str) -> list[Finding]:
+    """Dates that stand for none, as a cell may write them."""
+    stated = {
+        float(np.floor(day))
+        for day in read_dates(pd.Series(recipe.missing_texts(name), dtype="string"), f"iso|{form}").dropna()
+    }
+    return [
+        Finding(f"{day} in {rows:,} rows, apart from the other dates", "na", day)
+        for day, rows in days_for_none(known).items()
+        if float((pd.Timestamp(day) - DAY_ZERO) / pd.Timedelta(days=1)) not in stated
+    ]
 
 
-def _share(values: pd.Series, rows: np.ndarray) -> float:
-    """The share of the rows whose value could be read."""
-    rows = rows[: len(values)]
-    return float(rows[values.notna().to_numpy()].sum() / max(1, rows.sum()))
-
-
-def _marks_found(
-    name: str, text: pd.Series, decimal: str, thousands: str | None, recipe: Recipe
-) -> list[Finding]:
-    """Marks within numbers other than those of the recipe."""
-    found = []
-    if thousands != recipe.thousands_of(name) and thousands is not None:
-        found.append(Finding(f"{_word(thousands)} between thousands", "thousands", thousands))
-    if decimal != recipe.decimal_of(name):
-        found.append(Finding(f"decimal {_word(decimal)}", "decimal", decimal))
-    if found and text.str.fullmatch(r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)").all():
+def _marks_found(name: str, text: pd.Series, written: Written, recipe: Recipe) -> list[Finding]:
+    """Marks within and around numbers other than those of the recipe."""
+    options, found = written.options(name, recipe), []
+    if written.amounts:
+        found.append(Finding("numbers with marks, such as a currency, percent or brackets", "numeric"))
+    if "thousands" in options:
+        found.append(
+            Finding(f"{word_of(options['thousands'])} between thousands", "thousands", options["thousands"])
+        )
+    if "decimal" in options:
+        found.append(Finding(f"decimal {word_of(options['decimal'])}", "decimal", options["decimal"]))
+    if options and text.str.fullmatch(r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)").all():
         found.append(Finding("the mark may be a decimal one or one between thousands: check"))
     return found
 
 
-def _word(mark: str) -> str:
-    return next(word for word, other in MARKS.items() if other == mark)
-
-
 def _numbers(
-    text: pd.Series, numbers: pd.Series, rows: np.ndarray, found: list[Finding]
+    text: pd.Series, written: Written, rows: np.ndarray, found: list[Finding]
 ) -> tuple[str, str, list[Finding]]:
-    whole = text.str.fullmatch(r"\d+")
+    numbers, whole = written.values, text.str.fullmatch(r"\d+")
+    code = ""
     if whole.all() and text.str.fullmatch(r"0\d+").any():
-        if len(text) > MOST_CATEGORIES:
-            says = f"leading zeros: a code, with {len(text):,} values too many for categories"
-            return "category", "", [Finding(says, "drop")]
-        return "category", "", [Finding("leading zeros: a code, not a number", "categorical")]
+        code = "leading zeros"
+    elif long_numbers(text, numbers).any() and not found:
+        code = "more digits than numbers tell apart"
+    elif text.str.fullmatch(CODES).any() and text.str.fullmatch(rf"{CODES}|\d+").all():
+        code = "written as 3E2 or +49"
+    if code and len(text) > MOST_CATEGORIES:
+        says = f"{code}: a code, with {len(text):,} values too many for categories"
+        return "category", "", [Finding(says, "drop")]
+    if code:
+        return "category", "", [Finding(f"{code}: a code, not a number", "categorical")]
+    if not found and numbers.nunique() < int(numbers.notna().sum()) <= MANY_CATEGORIES:
+        found = [
+            Finding("one number written in several ways, as 1.1 and 1.10 are: a code? Say so (--categorical)")
+        ]
     if whole.all() and text.str.fullmatch(r"(19|20)\d{6}").all() and read_dates(text, "%Y%m%d").notna().all():
         return "date", "", [Finding("dates without separators", "date", "%Y%m%d")]
     found = [*found, *_slips(text, numbers, rows, "numeric")]
+    if not numbers.notna().any():
+        return "number", "", found
     values, weights = numbers[numbers.notna()].to_numpy(), rows[numbers.notna().to_numpy()]
     if np.isinf(values).any() or (np.abs(values) > LARGEST_NUMBER).any():
         return "number", "", [*found, Finding(f"infinite numbers, or beyond {LARGEST_NUMBER:g}", "drop")]
-    if len(values) >= MANY_ROWS and (weights == 1).all() and (values % 1 == 0).all():
+    if not written.amounts and len(values) >= MANY_ROWS and (weights == 1).all() and (values % 1 == 0).all():
         return "number", "", [*found, Finding("another whole number in each row: names rows", "drop")]
-    for code in MISSING_NUMBERS:
-        others = values[values != code]
-        if code in values and _apart(code, others):
-            count = int(weights[values == code].sum())
-            found.append(Finding(f"{code} in {count:,} rows, far from the others", "na", str(code)))
-            values, weights = others, weights[values != code]
+    for number in MISSING_NUMBERS:
+        others = values[values != number]
+        if number in values and _apart(number, others):
+            count = int(weights[values == number].sum())
+            found.append(Finding(f"{number} in {count:,} rows, far from the others", "na", str(number)))
+            values, weights = others, weights[values != number]
     order = np.argsort(values)
     ends = np.interp([0.25, 0.5, 0.75], np.cumsum(weights[order]) / weights.sum(), values[order])
     far = np.abs(values - ends[1]) > FAR * max(ends[2] - ends[0], 1e-300)
@@ -277,24 +310,33 @@ def _slips(text: pd.Series, values: pd.Series, rows: np.ndarray, option: str) ->
 
 
 def _date_found(text: pd.Series, rows: np.ndarray, form: str) -> list[Finding]:
-    found = [Finding("dates", "date", form)]
+    found = [Finding("durations" if form == "duration" else "dates", "date", form)]
     for first, second in (("%d/%m", "%m/%d"), ("%d-%m", "%m-%d")):
         other = form.replace(first, second)
-        if other != form and _share(read_dates(text, other), rows) >= _share(read_dates(text, form), rows):
+        if other != form and share_of(read_dates(text, other), rows) >= share_of(
+            read_dates(text, form), rows
+        ):
             found.append(Finding(f"{other} fits as well: check which is meant"))
     return found
 
 
-def _texts(text: pd.Series, rows: np.ndarray) -> tuple[str, str, list[Finding]]:
+def _texts(name: str, text: pd.Series, rows: np.ndarray, recipe: Recipe) -> tuple[str, str, list[Finding]]:
     total, found = int(rows.sum()), []
+    fewer = 0 if name in recipe.fold else fall_together(text)
     if len(text) > 1 and (rows == 1).all() and total >= RARE_ROWS:
         return "text", "", [Finding("another text in each row: names rows", "drop")]
-    if len(text) > MOST_CATEGORIES:
+    if len(text) > MOST_CATEGORIES and len(text) - fewer > MOST_CATEGORIES:
         return "text", "", [Finding(f"{len(text):,} texts, too many for categories", "drop")]
+    if fewer:
+        says = (
+            f"{fewer:,} of {len(text):,} texts differ from others in capitals, spaces or leading zeros alone"
+        )
+        crowded = len(text) > MOST_CATEGORIES
+        found.append(
+            Finding(f"{says}: the same?{'' if crowded else ' Say so (--fold)'}", "fold" if crowded else "")
+        )
     if len(text) > MANY_CATEGORIES:
         found.append(Finding(f"{len(text):,} categories, an input for each"))
     if rare := int((rows < RARE_ROWS).sum()):
         found.append(Finding(f"{rare:,} of {len(text):,} categories have fewer than {RARE_ROWS} rows"))
-    if text.str.casefold().nunique() < len(text):
-        found.append(Finding("some categories differ in capitals alone"))
     return "category", "", found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,14 +17,17 @@ import numpy as np
 import pandas as pd
 
 from equidp.data.checks import check_names
-from equidp.data.guesses import MANY_CLASSES
+from equidp.data.columns import MISSING_TEXTS, folded, texts
+from equidp.data.guesses import MANY_CLASSES, fall_together
 from equidp.data.inspect_column import RARE_ROWS, ColumnReport, Finding, inspect_column
-from equidp.data.read import read_as_written
+from equidp.data.plain import BY_COLUMN, as_key
+from equidp.data.read import check_read_twice
 from equidp.data.recipe import Recipe
 from equidp.data.sniff import with_format
+from equidp.data.stored import written_whole
 from equidp.data.table import problems_of
 from equidp.data.understood import understood
-from equidp.errors import DataError
+from equidp.errors import DataError, DataWarning
 
 PRIVACY_NOTE = (
     "This was read from the table without privacy: it stays in the house. It names columns, counts and "
@@ -43,12 +47,14 @@ class Persons:
         count: of different names.
         rows_each: rows of a person, on average.
         several: share of the people who have more than one row.
+        fewer: different names that there would be less without capitals, spaces and leading zeros.
     """
 
     column: str
     count: int
     rows_each: float
     several: float
+    fewer: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,10 @@ class TableReport:
     def reasons(self) -> dict[tuple[str, str], str]:
         """Returns why the recipe has a line: by option and column."""
         return {
-            (finding.option, report.name): finding.says
+            (
+                finding.option,
+                as_key(report.name) if finding.option in BY_COLUMN else report.name,
+            ): finding.says
             for report in self.columns
             for finding in report.findings
             if finding.option
@@ -113,9 +122,12 @@ def inspect_table(
     file = Path(path)
     if not file.exists():
         raise DataError(f"there is no file {str(path)!r}; check the path.")
+    check_read_twice(file, "equidp inspect finds separator and encoding first")
     with suppress(OSError, ValueError, EOFError):  # read_as_written says why
         recipe = with_format(file, recipe)
-    raw = read_as_written(file, recipe)
+    raw, notes = written_whole(file, recipe)
+    for note in notes:
+        warnings.warn(note, DataWarning, stacklevel=2)
     check_names(raw.columns, {**recipe.named(), "person": [] if person is None else [person]})
     reports = [inspect_column(name, raw[name], recipe) for name in raw.columns]
     persons = _persons(raw, reports, recipe, person)
@@ -148,10 +160,13 @@ def _persons(
     name = next((each for each in named if each is not None), None)
     if name is None:
         return None
-    counts = raw[name].value_counts().to_numpy()
+    cells = texts(raw[name]).str.strip()
+    cells = cells[~cells.isin(MISSING_TEXTS)].dropna()
+    fewer = 0 if name in recipe.fold else fall_together(cells)
+    counts = (folded(cells) if name in recipe.fold else cells).value_counts().to_numpy()
     if not len(counts):
         return None
-    return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)))
+    return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)
 
 
 def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, rows: int) -> ColumnReport:
@@ -180,6 +195,14 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
         )
     if persons is not None and report.name == persons.column:
         found = [finding for finding in found if finding.option != "drop"]
+        if persons.fewer:
+            says = (
+                f"{persons.fewer:,} of {persons.count:,} differ from others in capitals, spaces or leading "
+                "zeros "
+                "alone: the same people?"
+            )
+            role = report.name == recipe.person
+            found.append(Finding(says if role else f"{says} Say so (--fold)", "fold" if role else ""))
         if report.name != recipe.person and report.name not in recipe.columns("drop"):
             found.append(Finding("names people", "drop"))
     if any(finding.option == "drop" for finding in found):  # nothing else is worth saying
@@ -192,16 +215,18 @@ def _settled(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
     given: dict[str, Any] = {}
     for report in reports:
         for finding in report.findings:
-            if finding.option in ("drop", "categorical", "numeric"):
+            if finding.option in ("drop", "categorical", "numeric", "fold"):
                 given.setdefault(finding.option, []).append(report.name)
             elif finding.option == "na":
-                given.setdefault("na", {}).setdefault(report.name, []).append(finding.value)
+                given.setdefault("na", {}).setdefault(as_key(report.name), []).append(finding.value)
             elif finding.option == "positive":
                 given["positive"] = finding.value
             elif finding.option in ("date", "thousands", "decimal"):
-                given.setdefault(finding.option, {})[report.name] = finding.value
+                key = report.name if finding.option == "date" else as_key(report.name)
+                given.setdefault(finding.option, {})[key] = finding.value
     if "na" in given:
-        stated = {report.name: recipe.to_plain().get("na", {}).get(report.name, []) for report in reports}
+        before = recipe.to_plain().get("na", {})
+        stated = {as_key(report.name): before.get(as_key(report.name), []) for report in reports}
         given["na"] = {name: [*stated[name], *texts] for name, texts in given["na"].items()}
     recipe = recipe.with_changes(given)
     kept = [report for report in reports if report.name not in recipe.drop and report.name != recipe.target]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp.data.columns import MISSING
+from equidp.data.columns import MISSING, number_text
 from equidp.errors import DataError
 
 Codes = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
     """
     numbers = column.dtype == float
     places, values = pd.factorize(column + 0.0 if numbers else column)  # -0.0 is 0
-    texts = [f"{value:.12g}" if numbers else str(value) for value in values]
+    texts = [number_text(value) if numbers else str(value) for value in values]
     return np.where(places < 0, len(texts), places), [*texts, *([MISSING] if (places < 0).any() else [])]
 
 

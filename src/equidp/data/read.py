@@ -6,17 +6,21 @@ import bz2
 import csv
 import gzip
 import io
+import itertools
 import lzma
+import re
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, final
 
 import pandas as pd
+import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
 import pyarrow as pa
 from pyarrow import dataset
 
@@ -25,6 +29,20 @@ from equidp.errors import DataError, EquidpError
 
 PARQUET = (".parquet", ".pq")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
+_KINDS = {
+    rb"\x1f\x8b": "a gzip file",
+    rb"BZh\d1AY&": "a bzip2 file",
+    rb"\xfd7zXZ": "an xz file",
+    rb"PK\x03\x04": "a zip archive, or a workbook of Excel",
+    rb"\x28\xb5\x2f\xfd": "a Zstandard file",
+    rb"PAR1\x15": "a Parquet file",
+    rb"ARROW1\0": "an Arrow file",
+    rb"\xd0\xcf\x11\xe0": "an old workbook of Excel",
+    rb"SQLite f": "a database of SQLite",
+    rb"%PDF-": "a PDF",
+    rb"\x89HDF": "an HDF5 file",
+}
+"""What files of other kinds begin with."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, OverflowError, MemoryError, csv.Error, pd.errors.ParserWarning),
     *(pa.ArrowException, lzma.LZMAError, zlib.error, zipfile.BadZipFile),
@@ -58,11 +76,16 @@ def read_as_written(path: Path, recipe: Recipe = Recipe()) -> pd.DataFrame:
         DataError: not a table, duplicate or nameless columns.
     """
     with readable(path):
-        whole = path.is_dir() or is_parquet(path.name)
-        table = _read_parquet(path) if whole else _read_csv(path, recipe)
-    check_distinct(path, table.columns)
-    table.columns = pd.Index(map(str, table.columns))
-    return table
+        if path.is_dir() or is_parquet(path.name):
+            stored = parquet_dataset(path)
+            check_distinct(path, names := parquet_names(stored.schema))
+            table = stored.to_table(columns=names)
+            # Without this, texts that are not UTF-8 would fail later, where they are first used.
+            table.validate(full=True)
+            return parquet_columns(table)
+        with open_csv(path, recipe) as text:
+            check_distinct(path, text.names)
+            return pd.concat(text.rows(None), ignore_index=True)
 
 
 def check_distinct(path: Path, columns: Iterable[object]) -> None:
@@ -74,6 +97,12 @@ def check_distinct(path: Path, columns: Iterable[object]) -> None:
             f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but "
             "one."
         )
+
+
+def check_read_twice(path: Path, why: str) -> None:
+    """Raises where a file can be read once only, such as a pipe; `why` says what needs it twice."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} can be read only once, and {why}: write it to a file, and give that.")
 
 
 @contextmanager
@@ -95,7 +124,21 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Opens a file to read, and unpacks it where its name says that it is compressed."""
+    """Opens a file to read, and unpacks it where its name says that it is compressed.
+
+    Raises:
+        ValueError: it is no text, but a file of another kind.
+    """
+    opened = _unpacked(path)
+    start = opened.peek(8)[:8]  # type: ignore[attr-defined]
+    for mark, kind in _KINDS.items():
+        if re.match(mark, start):
+            opened.close()
+            raise ValueError(f"it is {kind} under another name; give it the ending that it should have")
+    return opened
+
+
+def _unpacked(path: Path) -> IO[bytes]:
     kind = path.suffix.lower()
     if kind == ".zip":
         archive = zipfile.ZipFile(path)  # open as long as what is read from it
@@ -112,6 +155,8 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def parquet_dataset(path: Path) -> dataset.Dataset:
     """Opens a Parquet file, or all of a folder, whose columns must be the same.
+
+    What a folder's name says, such as department=01, is a column of texts, as a CSV file would have it.
 
     Raises:
         ValueError: files of other columns, or none.
@@ -132,25 +177,49 @@ def parquet_dataset(path: Path) -> dataset.Dataset:
         if differing := sorted(first ^ set(schema.names)):
             listed = ", ".join(map(repr, differing[:5]))
             raise ValueError(f"{name} has other columns than {files[0]}: only one of them has {listed}")
-    partitions = [field for field in opened.schema if field.name not in first]
+    partitions = [pa.field(field.name, pa.string()) for field in opened.schema if field.name not in first]
     whole = pa.unify_schemas([*schemas.values()], promote_options="permissive")
-    return open_all(schema=pa.schema([*whole, *partitions], metadata=whole.metadata))
+    texts = dataset.partitioning(pa.schema(partitions), flavor="hive") if partitions else "hive"
+    return open_all(schema=pa.schema([*whole, *partitions], metadata=whole.metadata), partitioning=texts)
 
 
 def parquet_names(schema: pa.Schema) -> list[str]:
-    """Returns the names of columns as pandas reads them: a named index is a column of the user's."""
-    return [str(name) for name in _without_index(schema.empty_table().to_pandas()).columns]
+    """Returns the names of stored columns: an index of pandas with a name is a column of the user's, and goes
+    first."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    index = [name for name in stored if isinstance(name, str) and name in schema.names]
+    named = [name for name in index if not re.fullmatch(r"__index_level_\d+__", name)]
+    return [*(index if named else []), *(name for name in schema.names if name not in index)]
 
 
-def _without_index(table: pd.DataFrame) -> pd.DataFrame:
-    return table.reset_index(drop=all(name is None for name in table.index.names))
+def parquet_columns(stored: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+    """Returns columns of Parquet for `ColumnReader`: of a whole file as of a part of it.
+
+    Numbers keep their type, also beside missing ones. Texts, truths and what a CSV file would hold as texts
+    are texts; dates are points in time.
+    """
+    columns = {name: _parquet_column(stored.column(name)) for name in stored.schema.names}
+    return pd.DataFrame(columns, index=pd.RangeIndex(stored.num_rows), copy=False)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    stored = parquet_dataset(path).to_table()
-    # Without this, texts that are not UTF-8 would fail later, where they are first used.
-    stored.validate(full=True)
-    return _without_index(stored.to_pandas())
+def _parquet_column(stored: pa.ChunkedArray | pa.Array) -> pd.Series:
+    if isinstance(stored, pa.Array):
+        stored = pa.chunked_array([stored])
+    if pa.types.is_dictionary(stored.type):
+        stored = stored.cast(stored.type.value_type)
+    if isinstance(stored.type, pa.BaseExtensionType):  # periods, intervals, UUIDs
+        return stored.to_pandas().astype("string")
+    kind = stored.type
+    if pa.types.is_time(kind):
+        return pd.Series(stored.to_pandas(), dtype=object).astype("string")
+    if pa.types.is_date(kind):
+        stored = stored.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    if pa.types.is_temporal(kind):
+        found: pd.Series = stored.to_pandas()
+        return found
+    if pa.types.is_null(kind):
+        stored = stored.cast(pa.string())
+    return pd.Series(pd.arrays.ArrowExtensionArray(stored))
 
 
 def text_encoding(recipe: Recipe) -> str:
@@ -159,23 +228,122 @@ def text_encoding(recipe: Recipe) -> str:
     return "utf-8-sig" if plain else recipe.encoding
 
 
-def _read_csv(path: Path, recipe: Recipe) -> pd.DataFrame:
-    encoding = text_encoding(recipe)
-    with open_bytes(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline="") as file:
-        names = csv_header(file, recipe)
-        return pd.concat(csv_rows(file, recipe, names, None))
+@final
+@dataclass(frozen=True, eq=False)
+class CsvText:
+    """A CSV file that was read up to its first row.
+
+    Attributes:
+        path: of the file.
+        file: where it goes on.
+        names: of the columns.
+        sep: the separator, which the file itself may state ("sep=;", as Excel takes it).
+        lines: before the first row; the header, what states the separator, and blank ones.
+    """
+
+    path: Path
+    file: TextIO
+    names: list[str]
+    sep: str
+    lines: int
+
+    def rows(self, size: int | None) -> Iterator[pd.DataFrame]:
+        """Yields the rows as texts, so many at a time, or all at once.
+
+        Raises:
+            ValueError: a row has more columns than the header; says which one.
+        """
+        try:
+            with warnings.catch_warnings():
+                # pandas drops values of rows longer than the header, with a warning alone.
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                parts = pd.read_csv(
+                    self.file,
+                    header=None,
+                    dtype=str,
+                    sep=self.sep,
+                    na_filter=False,
+                    skipinitialspace=True,
+                    names=range(len(self.names)),
+                    index_col=False,
+                    chunksize=size,
+                )
+                for rows in [parts] if size is None else parts:
+                    rows.columns = pd.Index(self.names)
+                    yield rows
+        except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
+            raise ValueError(self._long_row() or str(error)) from error
+
+    def _long_row(self) -> str:
+        """The first row that is longer than the header, in words; "" where it is not found."""
+        if not self.path.is_file():
+            return ""
+        width, blank = len(self.names), True
+        encoding = self.file.encoding
+        with open_bytes(self.path) as stored, io.TextIOWrapper(stored, encoding, newline="") as file:
+            lines = itertools.islice(file, self.lines, None)
+            rows = (row for row in csv.reader(lines, delimiter=self.sep, skipinitialspace=True) if row)
+            for at, row in enumerate(rows):
+                blank &= not any(row[width:])
+                if len(row) > width:
+                    where = "one is empty at its end" if blank else "what they are, the header does not say"
+                    header = f" ({self.names[0]!r})" if width == 1 else ""
+                    return (
+                        f"row {at + 1:,} has {len(row)} columns, and the header{header} {width}; {where}. "
+                        "Remove "
+                        "lines that stand before the header, and separators at the ends of rows"
+                    )
+        return ""
 
 
-def csv_header(file: TextIO, recipe: Recipe) -> list[str]:
-    """Reads the names of columns, and leaves the file at its first row.
+@contextmanager
+def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
+    """Opens a CSV file, and reads its header; blank lines before it are skipped, as between rows.
 
     Raises:
-        ValueError: there are none, or one is empty.
+        ValueError: there is no header, one of its names is empty, or it has another separator.
     """
-    header = next(csv.reader(file, delimiter=recipe.sep, skipinitialspace=True), [])
-    if not header:
+    with open_bytes(path) as stored, io.TextIOWrapper(stored, text_encoding(recipe), newline="") as file:
+        lines = _Counted(file)
+        line = next((each for each in lines if each.strip()), "")
+        sep, stated = recipe.sep, stated_separator(line)
+        if stated is not None:
+            if sep not in (Recipe.sep, stated):
+                raise ValueError(f"its first line states the separator {stated!r}, and --sep is {sep!r}")
+            sep, line = stated, next((each for each in lines if each.strip()), "")
+        rows = csv.reader(itertools.chain([line], lines), delimiter=sep, skipinitialspace=True)
+        yield CsvText(path, file, _header(next(rows, [])), sep, lines.count)
+
+
+def stated_separator(line: str) -> str | None:
+    """Returns the separator that a first line states, as Excel takes it; None where it is no such line.
+
+    >>> stated_separator("sep=;"), stated_separator("age;sex")
+    (';', None)
+    """
+    found = re.fullmatch(r'"?sep=(.)"?\W*', line, re.IGNORECASE)
+    return None if found is None else found[1]
+
+
+class _Counted:
+    """The lines of a file, and how many were read."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self.count = file, 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        self.count += 1
+        return line
+
+
+def _header(cells: list[str]) -> list[str]:
+    if not cells:
         raise ValueError("it is empty")
-    names = [name.strip() for name in header]
+    names = [name.strip() for name in cells]
     if not all(names):
         raise ValueError(
             f"column {names.index('') + 1} has no name (pandas' index? Write the file with index=False)"
@@ -187,22 +355,53 @@ def csv_header(file: TextIO, recipe: Recipe) -> list[str]:
     return names
 
 
-def csv_rows(file: TextIO, recipe: Recipe, names: list[str], size: int | None) -> Iterator[pd.DataFrame]:
-    """Yields the rows after the header as texts, so many at a time, or all at once."""
-    with warnings.catch_warnings():
-        # pandas drops values of rows longer than the header, with a warning alone.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        parts = pd.read_csv(
-            file,
-            header=None,
-            dtype=str,
-            sep=recipe.sep,
-            na_filter=False,
-            skipinitialspace=True,
-            names=range(len(names)),
-            index_col=False,
-            chunksize=size,
-        )
-        for rows in [parts] if size is None else parts:
-            rows.columns = pd.Index(names)
-            yield rows
+@final
+class LineEnds:
+    """Counts cells of texts that hold line ends: stray double quotes make one cell of several rows.
+
+    >>> seen = LineEnds()
+    >>> seen.add(pd.DataFrame({"job": ["cook", "clerk\\nnurse"], "sex": ["F", "M"]}), ",;", ["job"])
+    >>> seen.notes()[0].split(";")[0]
+    "column 'job' holds line ends in 1 cell, the first in row 2, which has 1 of them"
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._found: dict[str, list[int]] = {}
+
+    def add(self, rows: pd.DataFrame, separators: Iterable[str], used: Iterable[str]) -> None:
+        """Looks at the next rows; in columns that are not used, at cells that may hold parts of rows.
+
+        Raises:
+            ValueError: between the line ends of a cell stand rows.
+        """
+        width = len(rows.columns) - 1
+        for name in rows.columns:
+            if rows[name].dtype not in ("str", object):
+                continue
+            broken = rows[name].str.contains("[\r\n]", regex=True).fillna(False).to_numpy(dtype=bool)
+            for at in broken.nonzero()[0]:
+                lines = re.split("\r\n|\r|\n", rows[name].iloc[at])
+                row = self._rows + int(at) + 1
+                counts = ([line.count(sep) for line in lines] for sep in separators)
+                like_rows = any(set(n[1:-1]) <= {width} and n[0] + n[-1] >= width for n in counts)
+                if like_rows and len(lines) > 3:
+                    raise ValueError(
+                        f"column {name!r} holds in row {row:,} a cell of {len(lines)} lines that look like "
+                        "rows "
+                        "of the table: remove the stray double quotes before and after them"
+                    )
+                if like_rows or name in used:
+                    self._found.setdefault(name, [0, row, len(lines) - 1])[0] += 1
+        self._rows += len(rows)
+
+    def notes(self) -> list[str]:
+        """Returns a sentence for each column."""
+        return [
+            f"column {name!r} holds line ends in {count:,} cell{'s' * (count > 1)}, the first in row "
+            f"{row:,}, which "
+            f"has {ends:,} of them; if double quotes stand there by mistake, rows between them are lost: "
+            "remove "
+            "these."
+            for name, (count, row, ends) in self._found.items()
+        ]

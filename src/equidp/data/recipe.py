@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.data.plain import ALL_COLUMNS, MARKS, field
+from equidp.data.plain import ALL_COLUMNS, BY_COLUMN, MARKS, as_key, as_name, field
 from equidp.errors import DataError, SettingError
 
 if sys.version_info >= (3, 11):
@@ -23,20 +23,22 @@ else:
 
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2
-DATE_FORMATS = ("iso", "dayfirst", "monthfirst")
+DATE_FORMATS = ("iso", "dayfirst", "monthfirst", "duration")
 """Formats of dates beside those of strptime, such as %d.%m.%Y."""
 _DEFAULT_DECIMAL = "."
 _SINGLE = ("target", "weight", "person")
 """Options that name one column."""
+_SEVERAL = ("group", "drop", "categorical", "numeric", "date", "fold", "na", "not_na", "thousands", "decimal")
 _APART: dict[str, set[str]] = {
-    "drop": {"target", "group", "categorical", "numeric", "date", "bounds"},
+    "drop": {"target", "group", "categorical", "numeric", "date", "bounds", "fold"},
     "target": {"drop", "bounds", "date"},
     "group": {"drop", "bounds", "date"},
     "categorical": {"drop", "numeric", "date", "bounds"},
-    "numeric": {"drop", "categorical", "date"},
-    "date": {"drop", "target", "group", "categorical", "numeric"},
-    "bounds": {"drop", "target", "group", "categorical"},
-    "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person"},
+    "numeric": {"drop", "categorical", "date", "fold"},
+    "date": {"drop", "target", "group", "categorical", "numeric", "fold"},
+    "bounds": {"drop", "target", "group", "categorical", "fold"},
+    "fold": {"drop", "numeric", "date", "bounds", "weight"},
+    "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person", "fold"},
     "person": {"drop", "target", "group", "categorical", "numeric", "date", "bounds", "weight"},
 }
 """What a column named under an option cannot be named under too."""
@@ -56,11 +58,16 @@ class Recipe:
         group: columns whose combinations of values are the groups; the target may be among them.
         drop: columns to leave out.
         categorical: columns of texts, also where they look like numbers, such as ZIP codes.
-        numeric: columns of numbers; a text in them counts as missing. Other columns are numeric where
-            every known value is a number.
+        numeric: columns of numbers, also with currencies, percent or brackets around them; any other text in
+            them counts as missing. Other columns are numeric where every known value is a number.
         date: (column, format): dates, which become days since 1 January 2000. The format is "iso",
-            "dayfirst", "monthfirst" or as in strptime; what is no such date counts as missing.
+            "dayfirst", "monthfirst" (either reads 2024-01-31 as it is written), "duration" or as in strptime,
+            or several with | between them; what is no such date counts as missing.
+        fold: columns of texts whose spellings are one where they differ in capitals, spaces, leading zeros or
+            ".0" at the end alone, such as the ids of people.
         na: (column, text): what stands for a missing value beside empty cells, "?" and "NA"; "*" for all
+            columns, and a column called * is "\\\\*".
+        not_na: (column, text): what is a value though it looks missing, such as "NA" for Namibia; "*" for all
             columns.
         thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
         bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
@@ -93,7 +100,9 @@ class Recipe:
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     date: Pairs = ()
+    fold: tuple[str, ...] = ()
     na: Pairs = ()
+    not_na: Pairs = ()
     thousands: Pairs = ()
     decimal: Pairs = ()
     bounds: tuple[tuple[str, float, float], ...] = ()
@@ -108,6 +117,9 @@ class Recipe:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
+        for option, value in vars(self).items():  # as TOML and Python write them
+            if isinstance(value, Mapping) or (isinstance(value, list | str) and option in _SEVERAL):
+                object.__setattr__(self, option, field(option, value))
         if self.missing not in MISSING_RULES:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
         check_number("(0, 1)", test_share=self.test_share)
@@ -120,16 +132,16 @@ class Recipe:
                     f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
                 )
         for name, form in self.date:
-            if form not in DATE_FORMATS and "%" not in form:
+            if not all(each in DATE_FORMATS or "%" in each for each in form.split("|")):
                 raise SettingError(
                     f"date format {form!r} of {name!r}; expected {', '.join(DATE_FORMATS)} or one such as "
-                    "%d.%m.%Y."
+                    "%d.%m.%Y, or several such as %d.%m.%Y|iso."
                 )
         for option in ("thousands", "decimal"):
             for name, mark in getattr(self, option):
                 if mark not in MARKS.values() or (option, mark) == ("decimal", " "):
                     raise SettingError(f"{option} {mark!r} of {name!r}; expected {', '.join(MARKS)}.")
-        for name, _ in (*self.thousands, *self.decimal):
+        for name in (as_name(each) for each, _ in (*self.thousands, *self.decimal)):
             if self.thousands_of(name) == (mark := self.decimal_of(name)):
                 raise SettingError(f"thousands and decimal of {name!r} are both {mark!r}; change one.")
         if len(self.sep) != 1 or self.sep in '"\r\n':
@@ -171,27 +183,33 @@ class Recipe:
         if option in _SINGLE:
             return [] if value is None else [value]
         names = [_column(each) for each in value]
-        return [name for name in names if name != ALL_COLUMNS]
+        if option in BY_COLUMN:
+            return [as_name(name) for name in names if name != ALL_COLUMNS]
+        return names
 
     def named(self) -> dict[str, list[str]]:
         """Returns option -> columns that it names."""
-        options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date")
-        by_value = ("na", "thousands", "decimal", "bounds")
+        options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date", "fold")
+        by_value = (*BY_COLUMN, "bounds")
         return {option: list(dict.fromkeys(self.columns(option))) for option in (*options, *by_value)}
 
     def missing_texts(self, column: str) -> list[str]:
         """Returns what stands for a missing value in a column, beside what always does."""
-        return [text for name, text in self.na if name in (column, ALL_COLUMNS)]
+        return [text for name, text in self.na if name in (as_key(column), ALL_COLUMNS)]
+
+    def known_texts(self, column: str) -> list[str]:
+        """Returns what is a value in a column though it looks missing."""
+        return [text for name, text in self.not_na if name in (as_key(column), ALL_COLUMNS)]
 
     def thousands_of(self, column: str) -> str | None:
         """Returns the mark between thousands in a column, or None."""
         marks = dict(self.thousands)
-        return marks.get(column, marks.get(ALL_COLUMNS))
+        return marks.get(as_key(column), marks.get(ALL_COLUMNS))
 
     def decimal_of(self, column: str) -> str:
         """Returns the decimal mark in a column."""
         marks = dict(self.decimal)
-        return marks.get(column, marks.get(ALL_COLUMNS, _DEFAULT_DECIMAL))
+        return marks.get(as_key(column), marks.get(ALL_COLUMNS, _DEFAULT_DECIMAL))
 
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
         """Returns this recipe with options as `from_plain` takes them, which win where the two differ.
@@ -201,13 +219,13 @@ class Recipe:
         >>> Recipe(drop=("zip", "id")).with_changes({"categorical": ["zip"]}).drop
         ('id',)
         """
-        changes = Recipe.from_plain(given)
+        changes = _fields(given)
         fields: dict[str, Any] = dict(vars(self))
         for option in (each for each in given if each in _APART):
+            named = [changes[option]] if option in _SINGLE else [_column(each) for each in changes[option]]
             for other in _APART[option] - set(_SINGLE):
-                fields[other] = _without(fields[other], changes.columns(option))
-        for option in given:
-            new = getattr(changes, option)
+                fields[other] = _without(fields[other], named)
+        for option, new in changes.items():
             if isinstance(new, tuple) and option not in ("group", "target_bounds"):
                 new = (*_without(fields[option], [_column(each) for each in new]), *new)
             fields[option] = new
@@ -220,8 +238,8 @@ class Recipe:
             value = getattr(self, each.name)
             if value == each.default:
                 continue
-            if each.name == "na":
-                value = {name: [text for other, text in self.na if other == name] for name, _ in self.na}
+            if each.name in ("na", "not_na"):
+                value = {name: [text for other, text in value if other == name] for name, _ in value}
             elif each.name == "bounds":
                 value = {name: [low, high] for name, low, high in self.bounds}
             elif each.name in ("date", "thousands", "decimal"):
@@ -235,7 +253,8 @@ class Recipe:
     def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
         """Returns a recipe from plain values: lists of names; values by column as dictionaries.
 
-        A text stands for a list of one; "na", "thousands" and "decimal" may be given for all columns at once.
+        A text stands for a list of one; "na", "not_na", "thousands" and "decimal" may be given for all
+        columns at once.
 
         Raises:
             SettingError: an unknown option, or a value of another kind.
@@ -243,11 +262,7 @@ class Recipe:
         >>> Recipe.from_plain({"na": "-999", "decimal": {"lab": "comma"}}).decimal_of("lab")
         ','
         """
-        known = [each.name for each in dataclasses.fields(cls)]
-        for option in content:
-            if option not in known:
-                raise unknown_name("option in a recipe", option, known)
-        return cls(**{option: field(option, value) for option, value in content.items()})
+        return cls(**_fields(content))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -266,6 +281,15 @@ class Recipe:
             return cls.from_plain(content)
         except SettingError as error:
             raise SettingError(f"recipe {os.fspath(path)!r}: {error}") from error
+
+
+def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a recipe from plain values."""
+    known = [each.name for each in dataclasses.fields(Recipe)]
+    for option in content:
+        if option not in known:
+            raise unknown_name("option in a recipe", option, known)
+    return {option: field(option, value) for option, value in content.items()}
 
 
 def _column(each: Any) -> str:

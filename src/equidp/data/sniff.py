@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from equidp.data.read import is_parquet, open_bytes
+from equidp.data.read import is_parquet, open_bytes, stated_separator
 from equidp.data.recipe import Recipe
 
 SEPARATORS = ",;\t|"
@@ -30,6 +30,8 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     if is_parquet(path.name):
         return recipe
     encoding = _encoding(path, recipe.encoding)
+    if (stated := _stated(path, encoding)) is not None:
+        return dataclasses.replace(recipe, encoding=encoding, sep=stated)
     widths = {mark: _width(path, encoding, mark) for mark in (recipe.sep, *SEPARATORS)}
     best = max(widths, key=lambda mark: widths[mark])
     sep = recipe.sep if widths[recipe.sep] > 1 or widths[best] <= 1 else best
@@ -62,6 +64,12 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with open_bytes(path) as file:
         while chunk := file.read(_CHUNK):
             yield chunk
+
+
+def _stated(path: Path, encoding: str) -> str | None:
+    """The separator that the first line states, where it does."""
+    with open_bytes(path) as file, codecs.getreader(encoding)(file) as text:
+        return stated_separator(next((line for line in text if line.strip()), "").lstrip("\ufeff"))
 
 
 def _width(path: Path, encoding: str, sep: str) -> int:

@@ -7,6 +7,7 @@ it would hold in memory.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ import torch
 
 from equidp.data.cache import Array, kept, key_of, mapped_array, mapped_tensor, write_array
 from equidp.data.checks import check_names
-from equidp.data.read import check_distinct, read_as_written, readable
+from equidp.data.read import LineEnds, check_distinct, is_parquet, read_as_written, readable
 from equidp.data.recipe import Recipe
+from equidp.data.sniff import SEPARATORS
 from equidp.data.stream import NotPlain, batches, content_digest, is_large, names_of, stamp
-from equidp.data.understood import ColumnReader, Columns, Unusable, understood
+from equidp.data.understood import ColumnFacts, ColumnReader, Columns, Unusable, understood
 from equidp.errors import DataError
 
 _FEWEST_ROWS = 10
@@ -48,6 +50,7 @@ def read_table(
     *,
     only: Sequence[str] | None = None,
     fewest: int = _FEWEST_ROWS,
+    held: Mapping[str, bool] | None = None,
 ) -> Columns:
     """Returns columns of floats (NaN where missing) or of strings (None where missing), and their problems.
 
@@ -57,6 +60,7 @@ def read_table(
         only: columns to read, where the file has them; None: all, and a large table is kept on disk for the
             next time.
         fewest: rows that the file must have.
+        held: whether columns held numbers in the table that a model was trained on; see `ColumnReader`.
 
     Raises:
         DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
@@ -66,10 +70,22 @@ def read_table(
     with readable(path):
         large = is_large(path)
     if large:
-        return _stored(path, recipe, only, fewest)
-    written = read_as_written(path, recipe)
+        return _stored(path, recipe, only, fewest, held or {})
+    written, notes = written_whole(path, recipe, only)
     _check_rows(path, len(written), fewest)
-    return understood(written[_kept(written.columns, recipe, only)], recipe)
+    read = understood(written[_kept(written.columns, recipe, only)], recipe, held)
+    return dataclasses.replace(read, notes=(*notes, *read.notes))
+
+
+def written_whole(
+    path: Path, recipe: Recipe, only: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Returns a whole file as `read_as_written` does, and notes on its rows."""
+    written, seen = read_as_written(path, recipe), LineEnds()
+    if not (path.is_dir() or is_parquet(path.name)):
+        with readable(path):
+            seen.add(written, {*SEPARATORS, recipe.sep}, _used(written.columns, recipe, only))
+    return written, seen.notes()
 
 
 def _check_rows(path: Path, rows: int, fewest: int) -> None:
@@ -81,11 +97,17 @@ def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> l
     """The columns to read."""
     if only is None:
         check_names(names, recipe.named())
+    return _used(names, recipe, only)
+
+
+def _used(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
     dropped = recipe.columns("drop")
     return [name for name in names if name not in dropped and (only is None or name in only)]
 
 
-def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int) -> Columns:
+def _stored(
+    path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int, held: Mapping[str, bool]
+) -> Columns:
     before = stamp(path)
     with readable(path):
         names = names_of(path, recipe)
@@ -94,13 +116,13 @@ def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int)
     with readable(path):
         content = content_digest(path)
     plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
-    key = key_of("table" if only is None else "new rows", content, plain, names)
+    key = key_of("table" if only is None else "new rows", content, plain, names, dict(held))
 
     def write(folder: Path) -> dict[str, Any]:
         try:
-            found = _written(path, recipe, names, folder, plain=True)
+            found = _written(path, recipe, names, folder, held, plain=True)
         except NotPlain:
-            found = _written(path, recipe, names, folder, plain=False)
+            found = _written(path, recipe, names, folder, held, plain=False)
         _check_rows(path, found["rows"], fewest)
         if stamp(path) != before:
             raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
@@ -116,7 +138,8 @@ def _stored(path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int)
     if only is not None:  # new rows: what is mapped stays until it is let go
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_name(f".{key}.lock").unlink(missing_ok=True)
-    return Columns(table, tuple(facts["problems"]), tuple(facts["notes"]), key)
+    known = {name: ColumnFacts(**about) for name, about in facts["facts"].items()}
+    return Columns(table, tuple(facts["problems"]), tuple(facts["notes"]), key, known)
 
 
 def _column(folder: Path, about: Mapping[str, Any], rows: int) -> pd.Series:
@@ -134,11 +157,18 @@ def _batches(path: Path, recipe: Recipe, names: Sequence[str], plain: bool) -> I
 
 
 def _written(
-    path: Path, recipe: Recipe, names: Sequence[str], folder: Path, *, plain: bool
+    path: Path,
+    recipe: Recipe,
+    names: Sequence[str],
+    folder: Path,
+    held: Mapping[str, bool],
+    *,
+    plain: bool,
 ) -> dict[str, Any]:
     """Writes a file for each column, and returns what they hold."""
-    readers = {name: ColumnReader(name, recipe) for name in names}
+    readers = {name: ColumnReader(name, recipe, held.get(name)) for name in names}
     problems: dict[str, str] = {}
+    seen, of_csv = LineEnds(), not (path.is_dir() or is_parquet(path.name))
     rows = 0
     with ExitStack() as stack:
         files = {
@@ -148,6 +178,9 @@ def _written(
         }
         for batch in _batches(path, recipe, names, plain):
             rows += len(batch)
+            if of_csv and not plain:
+                with readable(path):
+                    seen.add(batch, {*SEPARATORS, recipe.sep}, names)
             for at, (name, reader) in enumerate(readers.items()):
                 if name in problems:
                     continue
@@ -160,7 +193,7 @@ def _written(
                     write_array(files[at, "numbers"], numbers.astype(np.float64, copy=False))
                 if codes is not None:
                     write_array(files[at, "codes"], codes.astype(np.int32))
-    columns, notes = {}, []
+    columns, notes = {}, seen.notes()
     for at, (name, reader) in enumerate(readers.items()):
         kind = ""
         try:
@@ -175,7 +208,8 @@ def _written(
         for other in {"numbers", "codes"} - {kind}:
             (folder / f"{at}.{other}").unlink()
     sentences = [problems[name] for name in names if name in problems]
-    return {"rows": rows, "columns": columns, "problems": sentences, "notes": notes}
+    facts = {name: reader.facts.to_plain() for name, reader in readers.items()}
+    return {"rows": rows, "columns": columns, "problems": sentences, "notes": notes, "facts": facts}
 
 
 def stored_parts(

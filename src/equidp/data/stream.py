@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from equidp._validate import check_number
+from equidp.data.columns import texts
 from equidp.data.read import (
-    csv_header,
-    csv_rows,
+    CsvText,
     is_parquet,
     open_bytes,
+    open_csv,
+    parquet_columns,
     parquet_dataset,
     parquet_names,
     plain_name,
@@ -80,12 +83,12 @@ def names_of(path: Path, recipe: Recipe) -> list[str]:
     """Returns the names of the columns, as `read_as_written` has them."""
     if path.is_dir() or is_parquet(path.name):
         return parquet_names(parquet_dataset(path).schema)
-    with open_bytes(path) as stored, text_of(stored, recipe) as file:
-        return csv_header(file, recipe)
+    with open_csv(path, recipe) as text:
+        return text.names
 
 
 def batches(path: Path, recipe: Recipe, names: Sequence[str], *, plain: bool) -> Iterator[pd.DataFrame]:
-    """Yields these columns as `read_as_written` has them, a batch of rows at a time.
+    """Yields these columns as `read_as_written` has them, a batch of rows at a time; of CSV with quotes, all.
 
     Args:
         path: the file.
@@ -100,45 +103,41 @@ def batches(path: Path, recipe: Recipe, names: Sequence[str], *, plain: bool) ->
         for batch in parquet_dataset(path).to_batches(columns=list(names), batch_size=_BATCH_ROWS):
             if batch.num_rows:
                 batch.validate(full=True)
-                yield batch.to_pandas(ignore_metadata=True)
+                yield parquet_columns(batch)
         return
-    every = names_of(path, recipe)
-    if plain:
-        yield from _by_arrow(path, recipe, every, names)
-        return
-    with open_bytes(path) as stored, text_of(stored, recipe) as file:
-        csv_header(file, recipe)
-        for rows in csv_rows(file, recipe, every, _BATCH_ROWS):
-            yield rows[list(names)]
+    with open_csv(path, recipe) as text:
+        if not plain:
+            yield from text.rows(_BATCH_ROWS)
+            return
+    yield from _by_arrow(path, recipe, text, names)
 
 
 def written_rows(path: Path, recipe: Recipe, names: Sequence[str], size: int) -> Iterator[pd.DataFrame]:
     """Yields these columns as they are written, `size` rows at a time."""
     left = pd.DataFrame()
     for batch in batches(path, recipe, names, plain=False):
-        left = pd.concat([left, batch], ignore_index=True)
+        left = pd.concat([left, batch[list(names)].apply(texts)], ignore_index=True)
         while len(left) >= size:
             yield left[:size]
             left = left[size:].reset_index(drop=True)
     yield left
 
 
-def text_of(stored: IO[bytes], recipe: Recipe) -> io.TextIOWrapper:
-    return io.TextIOWrapper(stored, encoding=text_encoding(recipe), newline="")
-
-
-def _by_arrow(path: Path, recipe: Recipe, every: list[str], names: Sequence[str]) -> Iterator[pd.DataFrame]:
-    if text_encoding(recipe) != "utf-8-sig" or recipe.sep.isspace():
+def _by_arrow(path: Path, recipe: Recipe, text: CsvText, names: Sequence[str]) -> Iterator[pd.DataFrame]:
+    if text_encoding(recipe) != "utf-8-sig" or text.sep.isspace():
         raise NotPlain
     with open_bytes(path) as stored:
-        stored.readline()  # the header, which may have quotes
+        # What stands before the rows may have quotes, but no other line ends than the rows.
+        before = list(itertools.islice(stored, text.lines))
+        if not all(line.endswith(b"\n") and b"\r" not in line.rstrip(b"\r\n") for line in before):
+            raise NotPlain
         try:
             reader = arrow_csv.open_csv(
                 pa.PythonFile(_Plain(stored), mode="r"),
-                arrow_csv.ReadOptions(column_names=every, block_size=_BATCH_BYTES),
-                arrow_csv.ParseOptions(delimiter=recipe.sep, quote_char=False),
+                arrow_csv.ReadOptions(column_names=text.names, block_size=_BATCH_BYTES),
+                arrow_csv.ParseOptions(delimiter=text.sep, quote_char=False),
                 arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(every, pa.string()),
+                    column_types=dict.fromkeys(text.names, pa.string()),
                     include_columns=list(names),
                     strings_can_be_null=False,
                 ),

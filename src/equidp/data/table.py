@@ -14,7 +14,6 @@ import torch
 from equidp.data.cache import key_of
 from equidp.data.checks import (
     feature_problems,
-    first_text,
     missing_problem,
     number_problem,
     refuse,
@@ -23,9 +22,10 @@ from equidp.data.checks import (
 from equidp.data.dataset import DataSplit
 from equidp.data.draws import draws
 from equidp.data.encoding import TableEncoder
-from equidp.data.guesses import doubts
+from equidp.data.guesses import absences, doubts
 from equidp.data.labels import coded, crossed, rows_by_content
 from equidp.data.people import rows_by_person
+from equidp.data.plain import as_key
 from equidp.data.private_encoding import private_encoder
 from equidp.data.read import plain_name
 from equidp.data.recipe import Recipe
@@ -100,10 +100,12 @@ class TableSource:
             people=people,
             person_of=person_of,
             key=key,
+            textual=tuple(each for each in _labels(self.recipe) if table[each].dtype != float),
         )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        return TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
+        fitted = TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
+        return rows.labelled(fitted)
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
         return private_encoder(training, self._bounds, self.recipe.missing, release)
@@ -129,7 +131,8 @@ class TableSource:
     def _table(self) -> tuple[pd.DataFrame, str]:
         """The columns of the file that are not dropped, after all checks, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
-        said = doubts(read.table, self.recipe)
+        absent = {name: about.absent for name, about in read.facts.items()}
+        said = [*doubts(read.table, self.recipe), *absences(absent, read.table, self.recipe)]
         for sentence in (*read.notes, *said):
             warnings.warn(sentence, DataWarning, stacklevel=5)
         refuse(self.path, problems_of(read, self.recipe))
@@ -162,36 +165,43 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     for name, *_ in recipe.bounds:
         if name in table and table[name].dtype != float:
             problems.append(
-                f"column {name!r} has bounds but holds texts, {first_text(table[name])}; bounds are for "
+                f"column {name!r} has bounds but holds texts, {read.first_text(name)}; bounds are for "
                 "numbers."
             )
     if all(name in table for name in labels):
-        problems += _label_problems(table, recipe)
+        problems += _label_problems(read, recipe)
     if recipe.missing == "refuse":
+        words = (
+            f" Where {word!r} is a value, say so (--not-na '{as_key(name)}={word}')."
+            for name, about in read.facts.items()
+            for word in about.absent
+            if word and name in table and table[name].dtype != float
+        )
         problems += missing_problem(
             table,
             "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
-            "--missing category).",
+            f"--missing category).{next(words, '')}",
         )
     return problems
 
 
-def _label_problems(table: pd.DataFrame, recipe: Recipe) -> list[str]:
+def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     """What is wrong with the target and the groups; groups are not judged where values are missing."""
+    table = read.table
     target, columns = str(recipe.target), ", ".join(recipe.group)
     classes, found = table[target].nunique(), []
     absent = int(table[target].isna().sum())
     if absent:
         found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
-        found += weight_problem(table[recipe.weight])
+        found += weight_problem(table[recipe.weight], read.first_text(recipe.weight))
     if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
         found.append(
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
             "to people. Fill that in, or remove those rows."
         )
     if recipe.target_bounds is not None:
-        found += number_problem(table[target], recipe.group)
+        found += number_problem(table[target], recipe.group, read.first_text(target))
     elif classes == 1:
         found.append(f"target {target!r} has one class only; expected at least two.")
     elif classes > _MOST_CLASSES:

@@ -50,6 +50,7 @@ class Unencoded:
         people: the training rows of each person, whose rows are one example; None: each row is one.
         person_of: whose row each is, [n]; None: each is of a person of its own.
         key: what the table is kept under on disk, so that its inputs are kept there too; "": all in memory.
+        textual: target and groups that hold texts.
     """
 
     features: pd.DataFrame
@@ -66,6 +67,11 @@ class Unencoded:
     people: PeoplesRows | None = None
     person_of: npt.NDArray[np.int64] | None = None
     key: str = ""
+    textual: tuple[str, ...] = ()
+
+    def labelled(self, encoder: TableEncoder) -> TableEncoder:
+        """Returns the encoder with what target and groups hold here, so that other tables are read alike."""
+        return replace(encoder, textual=self.textual)
 
     @property
     def training(self) -> pd.DataFrame:
@@ -157,7 +163,7 @@ def prepared(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]
         encoder = source.exact_encoder(rows)
     else:
         release = Release(source.private_noise, SeededRandomness(seed, _PART))
-        encoder = source.private_encoder(rows.training, release)
+        encoder = rows.labelled(source.private_encoder(rows.training, release))
     notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
     return rows.encoded(encoder, notes), encoder
 

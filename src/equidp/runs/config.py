@@ -148,9 +148,8 @@ class TrainConfig:
         if self.preprocessing_share is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # of columns without rows
-                drawn = encoder or source.private_encoder(
-                    rows.training[:0], Release(1.0, SeededRandomness(0))
-                )
+                nothing = rows.training[:0], Release(1.0, SeededRandomness(0))
+                drawn = encoder or rows.labelled(source.private_encoder(*nothing))
         else:
             drawn = encoder or source.exact_encoder(rows)
         split = rows.encoded(drawn, source.notes(drawn))
@@ -161,7 +160,7 @@ class TrainConfig:
         source = can_be_private(self.source())
         rows = source.unencoded(self.seed)
         release = Release(event.noise_multiplier, SystemRandomness())
-        encoder = source.private_encoder(rows.training, release)
+        encoder = rows.labelled(source.private_encoder(rows.training, release))
         return rows.encoded(encoder, source.notes(encoder)), encoder
 
     def risk_target(self) -> RiskTarget | None:

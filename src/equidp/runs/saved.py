@@ -6,7 +6,7 @@ import filecmp
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +92,55 @@ class KeptRun:
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
                 "table out to use its test examples."
             )
-        names = [column.name for column in self.encoder.columns]
-        # A column that held texts when the model was trained holds texts, also where all look like numbers.
-        texts = [each.name for each in self.encoder.columns if not isinstance(each, Numbers)]
-        plain = [name for name in texts if name not in self.config.recipe.categorical]
-        recipe = self.config.recipe.with_changes({"categorical": plain})
-        read = read_table(path, recipe, only=[*names, *further], fewest=1)
+        columns, recipe = self.encoder.columns, self.config.recipe
+        held = {each.name: isinstance(each, Numbers) for each in columns}
+        held |= {name: name not in self.encoder.textual for name in further}
+        names = list(dict.fromkeys([*(each.name for each in columns), *further]))
+        read = read_table(path, recipe, only=names, fewest=1, held=held)
         refuse(path, read.problems)
         for note in read.notes:
             warnings.warn(note, DataWarning, stacklevel=3)
-        return read
+        for each in columns:
+            if isinstance(each, Numbers) and each.name in read.table and read.table[each.name].dtype != float:
+                raise DataError(
+                    f"column {each.name!r} holds texts, {read.first_text(each.name)}, where the training "
+                    "data had "
+                    "numbers."
+                )
+        return self._with_lacking(read)
+
+    def _with_lacking(self, read: Columns) -> Columns:
+        """The table with columns that it lacks as missing, where the model has a mark for these."""
+        assert self.encoder is not None
+        lacking = [
+            each for each in self.encoder.columns if each.name not in read.table and each.marks_missing
+        ]
+        if not lacking:
+            return read
+        listed = ", ".join(repr(each.name) for each in lacking)
+        warnings.warn(
+            f"the table lacks {listed}: in all {len(read.table):,} rows the model takes that for a missing "
+            "value, "
+            "which it has a mark for.",
+            DataWarning,
+            stacklevel=4,
+        )
+        further = {
+            each.name: pd.Series(
+                np.nan if isinstance(each, Numbers) else None,
+                index=read.table.index,
+                dtype=float if isinstance(each, Numbers) else object,
+            )
+            for each in lacking
+        }
+        return replace(read, table=read.table.assign(**further))
+
+    def reading(self, sep: str | None, encoding: str | None) -> KeptRun:
+        """The same run, which reads other files with this separator and encoding; None: with the recipe's."""
+        given = {"sep": sep, "encoding": encoding}
+        changes = {name: value for name, value in given.items() if value is not None}
+        config = replace(self.config, recipe=self.config.recipe.with_changes(changes))
+        return replace(self, config=config)
 
     def _encoded(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
         assert self.encoder is not None
@@ -129,7 +168,7 @@ class KeptRun:
         if unseen:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
-                f"of {len(table):,} rows, some have values that the training data did not ({listed}); the "
+                f"of {len(table):,} rows, some have values {_unseen(self.encoder)} ({listed}); the "
                 "model takes no notice of those values.",
                 DataWarning,
                 stacklevel=3,
@@ -157,7 +196,7 @@ class KeptRun:
         check_read(table, columns)
         if bounds is not None:
             wrong = [
-                *number_problem(table[columns[0]], ()),
+                *number_problem(table[columns[0]], (), read.first_text(columns[0])),
                 *missing_problem(table[columns[:1]], "Drop them."),
             ]
             refuse(path, wrong)
@@ -182,6 +221,13 @@ class KeptRun:
         return GroupedDataset(
             stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds
         )
+
+
+def _unseen(encoder: TableEncoder) -> str:
+    """What is so of values that have no input."""
+    if encoder.private:
+        return "that the training data did not, or too few rows of it for private preprocessing to keep"
+    return "that the training data did not"
 
 
 def _same_content(path: Path, other: Path) -> bool:
