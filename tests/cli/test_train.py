@@ -22,6 +22,7 @@ import torch
 import equidp
 from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.loop import PrivateLoop
+from equidp.report.format import upper
 
 PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
@@ -630,13 +631,14 @@ def test_noise_is_calibrated_to_a_risk_and_the_card_says_so(run, people):
     assert 0.295 < spent.advantage <= 0.3  # the release of individual privacy is in it
     card = (people / "run" / "card.md").read_text()
     assert "| noise was calibrated to the risk | advantage=0.3 |" in card
-    assert f"{spent.in_words()} (.5 is guessing)" in card
+    advantage = f"advantage is at most {upper(spent.advantage)}, and its AUC at most {upper(spent.auc)} (.5"
+    assert advantage in card
     rows = json.loads((people / "run" / "released.json").read_text())
     risks = [row["risk"] for row in rows]
     assert all(0 < risk["advantage"] <= spent.advantage for risk in risks)
     assert min(risk["advantage"] for risk in risks) < spent.advantage  # a group with a lower bound
     assert "| group | true-positive rate at .1% false positives | at 1% | advantage | AUC |" in card
-    assert spent.in_words() in run("evaluate", "run")[1]
+    assert advantage in run("evaluate", "run")[1]
     code, _, err = run("train", *plan, "--epsilon", "1", "--out", "other")
     assert code == 2
     assert "--epsilon 1.0 and --risk advantage=0.3: each decides the noise" in " ".join(err.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -51,6 +52,57 @@ def card(request, run, tmp_path):
     return path.read_text()
 
 
+def rows_of_events(card: str) -> list[tuple[StepEvent, int]]:
+    """What the table of the guarantee adds up: each row of releases, steps or choices."""
+    rows = re.findall(
+        r"^\| ([\d,]+) (?:release|step)s?[^|]*\| sample rate ([\d.e-]+), noise multiplier ([\d.e-]+)"
+        r"(?:, statistics noise ([\d.e-]+))? \|$",
+        card,
+        re.MULTILINE,
+    )
+    return [
+        (StepEvent(float(rate), float(noise), float(statistics) if statistics else None), int(count))
+        for count, rate, noise, statistics in rows
+    ]
+
+
+@pytest.mark.parametrize("releases", [1, 2, 3])
+def test_the_table_of_the_guarantee_adds_up_to_its_epsilon(tmp_path, releases):
+    """Equal releases apart in the ledger, and steps of the same noise as one of them."""
+    equal, other = StepEvent(1.0, 16.5), StepEvent(1.0, 70.0)
+    entries = [(equal, 1), (other, 1), *[(equal, 1)] * (releases - 1), (StepEvent(0.25, 9.0), 40)]
+    entries += [(equal, 2)]  # not named: steps
+    given = make_trainer(epochs=1).fit()
+    run = replace(given, entries=tuple(entries))
+    named = [*((f"release {at}", equal) for at in range(releases)), ("counts", other)]
+    equidp.write_card(run, tmp_path / "card.md", releases=named)
+    card = (tmp_path / "card.md").read_text()
+    assert epsilon(rows_of_events(card), run.delta) == pytest.approx(run.epsilon(), rel=1e-5)
+    assert sum(steps for _, steps in rows_of_events(card)) == sum(steps for _, steps in entries)
+    assert (
+        len(re.findall(r"^\| \d releases? of [^|]*\| sample rate 1, noise multiplier 16.5", card, re.M)) == 1
+    )
+
+
+def test_the_card_says_epsilon_for_replacing_one_and_why_this_delta(tmp_path):
+    run = make_trainer(epochs=1, delta=1e-4).fit()
+    equidp.write_card(run, tmp_path / "card.md")
+    card = (tmp_path / "card.md").read_text()
+    said = float(re.search(r"replaced by another \| epsilon at most ([\d.]+)", card)[1])
+    assert 2 * run.epsilon() < said < 4 * run.epsilon()
+    assert "a tenth of 1/n" in card  # n = 300
+    equidp.write_card(make_trainer(epochs=1, delta=2e-5).fit(), tmp_path / "card.md")
+    assert "2e-05: as it was given" in (tmp_path / "card.md").read_text()
+
+
+def test_what_a_budget_has_spent_stands_after_the_headline(tmp_path):
+    run = make_trainer(epochs=1).fit()
+    equidp.write_card(run, tmp_path / "card.md", composition="Together: epsilon 2.93.")
+    lines = [line for line in (tmp_path / "card.md").read_text().splitlines() if line]
+    assert lines[lines.index("## Guarantee") + 2] == "Together: epsilon 2.93."
+    assert "accounting/budget.py" in (tmp_path / "card.md").read_text()
+
+
 def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
     run = make_trainer(epochs=1).fit()
     with pytest.raises(SettingError, match=r"trainer\.run\(\)"):
@@ -94,7 +146,7 @@ def test_it_says_all_that_it_should(card, run):
         "mean individual epsilon: 0.25",
         "Someone who owns several is protected less",
         f" with 2, {upper(run.epsilon(rows=4))} with 4, ",
-        run.risk().in_words(),
+        f"finds at most {math.ceil(1e4 * run.risk().true_positive_rates[0]) / 10:.1f} of 1,000 that were",
         "dp-accounting",
         "model weights (SHA-256)",
         "the operating system",

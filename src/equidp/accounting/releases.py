@@ -11,6 +11,10 @@ from equidp.accounting.calibration import calibrate_noise
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Event, Ledger, StepEvent
 
+PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
+RECALIBRATION = "recalibration"
+"""Names of what a run releases beside its steps."""
+
 
 def release_event(epsilon: float, delta: float) -> StepEvent:
     """Returns what a release is charged as that alone costs (epsilon, delta).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 from equidp._files import check_writable, write_whole
 from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
+from equidp.accounting.replacement import replacement_epsilon
+from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import repeats
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Event, StepEvent
+from equidp.report.audited_files import audited_files
 from equidp.report.figures import for_card, judged, withheld_in_words
 from equidp.report.format import counted, number, points, upper
 from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
@@ -57,6 +61,7 @@ def write_card(
     group_risks: Mapping[str, Mapping[str, float]] | None = None,
     details: Mapping[str, Any] | None = None,
     releases: Sequence[tuple[str, StepEvent]] = (),
+    composition: str = "",
 ) -> None:
     """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -72,6 +77,8 @@ def write_card(
         group_risks: by group, the figures of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
         releases: (name, event) of each release that the run paid for beside its steps.
+        composition: a sentence on what this run and others in one budget have spent together; "" without a
+            budget.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -109,14 +116,17 @@ def write_card(
     fewest = f"{FEWEST} {'people' if by_person else 'test examples'}"
     rows = _ROWS_OF_PEOPLE if by_person else ""
     spent, facts = run.epsilon(), run.facts
+    paid = releases or _of_individual_privacy(run, released)
+    headline, *further = guarantee_in_words(run)
     values = {
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
         "private": math.isfinite(spent),
-        "guarantee": [*guarantee_in_words(run), *risk_in_words(run)],
+        "guarantee": [headline, *([composition] if composition else []), *further, *risk_in_words(run)],
         "summary": _summary(found) + judged(found),
-        "parameters": _parameters(run, spent, releases or _of_individual_privacy(run, released)),
+        "parameters": _parameters(run, spent, paid),
         "recompute": _recompute(run),
+        "audited": audited_files(run, [name for name, _ in paid], in_budget=bool(composition)),
         "evaluation": found,
         "notices": [] if found is None else [*found.blind_spots, *risks_in_words(found, facts)],
         **for_card(found),
@@ -215,20 +225,47 @@ def _of_individual_privacy(run: Run, released: Mapping[str, float] | None) -> li
 def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]]) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
-        ("delta", f"{run.delta:g}"),
+        ("delta", _why_delta(run)),
         ("neighbouring datasets", f"differ by one {one(run.facts)}, added or removed"),
+        (f"one {one(run.facts)} replaced by another", _replaced(run, spent)),
         ("initial weights", _start(run.facts.start)),
         ("sampling", f"Poisson: each {one(run.facts)} joins each step's sample independently"),
     ]
     if math.isfinite(spent) and not repeats(run_event(run.entries)):  # a choice has Renyi's bound alone
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
+    counts: Counter[Event] = Counter()
     for event, steps in run.entries:
+        counts[event] += steps
+    for event, steps in counts.items():
         names = [name for name, each in releases if each == event]
-        label = f"{counted(len(names), 'release')} of {' and '.join(names)}"
-        what = counted(steps, "step" if isinstance(event, StepEvent) else "choice")
-        rows.append((label if names else what, event.in_words))
+        if names:
+            rows.append((f"{counted(len(names), 'release')} of {' and '.join(names)}", event.in_words))
+        if left := steps - len(names):
+            rows.append((counted(left, "step" if isinstance(event, StepEvent) else "choice"), event.in_words))
     return rows
+
+
+def _why_delta(run: Run) -> str:
+    """Delta, and how it was chosen, as far as that is known."""
+    examples = run.facts.num_examples
+    if examples is None:
+        return f"{run.delta:g}"
+    usual = run.delta == default_delta(examples)
+    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "as it was given"
+    return (
+        f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {one(run.facts)} whole, drawn at "
+        f"random, would be private at delta 1/n = {1 / examples:.2g}"
+    )
+
+
+def _replaced(run: Run, spent: float) -> str:
+    """Epsilon for replacing, in words."""
+    if math.isinf(spent):
+        return "no guarantee"
+    found = replacement_epsilon(run.entries, run.delta, run.accountant)
+    shown = f"epsilon at most {upper(found)}" if math.isfinite(found) else "no epsilon below 1,200 is known"
+    return f"{shown} at the same delta, as removing one and adding one"
 
 
 def _recompute(run: Run) -> str:

@@ -81,11 +81,25 @@ def risk_in_words(run: Run) -> list[str]:
     if math.isinf(run.epsilon()):
         return []
     alone = ", of this training alone" if run.facts.start.earlier else ""
-    return [
-        f"As a risk{alone}, for any attack on what was released that is to tell whose examples were in the "
-        f"data: {run.risk().in_words()} (.5 is guessing). These are bounds on all attacks, not the success "
-        "of one."
+    who = "people" if run.facts.rows is not None else "examples"
+    risk = run.risk()
+    found = [
+        f"{'one' if at else 'an attack'} that wrongly names {1000 * rate:g} of 1,000 {who} that were not in "
+        f"it finds at most {_of_a_thousand(found)} of 1,000 that were"
+        for at, (rate, found) in enumerate(
+            zip(risk.false_positive_rates, risk.true_positive_rates, strict=True)
+        )
     ]
+    return [
+        f"As a risk{alone}, for any attack on what was released that is to tell which {who} were in the "
+        f"data: {'; '.join(found)}. Its advantage is at most {upper(risk.advantage)}, and its AUC at most "
+        f"{upper(risk.auc)} (.5 is guessing). These are bounds on all attacks, not the success of one."
+    ]
+
+
+def _of_a_thousand(share: float) -> str:
+    """A share as a number of 1,000, rounded up to a tenth."""
+    return f"{math.ceil(1e4 * share - 1e-9) / 10:,.1f}"
 
 
 def of_several_rows(run: Run) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable, sync_folder, write_whole
-from equidp.accounting.releases import charge_releases
+from equidp.accounting.releases import COUNTS, PREPROCESSING, charge_releases
 from equidp.data.people import first_rows
 from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
@@ -19,7 +19,7 @@ from equidp.evaluation.predictions import base_rate_cut
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs import layout
-from equidp.runs.config import COUNTS, PREPROCESSING, TrainConfig
+from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, open_budget
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def write_cards(
             f"accuracy, {chosen['score']:.3f}, of the worst group that is large beside the noise, on a tenth "
             f"of the training {units_of(recipe)}"
         )
+    composition = ""
     if budget is not None:
+        composition = _together(budget, units_of(recipe))
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
     write_card(
         run,
@@ -92,6 +95,17 @@ def write_cards(
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
         releases=tuple(config.releases(plan.delta).items()),
+        composition=composition,
+    )
+
+
+def _together(budget: PrivacyBudget, units: str) -> str:
+    """What this run and all others in its budget have spent together."""
+    spent = math.ceil(1000 * budget.spent()) / 1000
+    return (
+        f"Together with the other runs in its budget so far, this run has spent epsilon {spent:g} at delta "
+        f"{budget.delta:g}: that is what holds for {units} in the data of all of them. Runs outside the "
+        "budget are not known here."
     )
 
 

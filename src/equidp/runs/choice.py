@@ -18,7 +18,7 @@ import torch
 from equidp._files import check_writable, write_whole
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
-from equidp.accounting.releases import release_event
+from equidp.accounting.releases import RECALIBRATION, release_event
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import DataSplit
 from equidp.errors import DataError, SettingError
@@ -33,7 +33,7 @@ from equidp.policies.methods import method_named
 from equidp.runs import layout
 from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
-from equidp.runs.config import RECALIBRATION, TrainConfig
+from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.train import evaluated
 from equidp.training.choice import choose, divided, drawn_out

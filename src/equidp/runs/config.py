@@ -9,7 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.releases import check_share, release_event
+from equidp.accounting.releases import (
+    COUNTS,
+    INDIVIDUAL,
+    PREPROCESSING,
+    RECALIBRATION,
+    check_share,
+    release_event,
+)
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, Recipe, open_source
@@ -28,10 +35,6 @@ from equidp.policies.methods import method_named
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
-
-PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
-RECALIBRATION = "recalibration"
-"""Names of what a run releases beside its steps."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class RunFacts:
         private: whether gradients were bounded and noise added; None: not known.
         recalibrated: whether the logits were recalibrated after training.
         class_weighted: whether losses have weights by class.
+        processes: how many trained together.
     """
 
     method: str = ""
@@ -65,6 +66,7 @@ class RunFacts:
     private: bool | None = None
     recalibrated: bool = False
     class_weighted: bool = False
+    processes: int = 1
 
     @classmethod
     def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
@@ -88,6 +90,7 @@ class RunFacts:
             start=start,
             private=trainer.policy.private,
             class_weighted=_is_class_weighted(trainer.loss),
+            processes=trainer.processes.count,
         )
 
 

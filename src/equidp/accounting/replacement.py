@@ -1,0 +1,43 @@
+"""Epsilon for replacing one example by another, beside adding or removing one."""
+
+from __future__ import annotations
+
+import math
+
+from equidp.accounting.cache import epsilon
+from equidp.kernel.events import Entries
+
+_MOST_ROUNDS, _SLACK = 60, 1e-3
+
+
+def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
+    """Returns an epsilon that holds for datasets in which one example was replaced by another.
+
+    To replace is to remove one and to add one. With (e, d) for either, (2 e, d (1 + exp(e))) holds for both
+    (Vadhan 2017, Lemma 2.2); d is chosen so that this delta is the one asked for. This is an upper bound,
+    whatever the mechanism; a Gaussian without sampling has less.
+
+    Args:
+        entries: (event, number of steps) pairs.
+        delta: of the result, in (0, 1).
+        accountant: a name from `ACCOUNTANTS`.
+
+    Returns:
+        Epsilon; infinite where none was found.
+
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> entries = [(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)]
+    >>> 2 * epsilon(entries, 1e-5, "rdp") < replacement_epsilon(entries, 1e-5, "rdp") < 5.2
+    True
+    """
+    given, exponent = tuple(entries), math.log(2.0)  # where epsilon is 0
+    for _ in range(_MOST_ROUNDS):
+        smaller = delta * math.exp(-exponent)
+        single = epsilon(given, smaller, accountant) if smaller > 0 else math.inf
+        if not single < 600:
+            return math.inf
+        needed = math.log1p(math.exp(single))
+        if exponent >= needed:
+            return 2 * single
+        exponent = needed + _SLACK
+    return math.inf

@@ -1,0 +1,52 @@
+"""The files of equidp that hold the guarantee of a run, for whoever audits it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from equidp.accounting.releases import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.kernel.ledger import ChoiceEvent
+from equidp.training.run import Run
+
+_RELEASE = ("accounting/releases.py", "runs/begin.py", "runs/train.py")
+_OF_RELEASES = {
+    PREPROCESSING: ("data/release.py", "data/private_encoding.py"),
+    COUNTS: ("data/release.py",),
+    RECALIBRATION: ("training/recalibration.py", "runs/recalibrated.py"),
+    INDIVIDUAL: ("individual/",),
+}
+_PEOPLE = ("data/people.py", "engines/units.py")
+_CHOICE = ("training/choice.py", "runs/choice.py", "data/release.py")
+_PROCESSES = ("training/together.py",)
+_BUDGET = ("accounting/budget.py",)
+
+
+def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = False) -> dict[str, str]:
+    """Returns what a reader of `src/equidp` reads for this run: why -> files, with commas.
+
+    What the kernel trusts stands in docs/guarantees.md; the first two rows are the whole of it for a run on
+    single rows in one process, without releases beside its steps.
+
+    Args:
+        run: the finished run.
+        releases: names of what was released beside its steps.
+        in_budget: whether a budget limits it.
+    """
+    facts = run.facts
+    engine = "engines/functional.py" if "unctional" in facts.engine else "engines/ghost.py, engines/layers/"
+    files = {
+        "each step, its noise, the record and epsilon": ("kernel/",),
+        "norms and sums of gradients": (engine, "engines/norms.py", "training/trainer.py"),
+    }
+    if facts.rows is not None:
+        files["people as examples"] = _PEOPLE
+    for name in releases:
+        if name in _OF_RELEASES:
+            files[name] = (*_OF_RELEASES[name], *_RELEASE)
+    if any(isinstance(event, ChoiceEvent) for event, _ in run.entries):
+        files["a private choice of settings"] = _CHOICE
+    if facts.processes > 1:
+        files["several processes"] = _PROCESSES
+    if in_budget:
+        files["the budget"] = _BUDGET
+    return {why: ", ".join(names) for why, names in files.items()}

@@ -1,0 +1,66 @@
+"""A card lists the files that hold its run's guarantee, and they are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import equidp
+from equidp.accounting.releases import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.kernel.ledger import ChoiceEvent, StepEvent
+from equidp.report.audited_files import audited_files
+from support.toy import make_trainer
+
+ROOT = Path(equidp.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_trainer(epochs=1).fit()
+
+
+def named(files: dict[str, str]) -> set[str]:
+    return {name for names in files.values() for name in names.split(", ")}
+
+
+def test_every_file_that_any_run_lists_is_there(run):
+    step = StepEvent(0.1, 1.0)
+    everything = replace(
+        run,
+        entries=((ChoiceEvent(((step, 5),), 4.0), 1),),
+        facts=replace(run.facts, rows=4, processes=2),
+    )
+    releases = (PREPROCESSING, COUNTS, RECALIBRATION, INDIVIDUAL)
+    files = named(audited_files(everything, releases, in_budget=True))
+    assert len(files) > 15
+    for engine in ("GhostEngine", "FunctionalEngine"):
+        each = replace(run, facts=replace(run.facts, engine=engine))
+        files |= named(audited_files(each, ()))
+    for name in files:
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize(
+    ("release", "file"),
+    [
+        (PREPROCESSING, "data/private_encoding.py"),
+        (COUNTS, "data/release.py"),
+        (RECALIBRATION, "training/recalibration.py"),
+        (INDIVIDUAL, "individual/"),
+    ],
+)
+def test_a_release_adds_the_files_that_draw_and_pay_for_it(run, release, file):
+    plain, more = named(audited_files(run, ())), named(audited_files(run, (release,)))
+    assert file not in plain
+    assert {file, "accounting/releases.py"} <= more
+    assert plain < more
+
+
+def test_people_processes_and_budgets_add_theirs(run):
+    people = replace(run, facts=replace(run.facts, rows=4))
+    assert {"data/people.py", "engines/units.py"} <= named(audited_files(people, ()))
+    several = replace(run, facts=replace(run.facts, processes=2))
+    assert "training/together.py" in named(audited_files(several, ()))
+    assert "accounting/budget.py" in named(audited_files(run, (), in_budget=True))
