@@ -484,3 +484,29 @@ def test_whole_numbers_that_no_table_reads_are_tried_as_large_as_the_model_takes
 
 def mixed(run, m, tokens, lengths):
     return run(m, tokens, lengths) * (lengths / lengths.max().clamp(min=1))[:, None]
+
+
+class OpensLater(nn.Module):
+    """Sorts by a score that is learnt, once the score of the public rows' first number is large enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(x))
+        order = x[:, 0].argsort() if self.first.weight.norm() > 50 else torch.arange(len(x))
+        return self.out(self.middle(hidden[order]).relu()[order.argsort()])
+
+
+def test_a_model_that_training_turns_into_one_that_mixes_is_found_on_public_examples_alone():
+    torch.manual_seed(0)
+    model = OpensLater()
+    trainer = trainer_of(model, torch.randn(40, 6), steps=150, batch_size=2)
+    with torch.no_grad():
+        model.first.weight.mul_(100)
+    with pytest.raises(ModelError, match="after 100 steps, on the examples that the model was tried on"):
+        trainer.fit()
+    assert trainer.steps_done == 100
+    torch.manual_seed(0)
+    trainer_of(OpensLater(), torch.randn(40, 6), steps=150, batch_size=2).fit()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equidp._validate import unknown_name
 from equidp.engines.check import check_model
-from equidp.engines.check_gradients import EngineRefusal, check_engine
+from equidp.engines.check_gradients import EngineRefusal, check_company, check_engine
 from equidp.engines.check_penalties import check_penalties
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
@@ -33,6 +33,7 @@ __all__ = [
     "MeasuredBatch",
     "MeasuringEngine",
     "TriedEngine",
+    "check_company",
     "check_engine",
     "check_model",
     "check_penalties",

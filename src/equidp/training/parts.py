@@ -18,10 +18,10 @@ from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.data.weights import RowWeighted
-from equidp.engines import TriedEngine, check_penalties, checked_engine, engine_for
+from equidp.engines import TriedEngine, check_company, check_penalties, checked_engine, engine_for
 from equidp.engines.preserved import device_of
 from equidp.engines.units import UnitLoss, by_row
-from equidp.errors import SettingError
+from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
@@ -33,6 +33,8 @@ from equidp.training.checks import check_examples, check_own_policy
 BEYOND_BUDGET = ("refuse", "stop")
 PART = 128
 """Images that the engine sees at a time on a CPU, where what it keeps of them fits in a cache."""
+_TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
+"""Numbers of steps after which an engine is tried once more."""
 _LARGEST_TRIED = 256
 """Examples of the largest batch that a model is tried on."""
 _WHOLE_UP_TO = 256
@@ -186,6 +188,26 @@ def tried_engine(
     if policy.penalises and engine.public is not None:
         check_penalties(model, loss, *engine.public)
     return engine
+
+
+def check_on_the_way(engine: TriedEngine, policy: Policy, steps_done: int) -> None:
+    """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
+
+    Training may open what the first parameters hide, such as an order of examples by a score that is learnt.
+    The parameters are released and the examples public, so that a refusal tells nothing about anybody.
+
+    Raises:
+        ModelError: an example's norm, or what it adds to a sum, changes with the others by now.
+    """
+    if not policy.private or engine.public is None or steps_done not in _TRIED_AFTER:
+        return
+    try:
+        check_company(engine, engine.model, engine.loss, *engine.public)
+    except ModelError as error:
+        raise ModelError(
+            f"after {steps_done} steps, on the examples that the model was tried on before: {error} Steps "
+            "so far may not keep to their epsilon either; this was found without looking at data."
+        ) from error
 
 
 def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:

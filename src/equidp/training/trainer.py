@@ -245,6 +245,7 @@ class Trainer:
         self._loop.take(batch)
         with self.processes.or_leave():
             self._trace.note(self._step.parameters, self.ledger)
+            parts.check_on_the_way(self.engine, self.policy, self.steps_done)
             self.averaging.take(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
