@@ -1,13 +1,19 @@
-"""Files are complete or absent, and replacing one changes only its content."""
+"""Files are complete or absent, replacing one changes only its content, and only plain files are replaced."""
 
 from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from equidp._files import write_whole
+from equidp._files import check_folder, check_outputs, check_writable, command_line, write_whole
+from equidp.errors import SettingError
+from support.odd_places import made
 
 
 def test_a_replaced_file_keeps_its_permissions_and_leaves_no_other_file(tmp_path):
@@ -32,3 +38,169 @@ def test_a_file_that_cannot_be_replaced_is_left_as_it_was(tmp_path, monkeypatch)
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
+@pytest.mark.parametrize("links", [1, 3])
+def test_a_link_stays_and_the_file_behind_it_is_written(tmp_path, monkeypatch, there, links):
+    shared, here = tmp_path / "shared", tmp_path / "here"
+    shared.mkdir()
+    here.mkdir()
+    if there:
+        (shared / "page.html").write_bytes(b"old")
+        (shared / "page.html").chmod(0o640)
+    target = "../shared/page.html"
+    for number in range(links):
+        (here / f"link{number}").symlink_to(target)
+        target = f"link{number}"
+    monkeypatch.chdir(here)
+    check_writable(target)
+    write_whole(target, b"new")
+    assert os.path.islink(target)
+    assert (shared / "page.html").read_bytes() == b"new"
+    assert stat.S_IMODE((shared / "page.html").stat().st_mode) == (0o640 if there else 0o644)
+    assert [each.name for each in shared.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "socket", "disk", "link in a circle"])
+def test_what_cannot_hold_a_text_is_refused_and_left(tmp_path, kind):
+    path = tmp_path / "out"
+    made(path, kind)
+    before = path.lstat()
+    for call in (check_writable, lambda path: write_whole(path, b"new")):
+        with pytest.raises(SettingError, match="out"):
+            call(path)
+    assert path.lstat() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "./", "new/", "a\0b", "there/new", "x" * 300])
+def test_a_name_of_no_file_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path("there").touch()
+    with pytest.raises(SettingError):
+        check_writable(name)
+    assert os.listdir() == ["there"]
+
+
+@pytest.mark.parametrize(
+    "name", [" ", "a b", "it's", '"', "a\nb", "-f", "x" * 250, "日本", os.fsdecode(b"\xff")]
+)
+def test_an_odd_name_is_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for content in (b"old", b"new"):
+        check_writable(name)
+        write_whole(name, content)
+    assert Path(name).read_bytes() == b"new"
+    assert os.listdir() == [name]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    path, read = tmp_path / "pipe", []
+    made(path, "pipe")
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
+    reader.start()
+    check_writable(path)
+    write_whole(path, b"new")
+    reader.join()
+    assert read == [b"new"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    path = tmp_path / "pipe"
+    made(path, "pipe")
+
+    def read_one():
+        with path.open("rb", buffering=0) as file:
+            file.read(1)
+
+    reader = threading.Thread(target=read_one)
+    reader.start()
+    write_whole(path, b"new" * 100_000)
+    reader.join()
+
+
+def test_a_device_is_written_to_and_stays(tmp_path):
+    path = tmp_path / "device"
+    made(path, "device")
+    check_writable(path)
+    write_whole(path, b"new")
+    assert stat.S_ISCHR(path.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+@pytest.mark.parametrize("place", ["a file", "a pipe"])
+def test_standard_output_is_written_to_in_turn(tmp_path, name, place):
+    if not os.path.exists("/dev/stdout"):
+        pytest.skip("no such names here")
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    code = (
+        "from equidp._files import *; import sys; print('before'); check_writable(sys.argv[1]); "
+        "write_whole(sys.argv[1], b'content\\n'); print('after')"
+    )
+    command = [sys.executable, "-c", code, name]
+    if place == "a pipe":
+        said = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, check=True).stdout
+    else:
+        with (tmp_path / "said").open("wb") as file:
+            subprocess.run(command, cwd=tmp_path, stdout=file, check=True)
+        said = (tmp_path / "said").read_bytes()
+    assert said == b"before\ncontent\nafter\n"
+
+
+def test_a_file_that_is_open_for_reading_alone_is_refused(tmp_path):
+    if not os.path.exists("/dev/fd"):
+        pytest.skip("no such names here")
+    (tmp_path / "read").touch()
+    with (tmp_path / "read").open() as file, pytest.raises(SettingError, match="not open for writing"):
+        check_writable(f"/dev/fd/{file.fileno()}")
+
+
+def test_a_second_name_of_a_file_would_keep_the_old_content(tmp_path):
+    (tmp_path / "page.html").write_bytes(b"old")
+    (tmp_path / "other").hardlink_to(tmp_path / "page.html")
+    with pytest.raises(SettingError, match="hard link"):
+        check_writable(tmp_path / "page.html")
+
+
+def test_what_a_command_reads_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run/part").mkdir(parents=True)
+    Path("run/part/card.md").touch()
+    Path("link").symlink_to("run/part/card.md")
+    for name in ("run/part/card.md", "./run/part/card.md", "link", tmp_path / "run/part/card.md"):
+        with pytest.raises(SettingError, match="would be lost"):
+            check_writable(name, None, "run")
+    check_writable("run/part/new.md", "run")
+
+
+def test_two_outputs_of_one_name_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("a.json")
+    for second in ("./a.json", "link", tmp_path / "a.json"):
+        with pytest.raises(SettingError, match="--json and --report"):
+            check_outputs({"--json": "a.json", "--table": None, "--report": second})
+    check_outputs({"--json": "a.json", "--report": "b.html"})
+    assert not Path("a.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_and_none_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    made(tmp_path / "circle", "link in a circle")
+    for name in ("file", "file/under", "circle", "circle/under", "", "a\0b"):
+        with pytest.raises(SettingError):
+            check_folder(name)
+    for name in (".", "./", "new/", "new/under", "..", "-f"):
+        check_folder(name)
+    assert sorted(os.listdir()) == ["circle", "file"]
+
+
+def test_commands_are_printed_as_a_shell_takes_them(tmp_path):
+    for name in ("run", "run 1 (new)", "it's", "a\nb", "-x", "--resume", "*", "~", "$HOME", "日本", 'a"b'):
+        line = command_line("printf", "%s", Path(name))
+        taken = subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout.decode()
+        assert os.path.normpath(taken) == name
+        assert taken[0] != "-"

@@ -1,22 +1,45 @@
-"""Writes files so that they are complete or absent, and checks beforehand that they can be written."""
+"""Writes files so that they are complete or absent, and checks beforehand that they can be written.
+
+A name may be that of a link, a pipe or a device: the file behind a link is replaced, and what is no plain
+file is written to as it is, never replaced.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shlex
+import stat
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from equidp.errors import SettingError
 
+Name = str | os.PathLike[str]
 
-def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str] | None) -> None:
+
+class _Place(NamedTuple):
+    """Where the content of a named file goes."""
+
+    name: str
+    file: Path
+    """The file itself, behind links."""
+    plain: bool
+    """Whether it is, or becomes, a plain file, which is replaced; else a pipe or a device."""
+    descriptor: int | None
+    """Number of the open file of this process that it is, such as that of /dev/stdout."""
+
+
+def check_writable(path: Name, *needed: Name | None) -> None:
     """Raises unless a file can be written; changes nothing. Call it before training.
 
     Args:
-        path: the file to be written.
+        path: the file to be written; behind a link, the file that the link names. A pipe or a device is
+            written to, and never replaced; whether it takes what is written shows then.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:
@@ -26,59 +49,135 @@ def check_writable(path: str | os.PathLike[str], *needed: str | os.PathLike[str]
     Traceback (most recent call last):
     equidp.errors.SettingError: '/no such folder/card.html' cannot be written ...
     """
-    target = Path(path)
-    for other in (Path(each) for each in needed if each is not None):
-        inside = [other, *other.iterdir()] if other.is_dir() else [other]
-        if target.exists() and any(each.exists() and target.samefile(each) for each in inside):
+    place = _place(path)
+    if not place.plain:
+        if not _takes_bytes(place):
+            raise _unwritable(path, "it is not open for writing")
+        return
+    there = os.path.exists(place.file)
+    for other in (os.path.realpath(each) for each in needed if each is not None):
+        if there and os.path.exists(other) and _holds(other, place.file):
             raise SettingError(
                 f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
                 "another place."
             )
-    if target.is_dir():
-        raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.")
     try:
-        with tempfile.TemporaryFile(dir=target.parent):
+        with tempfile.TemporaryFile(dir=place.file.parent):
             pass
-        if target.exists():
-            with target.open("r+b"):
+        if there:
+            if place.file.stat().st_nlink > 1:
+                raise SettingError(
+                    f"{os.fspath(path)!r} has a second name (a hard link), which would keep the old content; "
+                    "remove it, or choose another place."
+                )
+            with place.file.open("r+b"):
                 pass
     except OSError as error:
-        raise SettingError(
-            f"{os.fspath(path)!r} cannot be written ({error.strerror}); choose another place."
-        ) from error
+        raise _unwritable(path, error) from error
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes or replaces a file; at any moment, power cuts included, the old or the new content is there.
+def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> None:
+    """Raises unless each of several files can be written, and none takes the place of another.
 
-    A file that is replaced keeps its permissions.
+    Args:
+        outputs: option -> the file that it names; None where it is not given.
+        needed: files, and folders of files, that must not be overwritten.
 
     Raises:
-        OSError: nothing was written.
+        SettingError: says which file cannot be written, and why.
+
+    >>> check_outputs({"--json": "figures", "--report": "./figures"})
+    Traceback (most recent call last):
+    equidp.errors.SettingError: --json and --report name one file, './figures'; give each a name of its own.
+    """
+    taken: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is not None:
+            check_writable(path, *needed)
+            place = _place(path)
+            if place.plain and taken.setdefault(place.file, option) != option:
+                raise SettingError(
+                    f"{taken[place.file]} and {option} name one file, {os.fspath(path)!r}; give each a name "
+                    "of its own."
+                )
+
+
+def check_folder(path: Name) -> None:
+    """Raises unless files can be written in a folder, which is there or can be made; changes nothing.
+
+    Raises:
+        SettingError: says why not.
+    """
+    place = Path(_resolved(path))
+    try:
+        nearest = next(each for each in (place, *place.parents) if os.path.lexists(each))
+        if not nearest.is_dir():
+            what = "" if nearest == place else f"{os.fspath(nearest)!r} "
+            raise SettingError(
+                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place."
+            )
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_whole(path: Name, content: bytes) -> None:
+    """Writes or replaces a file; at any moment, power cuts included, the old or the new content is there.
+
+    A file that is replaced keeps its permissions, and a link to it stays a link. A pipe or a device is
+    written to as it is; a reader that has seen enough of it is no error.
+
+    Raises:
+        OSError: nothing was written, or a part to a pipe or a device.
     """
     with written_whole(path) as file:
         file.write(content)
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def written_whole(path: Name) -> Iterator[IO[bytes]]:
     """Gives a file to write to, which takes the place of `path` when it is complete, as for `write_whole`."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    place = _place(path)
     try:
-        with open(temporary, "wb") as file:
+        if place.plain:
+            with _replaced(place.file) as file:
+                yield file
+        else:
+            with suppress(BrokenPipeError), _opened(place) as file:
+                yield file
+    except OSError as error:
+        error.filename = place.name  # a write does not say which
+        raise
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[IO[bytes]]:
+    """Gives a new file beside a plain one, which takes its place when it is complete."""
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")  # short, as other names are not
+    try:
+        with open(temporary, "xb") as file:
             if target.exists():
-                os.chmod(temporary, target.stat().st_mode)
+                old = target.stat()
+                with suppress(OSError):  # of another owner, which only root can keep
+                    os.chown(temporary, old.st_uid, old.st_gid)
+                os.chmod(temporary, stat.S_IMODE(old.st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
         sync_folder(target.parent)
-    except OSError as error:
-        error.filename = os.fspath(target)  # a write does not say which
-        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened(place: _Place) -> IO[bytes]:
+    """A pipe or a device, open for writing; of a pipe, once there is a reader."""
+    if place.descriptor is None:
+        return open(place.name, "wb")
+    if sys.stdout is not None:
+        sys.stdout.flush()  # what was printed comes first
+    return os.fdopen(os.dup(place.descriptor), "wb")
 
 
 def sync_folder(path: Path) -> None:
@@ -88,3 +187,78 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def command_line(*words: object) -> str:
+    """A command as a shell takes it, to be printed on a line of its own.
+
+    >>> print(command_line("equidp", "train", "--resume", Path("run 1 (new)")))
+    equidp train --resume 'run 1 (new)'
+    >>> print(command_line("equidp", "evaluate", Path("-run")))
+    equidp evaluate ./-run
+    """
+    typed = [f"./{each}" if isinstance(each, Path) and str(each)[0] == "-" else str(each) for each in words]
+    return shlex.join(typed)
+
+
+def _place(path: Name) -> _Place:
+    """What a name stands for; raises SettingError for what no content can be written to."""
+    name, file = os.fspath(path), Path(_resolved(path))
+    descriptor = _descriptor(name)
+    try:
+        mode = os.stat(name).st_mode if descriptor is None else os.fstat(descriptor).st_mode
+    except (FileNotFoundError, NotADirectoryError):  # of the second, making a file says more
+        mode = stat.S_IFREG
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if stat.S_ISDIR(mode):
+        raise SettingError(f"{name!r} is a folder; expected the name of a file.")
+    if name[-1] in (os.sep, os.altsep):
+        raise SettingError(f"{name!r} names a folder; expected the name of a file.")
+    for refused, what in ((stat.S_ISBLK, "a disk"), (stat.S_ISSOCK, "a socket")):
+        if refused(mode) and descriptor is None:
+            raise _unwritable(path, f"it is {what}")
+    return _Place(name, file, stat.S_ISREG(mode) and descriptor is None, descriptor)
+
+
+def _resolved(path: Name) -> str:
+    """The path behind links; raises SettingError for a text that is no path."""
+    name = os.fspath(path)
+    if not name or "\0" in name:
+        raise SettingError(f"{name!r} is no name of a file; expected a path.")
+    return os.path.realpath(name)
+
+
+def _descriptor(name: str) -> int | None:
+    """The number of the open file of this process that /dev/stdout, /dev/fd/63 and links to them name."""
+    own = {os.path.realpath("/dev/fd"), os.path.realpath("/proc/self/fd")}
+    for _ in range(40):  # links, as many as the system follows
+        folder, last = os.path.split(os.path.abspath(name))
+        folder = os.path.realpath(folder)
+        if folder in own and last.isdigit():
+            return int(last)
+        name = os.path.join(folder, last)
+        if not os.path.islink(name):
+            break
+        name = os.path.join(folder, os.readlink(name))
+    return None
+
+
+def _takes_bytes(place: _Place) -> bool:
+    """Whether a pipe or a device may be written to."""
+    if place.descriptor is None:
+        return os.access(place.name, os.W_OK)
+    import fcntl  # where there are such names, there is this
+
+    flags = fcntl.fcntl(place.descriptor, fcntl.F_GETFL)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _holds(other: str, file: Path) -> bool:
+    """Whether a file is another one, or lies in it."""
+    return os.path.samefile(other, file) or (os.path.isdir(other) and file.is_relative_to(other))
+
+
+def _unwritable(path: Name, reason: OSError | str) -> SettingError:
+    said = reason if isinstance(reason, str) else reason.strerror or str(reason)
+    return SettingError(f"{os.fspath(path)!r} cannot be written ({said}); choose another place.")

@@ -296,7 +296,7 @@ def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
     started.send_signal(signal.SIGTERM)
     _, err = started.communicate()
     assert started.returncode == 128 + signal.SIGTERM
-    assert "stopped by SIGTERM. To go on: equidp train --resume run." in err
+    assert err.endswith("stopped by SIGTERM. To continue:\nequidp train --resume run\n")
     ledger = read_ledger(people / "run" / "ledger")
     assert all(block.settled for block in ledger.blocks)
     resumed = equidp.Checkpoints(people / "run")
@@ -478,10 +478,8 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     assert "fill them in, or leave those rows out" in err
     table.assign(sex="X").to_csv(people / "x.csv", index=False)
     assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
-    assert (
-        "exists and is not empty. Go on with it by --resume run"
-        in run("train", *TABLE, *PLAN, "--out", "run")[2]
-    )
+    refused = run("train", *TABLE, *PLAN, "--out", "run")[2]
+    assert refused.endswith("continue the run there:\nequidp train --resume run\n")
     assert "trained by dpsgd; a reference is a run by sgd" in run("evaluate", "run", "--reference", "run")[2]
     table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
     assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
@@ -557,7 +555,7 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("evaluate", "run")[2].split())
     (folder / "elsewhere.json").rename(folder / "released.json")
     (folder / "files.sha256").unlink()
-    assert "write it anew by equidp train --resume run" in " ".join(run("evaluate", "run")[2].split())
+    assert run("evaluate", "run")[2].endswith("write it anew:\nequidp train --resume run\n")
     assert run("train", "--resume", "run")[0] == 0
     assert run("evaluate", "run")[0] == 0
 
@@ -674,7 +672,7 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr("equidp.runs.train.make_trainer", stop)
-        told = "To continue: equidp train --resume run"
+        told = "To continue:\nequidp train --resume run\n"
         code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
         assert (code, told in err) == (130, True)
         code, _, err = run("train", "--resume", "run")

@@ -54,7 +54,7 @@ def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, t
 
 
 def test_a_run_that_is_not_finished_says_how_to_go_on(begun):
-    with pytest.raises(DataError, match="is not finished; go on with it by equidp train --resume"):
+    with pytest.raises(DataError, match=r"not finished. To continue:\nequidp train --resume"):
         open_run(begun)
 
 
@@ -88,7 +88,7 @@ def test_files_of_another_run_are_refused(finished, begun):
 def test_a_missing_card_and_an_edited_ledger_are_refused(finished):
     card = (finished.folder / layout.CARD).read_text()
     (finished.folder / layout.CARD).unlink()
-    with pytest.raises(DataError, match=r"card\.md in .* cannot be read .*train --resume"):
+    with pytest.raises(DataError, match=r"card\.md in .* cannot be read (?s:.*)\nequidp train --resume"):
         open_run(finished.folder)
     (finished.folder / layout.CARD).write_text(card)
     ledger = finished.folder / "ledger"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equidp._files import check_writable, sync_folder, write_whole
+from equidp._files import check_folder, sync_folder, write_whole
 from equidp.accounting.releases import COUNTS, PREPROCESSING, charge_releases
 from equidp.data.people import first_rows
 from equidp.data.release import balanced_weights, private_counts
@@ -22,9 +23,13 @@ from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, open_budget
 
+_DRAFT = ".equidp-draft-"
+
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     """Makes the folder with all that training in it needs; whole or not at all.
+
+    An empty folder is filled, its settings last. What a kill left in it of an earlier try is passed over.
 
     Private preprocessing and class counts are drawn here, once, after their cost is in the run's ledger and
     its budget. A run that is stopped before its folder is there never was: what a budget paid for it stays
@@ -37,13 +42,12 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
         SettingError: the folder holds something, or cannot be made.
         BudgetError: what would be drawn does not fit; nothing was.
     """
-    target = Path(folder)
-    check_new(target)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    check_new(folder)
+    target = Path(os.path.realpath(folder))
+    there = target.exists()
+    draft = (target if there else target.parent) / f"{_DRAFT}{secrets.token_hex(8)}"
     try:
         draft.mkdir(parents=True)
-        if target.exists():
-            draft.chmod(target.stat().st_mode)
         prepared, facts = _paid_and_drawn(prepared, draft)
         content = {
             "config": prepared.config.to_dict(),
@@ -56,8 +60,14 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
             write_whole(
                 draft / layout.ENCODER, layout.salted(json.loads(prepared.encoder.to_json())).encode()
             )
-        os.replace(draft, target)  # replaces an empty folder
-        sync_folder(target.parent)
+        if there:  # the folder stays: it may be where one works, or a disk of its own
+            (target / layout.NOTICE).touch(exist_ok=False)  # of two runs that begin at once, one does
+            for name in sorted(os.listdir(draft), key=lambda name: name == layout.CONFIG):
+                os.replace(draft / name, target / name)
+            sync_folder(target)
+        else:
+            os.replace(draft, target)
+            sync_folder(target.parent)
     except OSError as error:
         raise SettingError(
             f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
@@ -117,11 +127,13 @@ def run_name(config: TrainConfig) -> str:
     return f"train {config.method} on {config.source().name}"
 
 
-def check_new(folder: Path) -> None:
-    """Raises unless a run may begin here."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        check_writable(folder / layout.CONFIG)
-    elif folder.exists():
-        begun = (folder / layout.CONFIG).exists()
-        resume = f"Go on with it by --resume {folder}, or choose" if begun else "Choose"
-        raise SettingError(f"{os.fspath(folder)!r} exists and is not empty. {resume} another place.")
+def check_new(folder: str | os.PathLike[str]) -> None:
+    """Raises unless a run may begin here, in a folder that is empty or can be made."""
+    check_folder(folder)
+    place = Path(folder)
+    if place.exists() and any(not name.startswith(_DRAFT) for name in os.listdir(place)):
+        what = f"{os.fspath(folder)!r} exists and is not empty"
+        if (place / layout.CONFIG).exists():
+            continued = layout.resume_command(place)
+            raise SettingError(f"{what}. Choose another place, or continue the run there:\n{continued}")
+        raise SettingError(f"{what}. Choose another place.")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,7 @@ def _level_times(place: Path, budget: str | None) -> None:
 
     Those of the folder are written anew, since a file system keeps when each was made as well.
     """
-    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
     for path in files:
         write_whole(path, path.read_bytes())

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from equidp._files import command_line
 from equidp._provenance import versions
 from equidp.comparison.code_digest import own_digests
 from equidp.data.dataset import DataSplit
@@ -118,6 +119,11 @@ def notice(config: TrainConfig) -> str:
     return "\n".join([*lines, textwrap.fill(COPIES, 88), ""])
 
 
+def resume_command(place: Path) -> str:
+    """The command that continues a run, for a line of its own."""
+    return command_line("equidp", "train", "--resume", place)
+
+
 def new_salt() -> str:
     """128 random bits for a file whose checksum must not confirm guesses of its content."""
     return os.urandom(16).hex()
@@ -142,7 +148,7 @@ def read_text(place: Path, name: str) -> str:
     except OSError as error:
         raise DataError(
             f"{name} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
-            f"anew by equidp train --resume {place}"
+            f"anew:\n{resume_command(place)}"
         ) from error
 
 

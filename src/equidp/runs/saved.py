@@ -257,7 +257,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     config, plan, facts = layout.read_config(place)
     if not (place / layout.MODEL).exists():
         raise DataError(
-            f"the run in {os.fspath(place)!r} is not finished; go on with it by equidp train --resume {place}"
+            f"the run in {os.fspath(place)!r} is not finished. To continue:\n{layout.resume_command(place)}"
         )
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.recipe.target_bounds

@@ -150,7 +150,7 @@ def evaluated(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
 def _checkpoints(
     config: TrainConfig, place: Path, after_saving: Callable[[Trainer], None] | None = None
 ) -> Checkpoints:
-    how = f"equidp train --resume {place}"
+    how = layout.resume_command(place)
     return Checkpoints(place, seconds=config.checkpoint_seconds, how_to_resume=how, after_saving=after_saving)
 
 

@@ -45,7 +45,7 @@ class Checkpoints(Callback):
     Args:
         folder: of the checkpoints; created if missing.
         seconds: between two checkpoints; longer where saving is slow.
-        how_to_resume: advice in the message of a stopped run.
+        how_to_resume: advice, or a command, on the last line of a stopped run's message.
         after_saving: called with the trainer after each save, to save what belongs to the same step.
 
     Raises:
@@ -225,7 +225,7 @@ class Checkpoints(Callback):
 
         def stop(number: int, frame: FrameType | None) -> None:
             name = signal.Signals(number).name
-            stopped = TrainingStopped(f"stopped by {name}. To go on: {self.how_to_resume}.", number)
+            stopped = TrainingStopped(f"stopped by {name}. To continue:\n{self.how_to_resume}", number)
 
             def at_once(*_: Any) -> None:
                 raise stopped

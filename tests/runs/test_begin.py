@@ -1,0 +1,84 @@
+"""A run begins in a folder that is new or empty, whatever its name, and never in one that holds something."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from equidp.data import Recipe
+from equidp.errors import SettingError
+from equidp.kernel.ledger_format import read_ledger
+from equidp.runs import begin as begin_module, layout
+from equidp.runs.begin import begin, check_new
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.training.plan import Plan
+from support.command import people  # noqa: F401
+from support.odd_places import made
+
+
+@pytest.fixture(scope="module")
+def prepared(people):  # noqa: F811
+    recipe = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
+    plan = Plan(epochs=1, batch_size=40, delta=1e-3)
+    path = str(people / "people.csv")
+    return prepare(TrainConfig(path, "dpsgd", plan, recipe=recipe, epsilon=3.0, counts_share=0.1))
+
+
+@pytest.mark.parametrize(
+    "name", [".", "./", "../here", "link/", "link", "-f", "a b", "new/", "new/under", "dangling"]
+)
+def test_a_run_begins_where_it_is_asked_for(prepared, tmp_path, monkeypatch, name):
+    for folder in ("here", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    if name.rstrip("/") == "link":
+        Path("link").symlink_to("../elsewhere")
+    if name == "dangling":
+        Path("dangling").symlink_to("../elsewhere/new")
+    check_new(name)
+    begin(prepared, name)
+    assert os.path.exists(".")
+    assert {layout.CONFIG, layout.LEDGER, layout.SEAL, layout.COUNTS, layout.NOTICE} <= set(os.listdir(name))
+    assert read_ledger(Path(name) / layout.LEDGER).blocks
+    assert not [each for each in tmp_path.rglob("*") if each.name.startswith(".")]
+    with pytest.raises(SettingError, match="not empty"):
+        check_new(name)
+
+
+@pytest.mark.parametrize("kind", ["a file", "pipe", "socket", "link in a circle"])
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path, kind):
+    made(tmp_path / "run", kind) if kind != "a file" else (tmp_path / "run").touch()
+    for name in ("run", "run/under"):
+        with pytest.raises(SettingError, match="run"):
+            check_new(tmp_path / name)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_kill_left_in_an_empty_folder_is_passed_over(prepared, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(begin_module, "_paid_and_drawn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(begin_module.shutil, "rmtree", lambda *_, **__: None)  # as a kill
+        with pytest.raises(KeyboardInterrupt):
+            begin(prepared, tmp_path)
+    assert list(tmp_path.iterdir())
+    begin(prepared, tmp_path)
+    assert (tmp_path / layout.CONFIG).exists()
+
+
+def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tmp_path, monkeypatch):
+    pay = begin_module._paid_and_drawn
+
+    def overtaken(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(begin_module, "_paid_and_drawn", pay)
+            begin(prepared, tmp_path)
+        return pay(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(begin_module, "_paid_and_drawn", overtaken)
+        with pytest.raises(SettingError):
+            begin(prepared, tmp_path)
+    assert len(read_ledger(tmp_path / layout.LEDGER).blocks) == 1
