@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from equidp.cli import app
+from equidp.cli.app import app
 from equidp.data import Recipe
 from support.command import people  # noqa: F401 -- a fixture
 

@@ -59,7 +59,7 @@ def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
         (("xu-table-9", "--seeds-of", "digits"), "expected name=number"),
         (("xu-table-9", "--seeds-of", "digits=1,digits=2"), "each name once"),
         (("--page", "there/is/no/folder.md"), "folder.md"),
-        (("xu-table-9", "--results", "file"), "'file/xu-table-9'"),
+        (("xu-table-9", "--results", "file"), "'file' cannot be a folder"),
     ],
 )
 def test_bad_input_gets_one_message_and_a_code(tmp_path, arguments, message):

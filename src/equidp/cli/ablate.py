@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_outputs, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.ablation import ERRORS, ablate, ablation_summary
+from equidp.report.console_tables import print_table
 from equidp.report.terminal import ablation_table
 from equidp.training.plan import default_plan
 
@@ -44,8 +44,7 @@ def ablate_command(
     Shows which error hurts a group more over a whole training (Esipova et al., Table 1).
     No run is private.
     """
-    if json_file is not None:
-        check_writable(json_file, data)
+    check_outputs({"--json": json_file}, data, config, table.recipe)
     source = table.open(data)
     changed = default_plan(source).with_changes(changes(plan, settings, [method]))
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
@@ -60,6 +59,6 @@ def ablate_command(
             on_progress=on_progress,
         )
     summary = ablation_summary(figures)
-    Console().print(ablation_table(summary, method))
+    print_table(ablation_table(summary, method))
     if json_file is not None:
         write_whole(json_file, (summary.to_json(orient="records", indent=2) + "\n").encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from cyclopts import Parameter
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.schedule import default_delta
 from equidp.advice.advise import Advice, advise
@@ -78,7 +78,11 @@ def advise_command(
     *,
     wanted: AdviceOptions = AdviceOptions(),
     out: Annotated[
-        Path | None, Parameter(help="Write the options to this TOML file, for equidp train --config.")
+        Path | None,
+        Parameter(
+            help="Write the options to this TOML file, for equidp train --config.",
+            converter=options.file_name,
+        ),
     ] = None,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
@@ -90,8 +94,10 @@ def advise_command(
     no evidence is at hand, it reads norms of gradients once, through noise (--profile-epsilon), and says what
     that cost; the recommended noise makes up for it.
     """
-    if out is not None:
-        check_writable(out, data, wanted.public, config)
+    read = (data, wanted.public, config, table.recipe)
+    check_outputs({"--out": out, "--budget": budget.budget}, *read)
+    if budget.budget is not None:
+        options.check_budget(budget.budget, *read)
     if wanted.public is not None and wanted.profile_epsilon:
         given = f"--public {wanted.public} and --profile-epsilon {wanted.profile_epsilon:g}"
         raise SettingError(f"{given}: each is a source of gradient norms; give one of the two.")
@@ -135,10 +141,11 @@ def advise_command(
 def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | None) -> None:
     """Prints advice and the command that follows it, and writes the file where one is asked for."""
     print(*lines, sep="\n")
-    print("\nTo train so:\n" + shlex.join(["equidp", "train", data, *typed, "--out=run"]))
+    given = command_line("equidp", "train", Path(data) if os.path.exists(data) else data, *typed, "--out=run")
+    print(f"\nTo train so:\n{given}")
     if out is not None:
         write_whole(out, _toml([f"--data={data}", *typed], lines).encode())
-        print(f"or: equidp train --config {shlex.quote(str(out))} --out run")
+        print("or:\n" + command_line("equidp", "train", "--config", out, "--out", "run"))
 
 
 def _by_evidence(choice: Choice, given: str | None) -> list[str]:

@@ -10,20 +10,24 @@ import errno
 import os
 import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import cyclopts
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
-from cyclopts.config import Dict, Toml
+from cyclopts.config import Dict
 
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
 from equidp.cli.messages import fail, say, show_warning
+from equidp.cli.streams import lasting_streams, lost_output, open_closed_streams
 from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {
@@ -88,6 +92,9 @@ def read_options(_: App, commands: tuple[str, ...], arguments: ArgumentCollectio
         Dict({commands[0]: content}, source=repr(path))(app[commands[0]], commands[:1], arguments)
     for argument in arguments:
         kinds = (argument.hint, *get_args(argument.hint))
+        for token in argument.tokens:
+            if "\0" in token.value or (Path in kinds and not token.value):
+                raise SettingError(f"{argument.name} {token.value!r}; expected a path.")
         for token in argument.tokens if int in kinds and float not in kinds else ():
             if token.value and not token.value.strip().lstrip("+-").isdigit():
                 raise SettingError(f"{argument.name} {token.value!r}; expected a whole number.")
@@ -102,10 +109,16 @@ def _parts(argument: Argument, text: str) -> list[str]:
     return names(text) or ([] if get_args(argument.hint)[0] is str else [text])
 
 
+@cache
+def config_text(path: Path) -> str:
+    """The text of a file of options, read once by a command: it may be a pipe."""
+    return path.read_text(encoding="utf-8")
+
+
 def _read(path: str) -> dict[str, Any]:
     try:
-        return Toml(path, must_exist=True).config
-    except (CycloptsError, OSError) as error:
+        return tomllib.loads(config_text(Path(path)))
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(f"--config {path!r} cannot be read as TOML: {reason}.") from error
 
@@ -188,20 +201,35 @@ def import_own_methods(tokens: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Entry point of the `equidp` command."""
+    """Runs the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
     keep_freed_memory()
+    open_closed_streams()
     warnings.showwarning = show_warning  # type: ignore[assignment]
-    tokens = sys.argv[1:]
+    config_text.cache_clear()
+    with lasting_streams():
+        try:
+            _run(sys.argv[1:])
+        except SystemExit as end:
+            if end.code:
+                raise
+        lost = lost_output()
+        if lost is not None and lost.errno != errno.EPIPE:  # a reader, such as head, has seen enough
+            fail(
+                f"standard output took no more ({lost.strerror}), so a part of what was printed is lost. "
+                "What was to be written to files is there."
+            )
+    sys.exit(0)
+
+
+def _run(tokens: list[str]) -> None:
+    """Runs a command, and ends with one message where it cannot go on."""
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
             fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
         import_own_methods(tokens)
         if tokens and tokens[0] in COMMANDS and app[tokens[0]].default_command:
             app[tokens[0]].help = None  # of the list of commands; the command's own says more
-        try:
-            app(tokens, print_error=False, exit_on_error=False, verbose=False)
-        finally:
-            sys.stdout.flush()  # here, where a broken pipe is no error
+        app(tokens, print_error=False, exit_on_error=False, verbose=False)
     except cyclopts.UnknownCommandError as error:
         fail(str(error if tokens[0] in COMMANDS else unknown_name("command", tokens[0], COMMANDS)))
     except cyclopts.UnusedCliTokensError as error:
@@ -220,8 +248,6 @@ def main() -> None:
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it
         say("stopped.")
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
         room = " Make room and run the command again." if error.errno == errno.ENOSPC else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_folder, check_outputs, write_whole
 from equidp.audit import Audit, audit_step, audit_training
 from equidp.audit.asked import Progress
 from equidp.audit.one_run import CANARIES
@@ -83,8 +83,8 @@ def audit_command(
     No budget is charged: keep the figures, and the folder of what was measured, to yourself.
     The exit code is 1 where the bound exceeds the claim.
     """
-    if json_file is not None:
-        check_writable(json_file, data)
+    check_outputs({"--json": json_file}, data, config, table.recipe)
+    check_folder(wanted.directory)
     changed = changes(plan, settings, [method])
     options.check_noise([] if wanted.epsilon is None else [wanted.epsilon], changed)
     _check_procedure(wanted, changed)

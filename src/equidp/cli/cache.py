@@ -6,13 +6,13 @@ import time
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from equidp._validate import check_number
 from equidp.cli.app import command
 from equidp.data.cache import cache_folder, kept_tables, remove
+from equidp.report.console_tables import print_table
 
 app = command("cache", "equidp cache", "equidp cache --clear", "equidp cache --clear --older-than 30")
 
@@ -44,7 +44,7 @@ def cache_command(
     for each in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
         table.add_row(in_words(each.size), used, escape(each.what))
-    Console().print(table)
+    print_table(table)
     print(f"{count:,} with {size} in {place}. They hold rows as they are; equidp cache --clear removes them.")
 
 

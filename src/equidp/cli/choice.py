@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,6 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import seconds_per_step
 from equidp.training.progress import duration
 from equidp.training.run import Run
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @Parameter(name="*", group=Group("Private choice among settings", sort_key=4))

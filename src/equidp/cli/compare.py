@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import joblib
 from cyclopts import Group, Parameter
 
-from equidp._files import check_writable
+from equidp._files import check_folder, check_outputs, command_line
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
@@ -26,7 +25,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
 from equidp.report.diagnosis_section import sensitive_findings
 from equidp.report.page import write_report
-from equidp.report.pictures import figures_folder, save_figures
+from equidp.report.pictures import save_figures
 from equidp.report.terminal import print_comparison
 from equidp.training.plan import default_plan
 
@@ -73,10 +72,10 @@ class ComparisonOptions:
 class ResultOptions:
     """Where results go."""
 
-    report: Path | None = None
+    report: Annotated[Path | None, Parameter(converter=options.file_name)] = None
     """Write an HTML report to this file."""
     figures: options.Figures = None
-    tables: Annotated[Path | None, Parameter(name="--table")] = None
+    tables: Annotated[Path | None, Parameter(name="--table", converter=options.file_name)] = None
     """Write tables of means and intervals to this file, in LaTeX (.tex) or Markdown (.md)."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
@@ -143,11 +142,11 @@ def compare_command(
     results.check(individual=release.individual, diagnose=diagnosis.diagnose)
     if results.tables is not None:
         checked_ending(results.tables)
-    for path in (report, json_file, results.tables):
-        if path is not None:
-            check_writable(path, data)
-    if results.figures is not None:
-        figures_folder(results.figures)
+    outputs = {"--report": report, "--json": json_file, "--table": results.tables}
+    check_outputs(outputs, data, config, table.recipe)
+    for folder in (results.figures, wanted.directory):
+        if folder is not None:
+            check_folder(folder)
     changed = changes(plan, settings, wanted.methods)
     options.check_noise(wanted.epsilons, changed)
     asked: dict[str, Any] = {
@@ -179,7 +178,7 @@ def compare_command(
             source,
             plan=trained_by,
             on_progress=on_progress,
-            command=shlex.join(["equidp", *sys.argv[1:]]),
+            command=command_line("equidp", *sys.argv[1:]),
             **asked,
         )
     if json_file is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import pandas as pd
 from cyclopts import Parameter
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_folder, check_outputs, write_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.errors import SettingError
@@ -19,7 +19,7 @@ from equidp.policies.methods import BASELINE
 from equidp.report.figures import withheld_in_words
 from equidp.report.format import amount
 from equidp.report.guarantee import guarantee_in_words, risk_in_words
-from equidp.report.pictures import figures_folder, save_evaluation_figures
+from equidp.report.pictures import save_evaluation_figures
 from equidp.report.risks import risks_in_words
 from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
@@ -66,11 +66,11 @@ def evaluate_command(
     They do not say what another training run would give.
     """
     place = chosen_device(device)
-    if json_file is not None:
-        check_writable(json_file, run, test, reference)
+    check_outputs({"--json": json_file}, run, test, reference)
     if figures is not None:
-        figures_folder(figures)
+        check_folder(figures)
     kept = open_run(run).reading(sep, encoding)
+    check_outputs({"--json": json_file}, kept.config.data)
     data = kept.test() if test is None else kept.grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model.to(place)
     found = evaluate(

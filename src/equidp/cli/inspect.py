@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_outputs, command_line, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
@@ -21,6 +21,7 @@ from equidp.data.inspect_column import RARE_ROWS, ColumnReport
 from equidp.data.inspect_table import PRIVACY_NOTE, TableReport, inspect_table, recipe_toml
 from equidp.data.read import is_parquet
 from equidp.errors import SettingError
+from equidp.report.console_tables import print_table
 
 app = command(
     "inspect",
@@ -35,7 +36,10 @@ def inspect_command(
     file: Path,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="Write a recipe for the table to this TOML file.")] = None,
+    out: Annotated[
+        Path | None,
+        Parameter(help="Write a recipe for the table to this TOML file.", converter=options.file_name),
+    ] = None,
     json_file: options.JsonFile = None,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
@@ -44,10 +48,8 @@ def inspect_command(
 
     Reads the whole table without privacy, finds separator and encoding, and prints no cell of a row.
     """
-    for path in (out, json_file):
-        if path is not None:
-            check_writable(path, file)
-    if out is not None and out.exists():
+    check_outputs({"--out": out, "--json": json_file}, file, config, table.recipe)
+    if out is not None and out.is_file():
         raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
     if table.features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
@@ -59,7 +61,8 @@ def inspect_command(
         write_whole(out, recipe_toml(report).encode())
     _print(report)
     if out is not None:
-        say(f"Recipe: {out}. Look through it, then: equidp compare {shlex.quote(str(file))} --recipe {out}")
+        say(f"Recipe: {out}\nLook through it, then:")
+        say(command_line("equidp", "compare", file, "--recipe", out))
 
 
 def _print(report: TableReport) -> None:
@@ -74,7 +77,7 @@ def _print(report: TableReport) -> None:
     columns.add_column("different", justify="right", no_wrap=True)
     for column in report.columns:
         columns.add_row(*_row(column, report))
-    console.print(columns)
+    print_table(columns, console)
     settled = [line for column in report.columns for line in _findings(column, console.width)]
     if settled:
         console.print("\n[bold]To know, and the option that settles it[/]")

@@ -6,7 +6,6 @@ import json
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -14,6 +13,7 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.policies.methods import METHODS, method_named
 from equidp.policies.setting import settings_of
+from equidp.report.console_tables import print_table
 
 app = command(
     "methods",
@@ -54,4 +54,4 @@ def methods_command(
     if name is not None:
         print(f"{name}: {method.summary.rstrip('.')}.{'' if content else ' It has no settings.'}")
     if content:
-        Console().print(table)
+        print_table(table)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
+from equidp._files import check_writable
 from equidp.advice.auto import AUTO
 from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
 from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
@@ -19,6 +22,7 @@ from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.recipe import MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
+from equidp.kernel.append_only import check_ledger_place
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
@@ -56,6 +60,15 @@ ADVISED = "# Written by equidp advise."
 """The first line of a file of options that equidp advise recommends."""
 TASKS = ("classification", "regression")
 
+
+def file_name(_: Any, tokens: Sequence[Token]) -> Path:
+    """The file to write that an option names; a text that ends as a folder's is refused."""
+    text = tokens[0].value
+    if text.endswith((os.sep, os.altsep or os.sep)):
+        raise SettingError(f"{tokens[0].keyword} {text!r} names a folder; expected the name of a file.")
+    return Path(text)
+
+
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
 Method = Annotated[MethodName, Parameter(help=_BOUNDED_HELP)]
 MethodToTrain = Annotated[
@@ -69,7 +82,10 @@ Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
-JsonFile = Annotated[Path | None, Parameter(name="--json", help="Write the figures to this file as JSON.")]
+JsonFile = Annotated[
+    Path | None,
+    Parameter(name="--json", help="Write the figures to this file as JSON.", converter=file_name),
+]
 Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
 RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
@@ -156,11 +172,11 @@ class TableOptions:
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
-        recipe = Recipe() if self.recipe is None else Recipe.read(self.recipe)
+        options = (each.name for each in dataclasses.fields(self))
         given = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("recipe", "task", "features") and value not in (None, (), "")
+            name: getattr(self, name)
+            for name in options
+            if name not in ("recipe", "task", "features") and getattr(self, name) not in (None, (), "")
         }
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
@@ -171,7 +187,7 @@ class TableOptions:
             "thousands": parse_marks,
             "decimal": parse_marks,
         }
-        whole = recipe.with_changes(
+        whole = self._recipe.with_changes(
             {name: parsers.get(name, lambda same: same)(given[name]) for name in given}
         )
         if self.task is not None and (self.task == TASKS[1]) == (whole.target_bounds is None):
@@ -181,6 +197,11 @@ class TableOptions:
                 else "--target-bounds are for numbers to predict: give --task regression, or leave them out."
             )
         return whole
+
+    @cached_property
+    def _recipe(self) -> Recipe:
+        """The recipe of the file, read once: it may be a pipe."""
+        return Recipe() if self.recipe is None else Recipe.read(self.recipe)
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
@@ -204,6 +225,12 @@ class BudgetOptions:
     """Delta of a new budget."""
     budget_data: str | None = None
     """Name of the people that the budget is for, where the data goes by another name."""
+
+
+def check_budget(path: Path, *read: str | Path | None) -> None:
+    """Raises unless a budget's ledger can be kept in a file, which is none that the command reads."""
+    check_writable(path, *read)
+    check_ledger_place(path)
 
 
 @Parameter(name="*", group=Group("Privacy of individuals", sort_key=5))

@@ -13,10 +13,11 @@ import pandas as pd
 import torch
 from cyclopts import Parameter
 
-from equidp._files import check_writable, written_whole
+from equidp._files import check_outputs, written_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
+from equidp.cli.streams import lost_output
 from equidp.data.checks import check_names
 from equidp.data.read import check_read_twice, readable
 from equidp.data.recipe import Recipe
@@ -47,7 +48,9 @@ def predict_command(
     cut: metrics.CutOptions = metrics.CutOptions(),
     sep: options.RowsSep = None,
     encoding: options.RowsEncoding = None,
-    out: Annotated[Path | None, Parameter(help="CSV file; default: standard output.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="CSV file; default: standard output.", converter=options.file_name)
+    ] = None,
     device: options.Device = "cpu",
 ) -> None:
     """Predict the class of each row, with probabilities, or its number, in the order of the rows.
@@ -55,13 +58,13 @@ def predict_command(
     Positive class and threshold are those of the run, unless others are given.
     """
     place = chosen_device(device)
-    if out is not None:
-        check_writable(out, run, table)
+    check_outputs({"--out": out}, run, table)
     if keep and table is None:
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     if keep and table is not None:
         check_read_twice(table, "--keep reads it again")
     kept = open_run(run).reading(sep, encoding)
+    check_outputs({"--out": out}, kept.config.data)
     shown = cut.cut(kept.config.run_cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:
@@ -87,6 +90,8 @@ def predict_command(
             count += len(rows)
             if file is None:
                 sys.stdout.write(text)
+                if lost_output() is not None:
+                    break
             else:
                 file.write(text.encode())
     if out is not None:

@@ -11,11 +11,12 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_folder, check_outputs, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.report.console_tables import print_table
 from equidp.reproduction.page import WORDS, based_on, in_words, results_page
 from equidp.reproduction.reproduce import (
     RESULTS,
@@ -48,7 +49,10 @@ def reproduce_command(
     ] = False,
     page: Annotated[
         Path | None,
-        Parameter(help="Write one page of all results that are there, in Markdown, to this file."),
+        Parameter(
+            help="Write one page of all results that are there, in Markdown, to this file.",
+            converter=options.file_name,
+        ),
     ] = None,
     seeds: Annotated[
         int | None, Parameter(help="Number of runs of each kind; default: the item's own.")
@@ -74,7 +78,7 @@ def reproduce_command(
     if [item is not None, list_items, page is not None].count(True) != 1:
         fail("equidp reproduce needs one of: the name of an item, --list, --page FILE.")
     if page is not None:
-        check_writable(page)
+        check_outputs({"--page": page}, results)
         write_whole(page, results_page(judged_items(results)).encode())
         say(f"Page: {page.resolve()}")
         return
@@ -82,6 +86,8 @@ def reproduce_command(
         _list(judged_items(results, quick=True))
         return
     found = item_named(item)
+    for folder in (results, directory):
+        check_folder(folder)
     check_data(found, 0)
     chosen, fewer = asked_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
     if not quick:
@@ -117,7 +123,7 @@ def _list(items: list[Judged]) -> None:
         if result is not None and not result.quick:
             seeds = result.seeds_counted
         table.add_row(each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}")
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    print_table(table, Console(width=None if sys.stdout.isatty() else 150))
     for each in items:
         for reason in each.reasons if each.state == "differs" else ():
             print(f"{each.item.name} differs: {reason}")

@@ -15,7 +15,7 @@ from cyclopts import App, ArgumentCollection, Group, Parameter
 from equidp.accounting.planned import PlannedRun
 from equidp.advice.auto import AUTO, choose, images_of
 from equidp.cli import metrics, options, releases
-from equidp.cli.app import command, read_options
+from equidp.cli.app import command, config_text, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among
 from equidp.cli.evaluate import print_evaluation
 from equidp.cli.messages import say, stoppable
@@ -34,6 +34,7 @@ from equidp.report.format import counted
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
 from equidp.runs.config import TrainConfig
+from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
@@ -152,6 +153,8 @@ def train_command(
         return
     if out is not None:
         check_new(out)
+    if budget.budget is not None:
+        options.check_budget(budget.budget, data, config, table.recipe, choice.choose_from)
     path = None if budget.budget is None else str(budget.budget.absolute())
     wanted = TrainConfig(
         str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
@@ -187,7 +190,7 @@ def train_command(
         print(*why, sep="", end="", flush=True)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    advised = method == AUTO or (config is not None and config.read_text().startswith(options.ADVISED))
+    advised = method == AUTO or (config is not None and config_text(config).startswith(options.ADVISED))
     _report(out, *trained, advised=advised)
 
 
@@ -222,7 +225,7 @@ def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig,
 
 def _to_continue(folder: Path) -> str:
     """Advice for a run that was stopped before its first step or after its last."""
-    return f"stopped between two steps of the command. To continue: equidp train --resume {folder}"
+    return f"stopped between two steps of the command. To continue:\n{resume_command(folder)}"
 
 
 def _say_resumed(spent: int, lost: int) -> None:

@@ -1,0 +1,212 @@
+"""Every command writes where it is told, or says before its work why it cannot."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.command import equidp_here, people  # noqa: F401
+from support.odd_places import made
+
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+QUICK = ("--accountant", "rdp", "--epochs", "1", "--batch-size", "50", "--noise-multiplier", "3")
+ALONE = ("--seeds", "1", "--jobs", "1", "--methods", "dpsgd", *QUICK[2:])
+NEW_BUDGET = ("--budget-epsilon", "9", "--budget-delta", "1e-3", "--budget")
+COMMANDS = {
+    "predict --out": ("predict", "run", "people.csv", "--out"),
+    "evaluate --json": ("evaluate", "run", "--json"),
+    "inspect --out": ("inspect", *TABLE, "--out"),
+    "inspect --json": ("inspect", *TABLE, "--json"),
+    "advise --out": ("advise", *TABLE, "--out"),
+    "compare --json": ("compare", *TABLE, *ALONE, "--json"),
+    "compare --report": ("compare", *TABLE, *ALONE, "--report"),
+    "compare --table": ("compare", *TABLE, *ALONE, "--table"),
+    "ablate --json": ("ablate", *TABLE, *ALONE[:4], "--errors", "none", *QUICK[2:6], "--json"),
+    "audit --json": ("audit", *TABLE, *QUICK[4:6], "--runs", "40", "--json"),
+    "reproduce --page": ("reproduce", "--page"),
+}
+"""Option that names a file to write -> the command up to it."""
+FOLDERS = {
+    "train --out": ("train", *TABLE, *QUICK, "--out"),
+    "evaluate --figures": ("evaluate", "run", "--figures"),
+    "compare --figures": ("compare", *TABLE, *ALONE, "--figures"),
+    "compare --directory": ("compare", *TABLE, *ALONE, "--directory"),
+    "audit --directory": ("audit", *TABLE, "--runs", "40", "--directory"),
+}
+BUDGETS = {
+    "train --budget": ("train", *TABLE, *QUICK, "--out", "new", *NEW_BUDGET),
+    "advise --budget": ("advise", *TABLE, "--profile-epsilon", "0.3", *NEW_BUDGET),
+}
+FILE_OF_FOLDER = {
+    "train --out": "card.md",
+    "evaluate --figures": "accuracies.pdf",
+    "compare --figures": "costs.pdf",
+}
+ODD_NAMES = (".", "", "./", "new/", "nowhere/new", "run", "people.csv/new", "people.csv", "x" * 300)
+
+
+@pytest.fixture(scope="module")
+def trained(people, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copy(people / "people.csv", folder)
+    assert equidp_here("train", *TABLE, *QUICK, "--out", "run", cwd=folder).returncode == 0
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(command, place, folder) -> str:
+    """What a command says that stops before its work and leaves everything as it was."""
+    before = {path: path.lstat() for path in folder.rglob("*")}
+    done = equidp_here(*command, place, cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert "None" not in done.stderr
+    after = {path: path.lstat() for path in folder.rglob("*")}
+    assert set(after) == set(before)
+    for path, status in before.items():
+        assert (after[path].st_mode, after[path].st_ino) == (status.st_mode, status.st_ino)
+    return done.stderr
+
+
+@pytest.mark.parametrize("option", [*COMMANDS, *BUDGETS])
+@pytest.mark.parametrize("kind", ["folder", "socket", "disk", "link in a circle", "pipe", "device"])
+def test_what_no_file_can_be_written_to_is_refused(folder, option, kind):
+    if kind in ("pipe", "device") and option in COMMANDS:
+        pytest.skip("written to as it is")
+    made(folder / "odd", kind)
+    refused({**COMMANDS, **BUDGETS}[option], "odd", folder)
+
+
+@pytest.mark.parametrize("option", [*COMMANDS, *BUDGETS])
+@pytest.mark.parametrize("place", ODD_NAMES)
+def test_a_name_of_no_new_file_is_refused(folder, option, place):
+    if option in BUDGETS and place == "new/":
+        pytest.skip("a budget may be named so")
+    if option in ("reproduce --page", "evaluate --json") and place == "people.csv":
+        pytest.skip("it does not read this table")
+    ending = ".md" if option == "compare --table" and place.endswith(("w", "x")) else ""
+    refused({**COMMANDS, **BUDGETS}[option], place + ending, folder)
+
+
+@pytest.mark.parametrize("option", FOLDERS)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link in a circle", "file", "empty"])
+def test_what_is_no_folder_is_refused(folder, option, kind):
+    if kind == "file":
+        (folder / "odd").touch()
+    elif kind != "empty":
+        made(folder / "odd", kind)
+    for place in ("",) if kind == "empty" else ("odd", "odd/under"):
+        refused(FOLDERS[option], place, folder)
+
+
+def test_two_outputs_in_one_place_are_refused(folder):
+    for first, second in (("a.html", "./a.html"), ("a.html", "link")):
+        if second == "link":
+            (folder / "link").symlink_to("a.html")
+        said = refused((*COMMANDS["compare --json"], first, "--report"), second, folder)
+        assert "--json" in said or "--report" in said
+
+
+def test_what_a_command_reads_is_kept(folder, trained):
+    for command in (("evaluate", "run", "--json"), ("predict", "run", "--out")):
+        refused(command, "people.csv", trained)  # which the run names
+    (folder / "recipe.toml").write_text('target = "income"\ngroup = ["sex"]\n')
+    (folder / "options.toml").write_text("seeds = 1\n")
+    for option in ("compare --json", "compare --report", "ablate --json", "audit --json", "advise --out"):
+        for read in (("--recipe", "recipe.toml"), ("--config", "options.toml")):
+            name, command = COMMANDS[option][0], COMMANDS[option]
+            if read[0] == "--config" and name in ("audit", "advise"):
+                continue  # which have no such option
+            refused((name, *read, *command[1:]), read[1], folder)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("option", COMMANDS)
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "stdout", "-odd name's\n"])
+def test_every_output_is_written_and_what_stands_there_stays(folder, option, kind):
+    command, read = COMMANDS[option], []
+    ending = ".md" if option == "compare --table" else ""
+    place, reader = f"odd{ending}", None
+    if kind == "link":
+        (folder / place).symlink_to(f"behind{ending}")
+    elif kind in ("pipe", "device"):
+        made(folder / place, kind)
+    elif kind == "stdout":
+        (folder / place).symlink_to("/dev/stdout")
+    else:
+        place = kind + ending
+    if kind == "pipe":
+        reader = threading.Thread(target=lambda: read.append((folder / place).read_bytes()))
+        reader.start()
+    before = (folder / place).lstat() if os.path.lexists(folder / place) else None
+    joined = (*command[:-1], f"{command[-1]}={place}")
+    if kind == "stdout":
+        ran = subprocess.run([sys.executable, "-m", "equidp", *joined], cwd=folder, capture_output=True)
+        assert ran.returncode == 0, ran.stderr
+        content = ran.stdout
+    else:
+        done = equidp_here(*joined, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        if reader is not None:
+            reader.join()
+        content = b"a device" if kind == "device" else read[0] if read else (folder / place).read_bytes()
+    assert content
+    if before is not None:
+        assert (folder / place).lstat().st_mode == before.st_mode
+        assert (folder / place).lstat().st_ino == before.st_ino
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("option", FILE_OF_FOLDER)
+@pytest.mark.parametrize("place", [".", "./", "link", "dangling", "a b", "-odd name's\n", "new/under/"])
+def test_every_folder_is_filled_where_it_is_named(folder, option, place):
+    work = folder / "work"
+    work.mkdir()
+    (work / "link").symlink_to("../elsewhere") if place == "link" else None
+    (work / "dangling").symlink_to("../not yet") if place == "dangling" else None
+    (folder / "elsewhere").mkdir()
+    command = [{"people.csv": "../people.csv", "run": "../run"}.get(each, each) for each in FOLDERS[option]]
+    done = equidp_here(*command[:-1], f"{command[-1]}={place}", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert (work / place / FILE_OF_FOLDER[option]).is_file()
+
+
+@pytest.mark.parametrize("name", ["run 1 (new)", "it's", "-run", "a\nb", "$HOME"])
+def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
+    (folder / "run").rename(folder / name)
+    for finished in ("model.pt", "files.sha256", "card.md", "card.html"):
+        (folder / name / finished).unlink()
+    for command in (("evaluate",), ("predict",)):
+        said = equidp_here(*command, "--", name, cwd=folder).stderr
+        line = said[said.index("\nequidp ") + 1 :]
+        typed = shlex.split(line)
+        assert typed[:3] == ["equidp", "train", "--resume"]
+        assert Path(typed[3]) == Path(name)
+        assert typed[3][0] != "-"
+        assert len(typed) == 4
+    assert equidp_here(*typed[1:], cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--config", "--recipe"])
+def test_a_file_of_options_may_be_a_pipe(folder, option):
+    content = 'group = ["sex"]\ntarget = "income"\n' + ("epochs = 3\n" if option == "--config" else "")
+    made(folder / "pipe", "pipe")
+    threading.Thread(target=partial((folder / "pipe").write_text, content)).start()
+    command = ("train", "people.csv", option, "pipe", "--dry-run", *QUICK)
+    done = equidp_here(*command, cwd=folder)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,151 @@
+"""What cannot be printed stops no work: closed streams, a full disk, a reader that has seen enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.command import people  # noqa: F401
+
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+TRAIN = (
+    "train",
+    *TABLE,
+    "--accountant",
+    "rdp",
+    "--epochs",
+    "1",
+    "--batch-size",
+    "50",
+    "--noise-multiplier",
+    "3",
+)
+ACCOUNT = (
+    "account",
+    "--examples",
+    "1000",
+    "--batch-size",
+    "100",
+    "--epochs",
+    "1",
+    "--epsilon",
+    "3",
+    "--accountant",
+    "rdp",
+)
+CLOSED = ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
+
+
+def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell in which `$@` is equidp with arguments."""
+    given = ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "equidp", *arguments]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("streams", CLOSED)
+def test_a_closed_stream_is_no_error(tmp_path, streams):
+    for command, code in (("--help", 0), ("trian", 2)):
+        done = shell(f'"$@" {streams}', command, cwd=tmp_path)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("streams", CLOSED)
+def test_a_run_is_trained_and_read_with_closed_streams(people, tmp_path, streams):  # noqa: F811
+    (tmp_path / "people.csv").write_bytes((people / "people.csv").read_bytes())
+    commands = (
+        (*TRAIN, "--out", "run"),
+        ("evaluate", "run", "--json", "figures.json"),
+        ("predict", "run", "people.csv", "--out", "predicted.csv"),
+        ("ledger", "show", "run"),
+        ACCOUNT,
+        ("inspect", *TABLE, "--out", "recipe.toml"),
+    )
+    for command in commands:
+        done = shell(f'"$@" {streams}', *command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    assert (tmp_path / "run" / "card.md").is_file()
+    assert len((tmp_path / "predicted.csv").read_text().splitlines()) == 201
+    assert "Model card:" not in (tmp_path / "run" / "ledger").read_text()
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, reader):
+    done = shell(f'"$@" | {reader}', "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true', '"$@" 2>&1 | true', '"$@" > /dev/full'])
+def test_training_is_finished_whoever_reads(people, tmp_path, line):  # noqa: F811
+    if "/dev/full" in line and not os.path.exists("/dev/full"):
+        pytest.skip("no full device here")
+    (tmp_path / "people.csv").write_bytes((people / "people.csv").read_bytes())
+    for command in ((*TRAIN, "--out", "run"), ("predict", "run", "people.csv")):
+        done = shell(line, *command, cwd=tmp_path)
+        assert done.returncode == (2 if "full" in line else 0), done.stderr
+        assert "Traceback" not in done.stderr
+        assert ("No space left on device" in done.stderr) == ("full" in line)
+        assert "Exception ignored" not in done.stderr
+    assert (tmp_path / "run" / "files.sha256").is_file()
+
+
+def test_a_full_disk_behind_standard_output_is_said(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no full device here")
+    done = shell('"$@" > /dev/full', "--help", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: standard output")
+    done = shell('"$@" 2> /dev/full', "trian", cwd=tmp_path)
+    assert done.returncode == 2
+
+
+@pytest.mark.soak
+def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path):
+    for name in (b"\xff.csv", "日本.csv".encode()):
+        command = ("inspect", os.fsdecode(name), "--target", "income", "--group", "sex")
+        Path(tmp_path, os.fsdecode(name)).write_text("income,sex\n" + "high,F\nlow,M\n" * 30)
+        for encoding in ("ascii", "latin-1", "utf-8"):
+            done = shell(
+                '"$@"',
+                *command,
+                "--out",
+                f"{encoding}{len(name)}.toml",
+                cwd=tmp_path,
+                PYTHONIOENCODING=encoding,
+            )
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.soak
+def test_an_interruption_ends_a_command_in_words(tmp_path):
+    """At any moment of its start, once Python itself has started."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    code = "import sys; print('up', flush=True); from equidp.cli import main; main()"
+    for seconds in (0.0, 0.05, 0.2, 0.5, 1.0, 1.5):
+        command = [sys.executable, "-c", code, "compare", "--seeds", "1", "--jobs", "1"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as started:
+            assert started.stdout.readline() == "up\n"
+            time.sleep(seconds)
+            started.send_signal(signal.SIGINT)
+            _, err = started.communicate(timeout=60)
+        assert started.returncode in (130, -signal.SIGINT)
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"TERM": ""}, {"COLUMNS": "x"}])
+def test_plain_terminals_get_plain_text(tmp_path, environment):
+    done = shell('"$@"', "--help", cwd=tmp_path, **environment)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
