@@ -362,7 +362,7 @@ def test_figures_of_raw_data_are_written_only_if_asked_for(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match="figures cannot be written"):
+    with pytest.raises(SettingError, match="cannot be a folder"):
         equidp.save_figures(made_up(COSTS), tmp_path / "file" / "figures")
 
 

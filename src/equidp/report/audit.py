@@ -12,6 +12,7 @@ from rich.table import Table
 from equidp.audit import Audit
 from equidp.audit.result import USEFUL
 from equidp.data.dataset import ALL
+from equidp.report.console_tables import print_table
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
@@ -43,7 +44,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
         bounds = [f"{value:.2f}" for value in (audit.claimed, each.epsilon)]
         row = (f"{each.tests:,}", *bounds, share, f"{each.assumption_free:.2f}")
         table.add_row(escape(each.group), *row, style=style)
-    console.print(table)
+    print_table(table, console)
     console.print(
         "A lower bound assumes Gaussian noise on Poisson samples, as the claim does, of whatever scale; the "
         "last column assumes nothing. Groups' bounds hold all together. The figures follow from raw data: "

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def write_card(
         "settings": {**_settings(facts), **(details or {})},
         "versions": versions(),
         "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
-        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "made": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     for target in targets:
         write_whole(target, filled(f"card{target.suffix.lower()}", **values).encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from equidp._files import check_writable, write_whole
+from equidp._files import check_folder, check_writable, write_whole
 from equidp._validate import check_number, unknown_name
 from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
@@ -122,8 +122,9 @@ def _written(
 
 def figures_folder(folder: str | os.PathLike[str]) -> None:
     """Makes the folder, or raises a SettingError where figures cannot be written to it."""
+    check_folder(folder)
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(
             f"figures cannot be written to {os.fspath(folder)!r}: {error.strerror}."

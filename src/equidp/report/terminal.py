@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from equidp.evaluation.costs import COSTS
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
+from equidp.report.console_tables import print_table
 from equidp.report.figures import columns as figure_columns, how_measured, reliability_rows
 from equidp.report.format import counted, number, points, shown, unit
 from equidp.report.summary import Summary, summarise
@@ -60,7 +61,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for sentence in finding(summary):
         console.print(escape(sentence), highlight=False)
     console.print()
-    console.print(_overview_table(summary))
+    print_table(_overview_table(summary), console)
     console.print(
         f"{setup.level:.0%} intervals over {counted(len(setup.seeds), 'seed')}; costs and gaps in "
         f"{summary.unit} against {setup.baseline}; delta {setup.training.delta:g}.",
@@ -71,13 +72,13 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(escape(sentence), highlight=False, style="dim")
     for table in _detail_tables(summary, console.width):
         console.print()
-        console.print(table)
+        print_table(table, console)
     if summary.individual:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
         heading = f"\nmean epsilon of a group's examples, released at epsilon {cost} a run"
         console.print(heading, highlight=False)
         for table in _individual_tables(summary, console.width):
-            console.print(table)
+            print_table(table, console)
     console.print("\nWhich method to take", style="bold")
     for each in comparison.recommendation():
         console.print(escape(each.reason), highlight=False)
@@ -90,23 +91,19 @@ def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> No
         rows: a table of an `Evaluation`.
         metric: what privacy_cost is a cost in.
     """
-    table = Table(box=SIMPLE_HEAD)
     names = [name for name in ("group", "class") if name in rows]
-    for name in names:
-        table.add_column(name)
-    table.add_column("test examples", justify="right")
-    columns: dict[str, tuple[str, Callable[[float], str]]] = {
+    shows: dict[str, tuple[str, Callable[[float], str]]] = {
         **_COLUMNS,
         "privacy_cost": (f"privacy cost, {unit(metric)}", partial(shown, metric)),
     }
-    present = [name for name in columns if name in rows]
-    for name in present:
-        table.add_column(columns[name][0], justify="right", no_wrap=True)
-    for row in rows.to_dict("records"):
-        cells = [_with_interval(row, name, columns[name][1]) for name in present]
-        style = "bold" if row["group"] == ALL else None
-        table.add_row(*(escape(row[name]) for name in names), f"{row['count']:,}", *cells, style=style)
-    Console().print(table)
+    columns = {"test examples": [f"{count:,}" for count in rows["count"]]}
+    for name, (head, show) in shows.items():
+        if name in rows:
+            columns[head] = [_with_interval(row, name, show) for row in rows.to_dict("records")]
+    heads = list(zip(*(rows[name] for name in names), strict=True))
+    console = Console()
+    for table in _grids("", names, heads, columns, console.width, bold=ALL):
+        print_table(table, console)
 
 
 def print_recalls(rows: pd.DataFrame) -> None:
@@ -124,8 +121,8 @@ def print_figures(found: Evaluation, console: Console | None = None) -> None:
         for column in figure_columns(found)
     }
     if cells:
-        for table in _grids("", "group", groups, cells, console.width, bold=ALL):
-            console.print(table)
+        for table in _grids("", ["group"], _single(groups), cells, console.width, bold=ALL):
+            print_table(table, console)
     for sentence in how_measured(found):
         console.print(escape(sentence), highlight=False, style="dim")
 
@@ -138,7 +135,7 @@ def print_reliability(found: Evaluation) -> None:
         table.add_column(head, justify="right")
     for name, *cells in reliability_rows(found.reliability):
         table.add_row(escape(name), *cells, style="bold" if name == ALL else None)
-    Console().print(table)
+    print_table(table)
 
 
 def _small(value: str, ends: str) -> tuple[str, ...]:
@@ -156,7 +153,7 @@ def ablation_table(summary: pd.DataFrame, method: str) -> Table:
     errors = summary["accuracy_se"].map(lambda error: "" if math.isnan(error) else f" ± {points(error)}")
     cells = (summary["accuracy"].map(points) + errors).groupby(summary["error"], sort=False)
     columns = {str(error): part.to_list() for error, part in cells}
-    return _grid(title, "group", list(dict.fromkeys(summary["group"])), columns)
+    return _grid(title, ["group"], _single(dict.fromkeys(summary["group"])), columns)
 
 
 def _overview_table(summary: Summary) -> Table:
@@ -193,7 +190,7 @@ def _detail_tables(summary: Summary, width: int) -> Iterator[Table]:
             kind.label: [show(summary.interval(kind, group, column).mean) for group in sizes]
             for kind in kinds
         }
-        yield from _grids(title, "group (in training)", heads, columns, width, bold=heads[-1])
+        yield from _grids(title, ["group (in training)"], _single(heads), columns, width, bold=heads[-1])
 
 
 def _individual_tables(summary: Summary, width: int) -> Iterator[Table]:
@@ -205,29 +202,47 @@ def _individual_tables(summary: Summary, width: int) -> Iterator[Table]:
         ]
         for kind, part in summary.individual.items()
     }
-    return _grids("", "group", groups, columns, width)
+    return _grids("", ["group"], _single(groups), columns, width)
+
+
+def _single(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Names of rows that have one each."""
+    return [(name,) for name in names]
 
 
 def _grids(
-    title: str, corner: str, heads: list[str], columns: dict[str, list[str]], width: int, bold: str = ""
+    title: str,
+    corners: Sequence[str],
+    heads: Sequence[Sequence[str]],
+    columns: dict[str, list[str]],
+    width: int,
+    bold: str = "",
 ) -> Iterator[Table]:
-    """Tables with as many columns each as fit beside the heads of the rows."""
-    room = width - 1 - min(max(map(len, heads)), width // 2) - _MARGIN
+    """Tables with as many columns each as fit beside the names of the rows, which each table has."""
+    most = width // (2 * len(corners))
+    named = [min(max(map(len, names)), most) + _MARGIN for names in zip(corners, *heads, strict=True)]
     left = list(columns)
     while left:
         ends = itertools.accumulate(_column_width(name, columns[name]) + _MARGIN for name in left)
-        fitting = max(1, sum(end <= room for end in ends))
-        yield _grid(title, corner, heads, {name: columns[name] for name in left[:fitting]}, bold)
+        fitting = max(1, sum(end <= width - 1 - sum(named) for end in ends))
+        yield _grid(title, corners, heads, {name: columns[name] for name in left[:fitting]}, bold)
         left = left[fitting:]
 
 
-def _grid(title: str, corner: str, heads: list[str], columns: dict[str, list[str]], bold: str = "") -> Table:
+def _grid(
+    title: str,
+    corners: Sequence[str],
+    heads: Sequence[Sequence[str]],
+    columns: dict[str, list[str]],
+    bold: str = "",
+) -> Table:
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column(corner, overflow="fold")
+    for corner in corners:
+        table.add_column(corner, overflow="fold")
     for name, cells in columns.items():
         table.add_column(escape(name), justify="right", min_width=_column_width(name, cells))
-    for head, *cells in zip(heads, *columns.values(), strict=True):
-        table.add_row(escape(head), *cells, style="bold" if head == bold else None)
+    for names, *cells in zip(heads, *columns.values(), strict=True):
+        table.add_row(*map(escape, [*names, *cells]), style="bold" if names[0] == bold else None)
     return table
 
 
