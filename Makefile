@@ -10,12 +10,12 @@ test soak: export OMP_NUM_THREADS ?= 1
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "equidp needs Python 3.10 or newer; say make PYTHON=...")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,hf,loggers,cluster]'
 # For cross-checks of audits. Its auditing module needs no JAX, so what it depends on stays out.
-	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt 'jax-privacy; python_version >= "3.11"'
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt jax-privacy
 	touch $@
 
 # Trains on scikit-learn's digits, with eights made rare, and writes a report.

@@ -69,7 +69,7 @@ def connected(address: str | None) -> Iterator[Client | None]:
     with client:
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
-        except (TimeoutError, asyncio.TimeoutError) as error:  # one class from Python 3.11 on
+        except TimeoutError as error:  # one class from Python 3.11 on
             raise SettingError(
                 f"the scheduler at {address!r} has no workers. Start some, such as two with one thread each: "
                 f"dask worker {address} --nworkers 2 --nthreads 1"

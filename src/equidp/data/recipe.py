@@ -6,7 +6,7 @@ import codecs
 import dataclasses
 import math
 import os
-import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,6 @@ from typing import Any, cast
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.data.plain import ALL_COLUMNS, BY_COLUMN, MARKS, as_key, as_name, field
 from equidp.errors import DataError, SettingError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2

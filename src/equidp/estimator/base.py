@@ -53,7 +53,7 @@ from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(eq=False, repr=False)

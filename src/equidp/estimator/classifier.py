@@ -30,7 +30,7 @@ from equidp.kernel.ledger import StepEvent
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(eq=False, repr=False)

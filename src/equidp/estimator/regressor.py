@@ -21,7 +21,7 @@ from equidp.estimator.progress import Progress
 from equidp.training.resolved import ModelFactory
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
