@@ -22,6 +22,7 @@ from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
+from equidp.kernel.owned_generators import owned_generators
 
 Spent = tuple[tuple[StepEvent, int], ...]
 """(event, count) pairs, as a ledger holds them."""
@@ -107,7 +108,7 @@ def private_profile(
         SettingError, ModelError, BudgetError: before anything is spent.
     """
     event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
-    randomness = SystemRandomness() if randomness is None else randomness
+    randomness = SystemRandomness(owned_generators(model, loss)) if randomness is None else randomness
     # Masks of a known generator would be dealt out by place: one row more would change all norms after it.
     with randomness.for_model(device_of(model)):
         norms, groups = _counted(data, model, loss)

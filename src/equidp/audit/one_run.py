@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from equidp.engines.measured import MeasuringEngine
 from equidp.errors import ApproximationWarning
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.model_randomness import restored
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
@@ -122,7 +124,7 @@ def audit_training(
     everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
     inside = _coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
-    with torch.random.fork_rng(devices=[]):
+    with nullcontext() if secure else restored():
         if not secure:  # what the model draws itself, such as dropout
             torch.manual_seed(seed)
         scores = kept.rows("scores", lambda: training.scores(kept, on_progress, checkpoint_seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.model_randomness import restored
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
@@ -155,7 +157,7 @@ def _take(
     total, done = len(sides) * runs * subject.steps, 0
 
     def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
-        with torch.random.fork_rng(devices=[]):
+        with nullcontext() if secure else restored():
             if not secure:  # what the model draws itself, such as dropout
                 torch.manual_seed(1_000_003 * side + block)
             rows = repeated.features(size, sides[side], randomness(secure, seed, side, block))

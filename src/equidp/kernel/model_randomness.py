@@ -8,7 +8,7 @@ import pickle
 import random
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar, final
@@ -19,6 +19,7 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch import Tensor
 
 from equidp.errors import PrivacyWarning
+from equidp.kernel.owned_generators import Owned, restore_states, states_of
 
 _WORDS = 624  # of the Mersenne Twister, which the generators of torch's processor, NumPy and Python are
 
@@ -75,7 +76,7 @@ os.register_at_fork(after_in_child=_start_anew)
 
 
 @contextmanager
-def from_the_system(*devices: torch.device) -> Iterator[None]:
+def from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> Iterator[None]:
     """The global generators hold fresh entropy of the operating system inside, and are restored after.
 
     Formal guarantee: what is drawn inside (the masks of dropout, say) follows from os.urandom alone, and so
@@ -90,7 +91,9 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
     | torch's of a CUDA, MPS or other device that is named | a seed of 64 bits |
     | NumPy's and Python's (`np.random.rand`, `random.random`) | seeds of 512 bits |
     | of a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
-    | a generator object that a model, a loss or a dataset owns | not covered |
+    | objects that are given as `owned`, which a dataset holds, say | the whole state of torch's of the
+      processor; others 64 bits (torch's of another device) to 512 |
+    | another generator object, or one that is seeded inside | not covered |
 
     One thread is inside at a time, others wait; a thread may enter again. So no thread restores or seeds the
     generators while another one draws from them, unless its code does so itself.
@@ -98,25 +101,27 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
 
     Args:
         devices: that draw inside, such as the one of the model; the processor always counts.
+        owned: generator objects that draw inside (`owned_generators`).
     """
     with _turn:
         places = [device for device in dict.fromkeys(devices) if device.type not in ("cpu", "meta")]
         before, of_python = torch.get_rng_state(), random.getstate()
         before_there = [state_on(place) for place in places]
-        of_numpy = _NumpyState()
+        of_numpy, of_owned = _NumpyState(), states_of(owned)
         try:
-            fill_from_the_system(*places)
+            fill_from_the_system(*places, owned=owned)
             yield
         finally:
             of_numpy.restore()
+            restore_states(owned, of_owned)
             random.setstate(of_python)
             torch.set_rng_state(before)
             for place, state in zip(places, before_there, strict=True):
                 set_state_on(place, state)
 
 
-def fill_from_the_system(*devices: torch.device) -> None:
-    """Gives the global generators of this process fresh entropy of the operating system, for good.
+def fill_from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> None:
+    """Gives the global generators of this process, and owned ones, fresh entropy of the operating system.
 
     Guarantee: as `from_the_system` has it; nothing is restored. NumPy's is a Mersenne Twister then.
     """
@@ -128,6 +133,16 @@ def fill_from_the_system(*devices: torch.device) -> None:
     for device in devices:
         seeded = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little"))
         set_state_on(device, seeded.get_state())
+    for each in owned:
+        if isinstance(each, torch.Generator):
+            each.manual_seed(int.from_bytes(os.urandom(8), "little"))
+            if each.device.type == "cpu":
+                each.set_state(_fresh_state())
+        elif isinstance(each, random.Random):
+            each.seed(os.urandom(_SEED_BYTES))
+        else:
+            bits: Any = each.bit_generator if isinstance(each, np.random.Generator) else each._bit_generator
+            bits.state = type(bits)(int.from_bytes(os.urandom(_SEED_BYTES), "little")).state
 
 
 def generator_from_the_system() -> torch.Generator:

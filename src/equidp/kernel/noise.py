@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
@@ -31,6 +31,7 @@ from equidp.kernel.model_randomness import (
     from_the_system,
     generator_from_the_system,
 )
+from equidp.kernel.owned_generators import Owned, owned_generators
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _VERY_MANY = 2**18  # words; below, an accelerator would wait longer for 500 small operations than for AES
@@ -165,7 +166,13 @@ class SystemRandomness(Randomness):
     Guarantee: few words are os.urandom's own; many are the keystream of AES-256 in counter mode under a key
     of os.urandom for this call alone; and very many on a device such as a GPU that of ChaCha20, made there,
     under such a key. Nothing is kept between calls that a fork or a copy of the process could reuse.
+
+    Args:
+        owned: generator objects of the user's code that `for_model` fills as well.
     """
+
+    def __init__(self, owned: Sequence[Owned] = ()) -> None:
+        self._owned = tuple(owned)
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         size = 8 * count
@@ -181,7 +188,7 @@ class SystemRandomness(Randomness):
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
         """A context in which the global generators draw from the operating system, and are restored after."""
-        return from_the_system(*devices)
+        return from_the_system(*devices, owned=self._owned)
 
     def generator(self) -> torch.Generator:
         """Returns a generator of the processor whose whole state is the operating system's."""
@@ -195,7 +202,8 @@ class SystemRandomness(Randomness):
 
 def _start_worker(number: int) -> None:
     """Fills the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
-    fill_from_the_system()
+    worker = torch.utils.data.get_worker_info()
+    fill_from_the_system(owned=() if worker is None else owned_generators(worker.dataset))
 
 
 def _keystream(key: bytes, size: int) -> bytes:

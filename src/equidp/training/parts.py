@@ -27,6 +27,7 @@ from equidp.kernel.inputs import Inputs, moved_to
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
+from equidp.kernel.owned_generators import owned_generators
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.checks import check_examples, check_own_policy
 
@@ -131,15 +132,16 @@ def opened(
     return budget.ledger(ledger), steps_within(budget, event, steps, ledger.count_of(event), beyond)
 
 
-def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
-    """The operating system's, or a stream for each seed and steps spent before: noise never repeats."""
+def chosen_randomness(secure: bool, seed: int | None, spent: int, *own_code: object) -> Randomness:
+    """The operating system's, also for generators that `own_code` holds; or a stream for each seed and steps
+    spent before: noise never repeats."""
     if secure:
         if seed is not None:
             raise SettingError(
                 f"seed={seed} with secure=True; noise that a seed determines protects nobody. For research, "
                 "say secure=False; for release, leave the seed out."
             )
-        return SystemRandomness()
+        return SystemRandomness(owned_generators(*own_code))
     if seed is None:
         raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
     return SeededRandomness(seed, *([spent] if spent else []))

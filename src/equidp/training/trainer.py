@@ -147,7 +147,7 @@ class Trainer:
             opened = partial(parts.opened, ledger, budget, parts.source_of(train), *steps_of, beyond_budget)
             self.ledger, self.steps = together.led(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
-            self.randomness = parts.chosen_randomness(secure, seed, ledger.steps)
+            self.randomness = parts.chosen_randomness(secure, seed, ledger.steps, model, loss, train)
             load = parts.loader(train, num_groups, workers, model, views, self.randomness)
             self.loss = parts.chosen_loss(loss, train, views)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
