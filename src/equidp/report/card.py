@@ -62,6 +62,7 @@ def write_card(
     details: Mapping[str, Any] | None = None,
     releases: Sequence[tuple[str, StepEvent]] = (),
     composition: str = "",
+    hashes: Mapping[str, str] | None = None,
 ) -> None:
     """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -79,6 +80,7 @@ def write_card(
         releases: (name, event) of each release that the run paid for beside its steps.
         composition: a sentence on what this run and others in one budget have spent together; "" without a
             budget.
+        hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -142,7 +144,8 @@ def write_card(
         "limits": (of_several_rows(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)),
         "settings": {**_settings(facts), **(details or {})},
         "versions": versions(),
-        "hashes": {"model weights (SHA-256)": weights_digest(run.model)},
+        "hashes": hashes
+        or {"weights (SHA-256 of names and bytes of the state, in its order)": weights_digest(run.model)},
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     for target in targets:

@@ -96,6 +96,7 @@ def write_cards(
         details=details,
         releases=tuple(config.releases(plan.delta).items()),
         composition=composition,
+        hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )
 
 

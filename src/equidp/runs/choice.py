@@ -214,7 +214,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
         torch.save(found.run.model.cpu().state_dict(), weights)
         write_whole(place / layout.MODEL, weights.getvalue())
         write_cards(place, found.run, evaluation, config, plan, facts, ledger.check, budget)
-        write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
+        layout.write_last(place, config, plan, facts, found.run.entries)
     _level_times(place, config.budget)
     return found.run, evaluation
 

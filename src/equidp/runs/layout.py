@@ -6,21 +6,26 @@ import hashlib
 import json
 import os
 import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from equidp._files import command_line
+from equidp._files import command_line, write_whole
 from equidp._provenance import versions
 from equidp.comparison.code_digest import own_digests
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError, EquidpError
+from equidp.kernel.events import Entries
+from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent
 from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
 COUNTS, RECALIBRATION, CHOSEN = "class-counts.json", "recalibration.json", "chosen.json"
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
+SETTINGS, GIVEN = "settings.json", "may-leave.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
 HISTORIES = "sensitive-histories-*"
 
@@ -43,10 +48,14 @@ FILES = {
         "scale and shifts of the logits, fitted with noise and paid for; the weights hold them already.",
     ),
     CHOSEN: (MAY_LEAVE, "the settings that a private choice released, and their noisy score; paid for."),
-    MANIFEST: (
+    SETTINGS: (
         MAY_LEAVE,
-        "checksums of the finished files. Those that tell of the data hold a random salt, so that a checksum "
-        "confirms no guess of a row.",
+        "settings, names of columns, groups and classes, and what was spent, without paths and fingerprints: "
+        "equidp predict works from it, the weights, the card and, for tables, preprocessing.json." + _SHAPE,
+    ),
+    GIVEN: (
+        MAY_LEAVE,
+        "checksums of the files that may leave, without this one; sha256sum -c checks them.",
     ),
     NOTICE: (MAY_LEAVE, "this list, which follows from settings alone."),
     CHECKPOINTS: (
@@ -61,6 +70,11 @@ FILES = {
         "auditor, not for everyone; the card has what recomputes epsilon.",
     ),
     SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
+    MANIFEST: (
+        IF_KNOWN,
+        "checksums of all finished files, for whoever has all of them. Those that tell of the data hold a "
+        "random salt, so that a checksum confirms no guess of a row.",
+    ),
     ENCODER: (
         IF_KNOWN,
         "categories, means and deviations of the training rows, which the guarantee does not cover. "
@@ -136,9 +150,101 @@ def salted(content: dict[str, Any]) -> str:
 
 def manifest(place: Path) -> str:
     """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
-    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD)
+    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
+    return _checksums(place, names)
+
+
+def manifest_of_given(place: Path, config: TrainConfig) -> str:
+    """The same of the files that may leave, without the manifest itself."""
+    names = [name for name, (kind, _) in files(config).items() if kind == MAY_LEAVE and name != GIVEN]
+    return _checksums(place, names)
+
+
+def _checksums(place: Path, names: Iterable[str]) -> str:
     there = [name for name in names if (place / name).exists()]
-    return "".join(f"{hashlib.sha256((place / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
+    return "".join(f"{file_digest(place / name)}  {name}\n" for name in there)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, as sha256sum prints it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def settings_to_give(
+    config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], entries: Entries
+) -> dict[str, Any]:
+    """What of a run's configuration may leave: all but paths, its budget and the fingerprint of its data."""
+    data = Path(config.data).name if Path(config.data).is_absolute() else config.data
+    given = replace(config, data=data, budget=None, budget_epsilon=None, budget_delta=None, budget_data=None)
+    left_out = ("sensitive_data_sha256", "budget_id")
+    return {
+        "config": given.to_dict(),
+        "plan": plan.to_dict(),
+        "facts": {name: value for name, value in facts.items() if name not in left_out},
+        "entries": [[_event_to_plain(event), steps] for event, steps in entries],
+    }
+
+
+def write_last(
+    place: Path, config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], entries: Entries
+) -> None:
+    """Writes what a finished run's folder gets last: the settings that may leave, and both manifests."""
+    content = settings_to_give(config, plan, facts, entries)
+    write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
+    write_whole(place / GIVEN, manifest_of_given(place, config).encode())
+    write_whole(place / MANIFEST, manifest(place).encode())
+
+
+def _event_to_plain(event: Event) -> dict[str, Any]:
+    if isinstance(event, StepEvent):
+        return asdict(event)
+    return {"tried": [[asdict(each), steps] for each, steps in event.tried], "mean": event.mean}
+
+
+def _event_from_plain(content: dict[str, Any]) -> Event:
+    if "tried" not in content:
+        return StepEvent(**content)
+    tried = tuple((StepEvent(**each), int(steps)) for each, steps in content["tried"])
+    return ChoiceEvent(tried, content["mean"])
+
+
+def is_given(place: Path) -> bool:
+    """Tells whether a folder holds what may leave a run's folder, and not the run's own configuration."""
+    return not (place / CONFIG).exists() and (place / SETTINGS).exists()
+
+
+def read_given_entries(place: Path) -> Entries:
+    """What a run spent, of a folder with what may leave.
+
+    Raises:
+        DataError: the file is not as equidp wrote it.
+    """
+    try:
+        entries = json.loads((place / SETTINGS).read_text())["entries"]
+        return tuple((_event_from_plain(event), int(steps)) for event, steps in entries)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
+        ) from error
+
+
+def check_given(place: Path) -> None:
+    """Raises unless the files that may leave, as far as they are in a folder, are as equidp wrote them."""
+    try:
+        lines = (place / GIVEN).read_text().splitlines()
+    except OSError as error:
+        raise DataError(
+            f"{GIVEN} in {os.fspath(place)!r} cannot be read ({error.strerror}); it lists checksums of what "
+            "may leave the folder of a run. Bring it from there."
+        ) from error
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    there = {name: digest for name, digest in listed.items() if (place / name).exists()}
+    changed = [name for name, digest in there.items() if file_digest(place / name) != digest]
+    if changed:
+        raise DataError(
+            f"{', '.join(changed)} in {os.fspath(place)!r}: not as equidp wrote it ({GIVEN} lists "
+            "checksums); bring it from the folder of the run."
+        )
 
 
 def read_text(place: Path, name: str) -> str:
@@ -225,7 +331,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
     if not place.exists():
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.")
     try:
-        content = json.loads((place / CONFIG).read_text())
+        content = json.loads((place / (SETTINGS if is_given(place) else CONFIG)).read_text())
         config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
         return config, plan, content["facts"]
     except EquidpError as error:

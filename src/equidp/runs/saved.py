@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equidp._provenance import weights_digest
 from equidp.data.cache import key_of
 from equidp.data.checks import check_read, missing_problem, number_problem, refuse
 from equidp.data.dataset import GroupedDataset
@@ -67,6 +66,11 @@ class KeptRun:
         Raises:
             DataError: the data is missing or changed.
         """
+        if layout.is_given(self.folder):
+            raise DataError(
+                f"{os.fspath(self.folder)!r} holds what may leave the folder of a run, without its data; "
+                "give a table, or take the run's own folder."
+            )
         split = self.config.load(self.encoder)[0]
         layout.check_same(split, self.config, self.facts, self.folder)
         return split.test
@@ -87,6 +91,12 @@ class KeptRun:
         return self._encoded(table)
 
     def _read(self, path: Path, *further: str) -> Columns:
+        if self.encoder is None and layout.is_given(self.folder) and self.config.recipe.target is not None:
+            raise DataError(
+                f"{layout.ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; bring "
+                "it from the folder of the run. Its means, deviations and categories follow from "
+                "training rows, unless the run has private preprocessing."
+            )
         if self.encoder is None or self.config.recipe.target is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
@@ -272,9 +282,15 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
             "bring it back."
         ) from error
-    ledger = read_ledger(place / layout.LEDGER)
-    _check_card(place, weights_digest(model), ledger.checks[-1])
-    layout.check_files(place)
+    if layout.is_given(place):
+        entries = layout.read_given_entries(place)
+        _check_card(place)
+        layout.check_given(place)
+    else:
+        ledger = read_ledger(place / layout.LEDGER)
+        entries = ledger.entries
+        _check_card(place, ledger.checks[-1])
+        layout.check_files(place)
     usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
     loss = plan.loss_function or usual
     known = RunFacts(
@@ -284,14 +300,14 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         recalibrated=plan.recalibration is not None,
         class_weighted=plan.class_weight is not None,
     )
-    run = Run(model.eval(), ledger.entries, plan.delta, loss, config.accountant, known)
+    run = Run(model.eval(), entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))
 
 
-def _check_card(place: Path, weights: str, check: str) -> None:
-    """Raises unless the card, written last, names these weights and the ledger's last checksum."""
+def _check_card(place: Path, check: str = "") -> None:
+    """Raises unless the card, written last, names the file of the weights and the ledger's last checksum."""
     card = layout.read_text(place, layout.CARD)
-    for what, digest in ((layout.MODEL, weights), ("the ledger", check)):
+    for what, digest in ((layout.MODEL, layout.file_digest(place / layout.MODEL)), ("the ledger", check)):
         if digest not in card:
             raise DataError(
                 f"{what} in {os.fspath(place)!r} is not the one that {layout.CARD} there names: one of them "

@@ -107,10 +107,11 @@ def train(
         torch.save(run.model.cpu().state_dict(), weights)
         run.model.to(device)
         write_whole(place / layout.MODEL, weights.getvalue())
-        (place / layout.MANIFEST).unlink(missing_ok=True)  # until the cards match the files beside them
+        for name in (layout.MANIFEST, layout.GIVEN):  # until the cards match the files beside them
+            (place / name).unlink(missing_ok=True)
         write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
         checkpoints.delete_sensitive(trainer)
-        write_whole(place / layout.MANIFEST, layout.manifest(place).encode())
+        layout.write_last(place, config, plan, facts, run.entries)
     return run, evaluation
 
 

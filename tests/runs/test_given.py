@@ -1,0 +1,119 @@
+"""What may leave a run's folder is whole: its checksums hold, and predictions come from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equidp
+from equidp.data import Recipe
+from equidp.errors import DataError, SettingError
+from equidp.runs import layout
+from equidp.runs.begin import begin
+from equidp.runs.config import TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on people that releases preprocessing, counts and a recalibration beside its steps."""
+    place, rng = tmp_path_factory.mktemp("given"), np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "id": [f"P{number}" for number in rng.integers(0, 150, 400)],
+            "age": rng.integers(20, 80, 400),
+            "job": rng.choice(["clerk", "cook"], 400),
+            "sex": rng.choice(["F", "M"], 400),
+            "ill": rng.choice(["no", "yes"], 400, p=[0.8, 0.2]),
+        }
+    )
+    table.to_csv(place / "secret-patients.csv", index=False)
+    recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=12)
+    asked = {"preprocessing_share": 0.1, "counts_share": 0.05, "cut_at_base_rate": True}
+    plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3, recalibration=0.1)
+    config = TrainConfig(
+        str(place / "secret-patients.csv"), "dpsgd", plan, recipe, epsilon=3.0, accountant="rdp", **asked
+    )
+    begin(prepare(config), place / "run")
+    train(place / "run")
+    return place / "run"
+
+
+def given(run: Path, place: Path, *further: str) -> Path:
+    """A folder with the files that may leave, as the notice lists them."""
+    place.mkdir()
+    config = layout.read_config(run)[0]
+    for name, (kind, _) in layout.files(config).items():
+        if (kind == layout.MAY_LEAVE or name in further) and (run / name).exists():
+            shutil.copy(run / name, place)
+    return place
+
+
+def test_predictions_come_from_what_may_leave(run, tmp_path):
+    whole, part = open_run(run), open_run(given(run, tmp_path / "part"))
+    table = run.parent / "secret-patients.csv"
+    assert torch.equal(whole.inputs(table), part.inputs(table))
+    assert torch.equal(whole.run.model(whole.inputs(table)), part.run.model(part.inputs(table)))
+    assert part.config.run_cut == whole.config.run_cut
+    assert part.run.epsilon() == whole.run.epsilon()
+    assert part.run.facts == whole.run.facts
+    assert part.class_counts == whole.class_counts
+    with pytest.raises(DataError, match="without its data"):
+        part.test()
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
+def test_sha256sum_checks_exactly_the_files_that_may_leave(run, tmp_path):
+    part = given(run, tmp_path / "part")
+    checked = subprocess.run(["sha256sum", "-c", layout.GIVEN], cwd=part, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    names = {line.rpartition(": ")[0] for line in checked.stdout.splitlines()}
+    assert names == {path.name for path in part.iterdir()} - {layout.GIVEN}
+
+
+def test_what_may_leave_holds_no_path_fingerprint_or_budget(run, tmp_path):
+    content = layout.read_config(run)
+    for path in given(run, tmp_path / "part").iterdir():
+        text = path.read_bytes()
+        assert content[2]["sensitive_data_sha256"].encode() not in text, path.name
+        assert str(run.parent).encode() not in text, path.name
+    settings = json.loads((run / layout.SETTINGS).read_text())
+    assert settings["config"]["data"] == "secret-patients.csv"
+    assert all(value is None for name, value in settings["config"].items() if name.startswith("budget"))
+
+
+def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
+    digest = hashlib.sha256((run / layout.MODEL).read_bytes()).hexdigest()
+    for name in (layout.CARD, layout.PAGE):
+        assert digest in (run / name).read_text()
+    assert f"| model.pt (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
+
+
+@pytest.mark.parametrize("name", [layout.MODEL, layout.SETTINGS, layout.ENCODER, layout.COUNTS])
+def test_a_changed_file_of_what_may_leave_is_named(run, tmp_path, name):
+    part = given(run, tmp_path / "part")
+    text = (part / name).read_bytes()
+    (part / name).write_bytes(text.replace(b"\n", b"\n ", 1) if name != layout.MODEL else text + b" ")
+    with pytest.raises(DataError, match=name):
+        open_run(part)
+
+
+def test_tables_of_exact_preprocessing_need_what_was_read_off_the_rows(finished, tmp_path):
+    part = open_run(given(finished.folder, tmp_path / "part"))
+    with pytest.raises(DataError, match=layout.ENCODER):
+        part.inputs(finished.table)
+    more = open_run(given(finished.folder, tmp_path / "more", layout.ENCODER))
+    whole = open_run(finished.folder)
+    assert torch.equal(more.inputs(finished.table), whole.inputs(finished.table))
+    with pytest.raises(SettingError, match="not on a table"):
+        type(whole)(**{**vars(whole), "encoder": None}).inputs(finished.table)
