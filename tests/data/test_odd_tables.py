@@ -219,7 +219,7 @@ ODD = {
     ),
     "dates of two digits, not stated": Odd(
         [f"{day[8:]}.{day[5:7]}.{day[2:4]}" for day in DAYS],
-        says=("'x' holds dates, taken as", "--date 'x=%d.%m.%y'"),
+        says=("'x' holds dates or times, taken as", "--date 'x=%d.%m.%y'"),
     ),
     "a word where a date is to be": Odd(
         [*DAYS[:-1], "now"],
@@ -358,6 +358,22 @@ ODD = {
     ),
     "two currencies": Odd(
         turns("$5", "€7"), recipe={"numeric": ["x"]}, says=("several marks", "$: 60", "€: 60"), numbers=(5, 7)
+    ),
+    "units": Odd(
+        [f"{50 + row % 40} kg" for row in range(N)], says=("'x' holds numbers with marks", "--numeric 'x'")
+    ),
+    "units, stated": Odd(
+        [f"{50 + row} kg" for row in range(N)], recipe={"numeric": ["x"]}, numbers=(50, 51), inputs=1
+    ),
+    "two units": Odd(
+        turns("70 kg", "70000 g", "71"),
+        recipe={"numeric": ["x"]},
+        says=("several marks", "kg: 40", "g: 40", "none: 40"),
+        numbers=(70, 70000, 71),
+    ),
+    "times of day": Odd(
+        [f"{row // 60:02d}:{row % 60:02d}" for row in range(N)],
+        says=("'x' holds dates or times", "--date 'x=%H:%M'"),
     ),
     "brackets": Odd(
         [f"({row % 40})" if row % 2 else str(row % 40) for row in range(N)],
@@ -560,7 +576,9 @@ PROPOSED = {
     "durations as texts": {"date": (("x", "duration"),)},
     "durations by type": {"date": (("x", "duration"),)},
     "dollars": {"numeric": ("x",), "thousands": (("x", ","),)},
-    "percent": {"numeric": ("x",)},
+    "percent": {"numeric": ("x",), "missing": ("refuse")},
+    "units": {"numeric": ("x",)},
+    "times of day": {"date": (("x", "%H:%M"),)},
     "brackets": {"numeric": ("x",)},
     "errors of a spreadsheet": {"na": (("x", "#DIV/0!"),)},
 }

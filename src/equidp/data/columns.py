@@ -38,9 +38,13 @@ _CURRENCY = (
     rf"(?:[A-Z]{{0,3}}[{_SIGNS}]|[{_SIGNS}]|EUR|USD|GBP|CHF|JPY|CNY|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BGN|"
     r"TRY|RUB|INR|BRL|MXN|ZAR|KRW|SGD|HKD|ILS|THB|Euro|euro|kr\.?|Kr\.?|zł|Kč|Ft|Fr\.?|Rs\.?|DM)"
 )
+_UNITS = (
+    r"(?:kg|mg|µg|μg|ug|g|lbs?|cm|mm|km|m|in|ft|ml|dl|l|L|mL|dL|mmHg|bpm|/min|°C|°F|°|h|min|s|ms|"
+    r"(?:mg|g|µg|μg|mmol|µmol|μmol|U|IU)/(?:dl|dL|l|L|ml|mL)|kg/m²|kg/m2|mmol|kWh|Wh|W|V|A|years?|yrs?|days?|Jahre?|Tage?)"
+)
 _AROUND = re.compile(
     rf"\s*(?P<open>\()?\s*(?P<sign>[+-])?\s*(?P<before>{_CURRENCY})?\s*(?P<inner>[+-])?\s*"
-    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?P<after>{_CURRENCY}|%|‰)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
+    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?P<after>{_CURRENCY}|{_UNITS}|%|‰)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
 )
 
 
@@ -162,7 +166,8 @@ def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
 def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
     """Returns floats as `as_numbers` does, of texts too that have marks around their numbers.
 
-    These are currencies, percent (12.5% is 12.5), brackets or a minus at the end for numbers below zero.
+    These are currencies, known units, percent (12.5% is 12.5), and brackets or a minus at the end for
+    numbers below zero.
 
     >>> as_amounts(pd.Series(["$1,234.00", "(5)", "12.5%", "n.d."], dtype="string"), ".", ",").tolist()
     [1234.0, -5.0, 12.5, nan]
@@ -175,11 +180,21 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
     return values
 
 
+def is_currency(mark: str) -> bool:
+    """Tells whether one of `amount_marks` is a currency."""
+    return re.fullmatch(_CURRENCY, mark) is not None
+
+
 def amount_marks(text: pd.Series) -> pd.Series:
-    """Returns the currency of each text, or % or ‰; "" where it has none, NA where there is no text."""
+    """Returns the currency or unit of each text, or % or ‰; "" where it has none, NA without a text."""
     if not text.str.contains(r"[^\d.,+\s-]", regex=True).any():
         return text.where(text.isna(), "")
-    return text.str.extract(rf"({_CURRENCY}|[%‰])", expand=False).fillna("").where(text.notna())
+    return (
+        text.str.extract(rf"({_CURRENCY}|{_UNITS}\s*$|[%‰])", expand=False)
+        .str.strip()
+        .fillna("")
+        .where(text.notna())
+    )
 
 
 def _plain_amount(text: str) -> str | None:
@@ -188,7 +203,7 @@ def _plain_amount(text: str) -> str | None:
     if found is None or (found["open"] is None) != (found["close"] is None):
         return None
     minus = [each for each in ("open", "sign", "inner", "last") if found[each] not in (None, "+")]
-    if len(minus) > 1 or (found["before"] and found["after"] not in (None, "%")):
+    if len(minus) > 1 or (found["before"] and found["after"]):
         return None
     return ("-" if minus else "") + found["number"].strip()
 

@@ -109,13 +109,13 @@ MANY_CLASSES = 20
 
 
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
-_TIMES = ("", " %H:%M", " %H:%M:%S")
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _DAYS = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y"),
     *("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
-FORMATS = ("iso", *(day + time for day in _DAYS for time in _TIMES), "duration")
-_LIKE_A_DATE = r"\d.*[-./ ].*\d|-?\d+ days?"
+FORMATS = ("iso", *(day + time for day in _DAYS for time in _TIMES), "duration", "%H:%M", "%H:%M:%S")
+_LIKE_A_DATE = r"\d.*[-./ :].*\d|-?\d+ days?"
 _SAMPLE = 500
 _MANY_NUMBERS = 50
 """With more different numbers than this, a column measures something, whatever else it holds."""
@@ -323,7 +323,7 @@ def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None
         if form is None or form == "iso":
             return None
         return (
-            f"column {name!r} holds dates, taken as {len(text):,} categories; say so (--date "
+            f"column {name!r} holds dates or times, taken as {len(text):,} categories; say so (--date "
             f"'{name}={form}'), or that "
             f"they are texts (--categorical {name!r})."
         )
@@ -345,7 +345,7 @@ def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None
     says = [f"--numeric {name!r}", *says]
     if written.amounts or options:
         return (
-            f"column {name!r} holds numbers with marks, such as a currency, percent or brackets, in "
+            f"column {name!r} holds numbers with marks, such as a currency, a unit, percent or brackets, in "
             f"{len(known) - len(at):,} of its {len(known):,} values, taken as {len(text):,} categories; say "
             "so "
             f"({' '.join(says)}){f', where {slips} and count as missing' if len(at) else ''}."

@@ -215,7 +215,9 @@ def _marks_found(name: str, text: pd.Series, written: Written, recipe: Recipe) -
     """Marks within and around numbers other than those of the recipe."""
     options, found = written.options(name, recipe), []
     if written.amounts:
-        found.append(Finding("numbers with marks, such as a currency, percent or brackets", "numeric"))
+        found.append(
+            Finding("numbers with marks, such as a currency, a unit, percent or brackets", "numeric")
+        )
     if "thousands" in options:
         found.append(
             Finding(f"{word_of(options['thousands'])} between thousands", "thousands", options["thousands"])

@@ -236,10 +236,7 @@ def _settled(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
 
 def _loses(report: ColumnReport) -> bool:
     """Tells whether some cells of a column will count as missing."""
-    return any(
-        finding.option in ("na", "numeric") or "count as missing" in finding.says
-        for finding in report.findings
-    )
+    return any(finding.option == "na" or "count as missing" in finding.says for finding in report.findings)
 
 
 def recipe_toml(report: TableReport) -> str:

@@ -22,7 +22,7 @@ from typing import IO, Any, TextIO, final
 import pandas as pd
 import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
 import pyarrow as pa
-from pyarrow import dataset
+from pyarrow import dataset, parquet
 
 from equidp.data.recipe import Recipe
 from equidp.errors import DataError, EquidpError
@@ -162,6 +162,7 @@ def parquet_dataset(path: Path) -> dataset.Dataset:
         ValueError: files of other columns, or none.
     """
     if not path.is_dir():
+        check_distinct(path, parquet.read_schema(path).names)
         return dataset.dataset(path, format="parquet")
     found = [each for each in path.rglob("*") if each.is_file()]
     files = sorted(str(each) for each in found if is_parquet(each.name) and each.name[0] not in "._")
@@ -272,9 +273,9 @@ class CsvText:
                     rows.columns = pd.Index(self.names)
                     yield rows
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
-            raise ValueError(self._long_row() or str(error)) from error
+            raise ValueError(self.long_row() or str(error)) from error
 
-    def _long_row(self) -> str:
+    def long_row(self) -> str:
         """The first row that is longer than the header, in words; "" where it is not found."""
         if not self.path.is_file():
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import itertools
@@ -84,6 +85,9 @@ def names_of(path: Path, recipe: Recipe) -> list[str]:
     if path.is_dir() or is_parquet(path.name):
         return parquet_names(parquet_dataset(path).schema)
     with open_csv(path, recipe) as text:
+        first: list[str] = next(csv.reader(text.file, delimiter=text.sep, skipinitialspace=True), [])
+        if len(first) > len(text.names) and (reason := text.long_row()):
+            raise ValueError(reason)
         return text.names
 
 

@@ -24,6 +24,7 @@ from equidp.data.columns import (
     days,
     floats,
     folded,
+    is_currency,
     is_number,
     is_time,
     long_numbers,
@@ -296,7 +297,8 @@ class ColumnReader:
 
     def _note_of_marks(self) -> str:
         """A sentence where numbers have marks of several kinds around them; or nothing."""
-        kinds = {mark: rows for mark, rows in self._marked.items() if mark or "%" in self._marked}
+        measured = any(mark and not is_currency(mark) for mark in self._marked)
+        kinds = {mark: rows for mark, rows in self._marked.items() if mark or measured}
         if len(kinds) < 2:
             return ""
         listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())

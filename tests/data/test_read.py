@@ -1,0 +1,372 @@
+"""Odd files are read as they are, or refused for the reason that they have, alike as small and large ones.
+
+They have something before the header or between quotes, or stand under another name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from equidp.data import Recipe, open_source, stream
+from equidp.data.inspect_table import inspect_table
+from equidp.data.unencoded import prepared
+from equidp.errors import DataError, DataWarning, SettingError
+from equidp.runs.config import TrainConfig
+from equidp.runs.saved import KeptRun
+from equidp.training.plan import Plan
+
+N = 60
+LONG = ("12345678901234567", "12345678901234568", "7")
+RECIPE = Recipe(target="ill", group=("sex",))
+
+
+@pytest.fixture(autouse=True)
+def small_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stream, "_BATCH_BYTES", 2**9)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 13)
+
+
+def people(rows: int = N) -> pd.DataFrame:
+    row = np.arange(rows)
+    return pd.DataFrame(
+        {
+            "age": 20 + row % 37,
+            "job": np.array(["cook", "clerk", "nurse"])[row // 2 % 3],
+            "sex": np.where(row // 4 % 2, "M", "F"),
+            "ill": np.where(row % 7 < 3, "yes", "no"),
+        }
+    )
+
+
+TEXT = people().to_csv(index=False)
+LINES = TEXT.splitlines()
+
+
+def both(path: Path, monkeypatch, recipe: Recipe = RECIPE):
+    """Split, encoder and warnings, or the error's text: in memory, and by batches."""
+    found = []
+    for limit in ("inf", "0"):
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                split, encoder = prepared(open_source(str(path), recipe=recipe), 0)
+                found.append((split.digest(), encoder, [str(each.message) for each in said]))
+            except DataError as error:
+                found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\n\n" + TEXT,
+        "  \n" + TEXT,
+        "\ufeff" + TEXT,
+        "sep=,\n" + TEXT,
+        "\ufeffsep=;\r\n" + TEXT.replace(",", ";").replace("\n", "\r\n"),
+        '"sep=;"\n\n' + TEXT.replace(",", ";"),
+        "SEP=\t\n" + TEXT.replace(",", "\t"),
+        TEXT.replace("\n", "\r\n"),
+        TEXT.replace("\n", "\r"),
+        LINES[0] + "\r" + "\n".join(LINES[1:]),
+        TEXT.replace("age,job", '"age","job"'),
+        TEXT.replace("cook", '"cook"'),
+        TEXT.replace("\n", "\n\n"),
+    ],
+)
+def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path, monkeypatch):
+    (tmp_path / "plain.csv").write_text(TEXT)
+    path = tmp_path / "odd.csv"
+    path.write_text(content, encoding="utf-8", newline="")
+    expected = both(tmp_path / "plain.csv", monkeypatch)
+    assert both(path, monkeypatch) == expected
+    assert inspect_table(path, RECIPE).rows == N
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        (
+            "p.csv",
+            "# exported in May\n" + TEXT,
+            ("row 1 has 4 columns", "'# exported in May'", "before the header"),
+        ),
+        (
+            "p.csv",
+            "\n".join([LINES[0], *(f"{line}," for line in LINES[1:])]),
+            ("row 1 has 5 columns", "header 4", "empty"),
+        ),
+        (
+            "p.csv",
+            "\n".join([*LINES[:9], "1,2,3,4,5,6", *LINES[9:]]),
+            ("row 9 has 6 columns, and the header 4",),
+        ),
+        ("p.csv", "sep=|\n" + TEXT, ("is one column",)),
+        ("p.csv", gzip.compress(TEXT.encode()), ("it is a gzip file",)),
+        ("p.csv.gz", TEXT.encode(), ("gzip",)),
+        ("p.csv", b"PK\x03\x04rest", ("a workbook of Excel",)),
+        ("p.csv", b"SQLite format 3\0", ("a database of SQLite",)),
+        ("p.csv", "", ("it is empty",)),
+        ("p.csv", "\n\n", ("it is empty",)),
+    ],
+)
+def test_a_file_is_refused_for_the_reason_that_it_has(name, content, parts, tmp_path, monkeypatch):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = both(path, monkeypatch)
+    assert found[0] == found[1]
+    assert all(part in found[0] for part in parts), found[0]
+
+
+def test_a_separator_that_the_file_states_and_another_one_are_refused(tmp_path):
+    (tmp_path / "p.csv").write_text("sep=;\n" + TEXT.replace(",", ";"))
+    with pytest.raises(DataError, match=r"states the separator ';', and --sep is '\|'"):
+        open_source(str(tmp_path / "p.csv"), recipe=RECIPE.with_changes({"sep": "|"})).split(0)
+
+
+@pytest.mark.parametrize("dropped", [(), ("job",)])
+def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropped, tmp_path, monkeypatch):
+    path, recipe = tmp_path / "p.csv", RECIPE.with_changes({"drop": dropped})
+    for last, expected in (
+        (30, "holds in row 11 a cell of 21 lines"),
+        (11, "in 1 cell, the first in row 11"),
+    ):
+        rows = LINES[1:]
+        rows[10], rows[last] = '30,"cook,F,yes', '40,clerk",M,no'
+        path.write_text("\n".join([LINES[0], *rows]) + "\n")
+        found = both(path, monkeypatch, recipe)
+        assert found[0] == found[1]
+        said = found[0] if isinstance(found[0], str) else " ".join(found[0][2])
+        assert expected in said
+        assert "'job'" in said
+
+
+def test_notes_with_line_ends_are_named_where_they_are_used_and_not_where_they_are_dropped(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "p.csv"
+    people().assign(note=["one\ntwo" if row % 3 else "none" for row in range(N)]).to_csv(path, index=False)
+    found = both(path, monkeypatch)
+    assert found[0] == found[1]
+    assert "column 'note' holds line ends in 40 cells, the first in row 2" in found[0][2][0]
+    found = both(path, monkeypatch, RECIPE.with_changes({"drop": ["note"]}))
+    assert found[0][2] == found[1][2] == []
+
+
+def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypatch):
+    table = people().assign(department=[("01", "02", None)[row % 3] for row in range(N)])
+    for code, rows in table.groupby("department", dropna=False):
+        folder = tmp_path / "folder" / f"department={'__HIVE_DEFAULT_PARTITION__' if code != code else code}"
+        folder.mkdir(parents=True)
+        rows.drop(columns="department").to_parquet(folder / "part-0.parquet", index=False)
+    recipe = Recipe(target="ill", group=("department",), missing="category", drop=("sex",))
+    for changes, names, says in (
+        ({}, ("1", "2", "missing"), 1),
+        ({"categorical": ["department"]}, ("01", "02", "missing"), 0),
+    ):
+        for limit in ("inf", "0"):
+            monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                train = (
+                    open_source(str(tmp_path / "folder"), recipe=recipe.with_changes(changes)).split(0).train
+                )
+            assert train.group_names == names
+            assert len(said) == says
+            assert all("leading zeros" in str(each.message) for each in said)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.period_range("2019-01", periods=N, freq="M"),
+        pd.PeriodIndex(["2019Q1", "2019Q2"] * (N // 2), freq="Q"),
+        pd.interval_range(0, N),
+        pd.Categorical(["a", "b"] * (N // 2)),
+        pd.array([1, None] * (N // 2), dtype="Int64"),
+        pd.array([True, None] * (N // 2), dtype="boolean"),
+    ],
+    ids=["months", "quarters", "intervals", "categories", "whole numbers", "truths"],
+)
+def test_what_pandas_stores_by_a_type_of_its_own_is_read_alike(values, tmp_path, monkeypatch):
+    people().assign(since=values).to_parquet(tmp_path / "p.parquet", index=False)
+    people().assign(since=values).to_csv(tmp_path / "p.csv", index=False)
+    recipe = RECIPE.with_changes({"missing": "category"})
+    found = [
+        *both(tmp_path / "p.parquet", monkeypatch, recipe),
+        *both(tmp_path / "p.csv", monkeypatch, recipe),
+    ]
+    assert len(found[0]) == 3
+    assert all(each == found[0] for each in found)
+
+
+def test_an_index_with_a_name_is_a_column_and_one_without_is_none(tmp_path, monkeypatch):
+    for name, columns in (("id", 5), (None, 4)):
+        people().set_index(pd.Index([f"p{row // 2}" for row in range(N)], name=name)).to_parquet(
+            tmp_path / "p.parquet"
+        )
+        report = inspect_table(tmp_path / "p.parquet", RECIPE)
+        assert len(report.columns) == columns
+        found = both(tmp_path / "p.parquet", monkeypatch)
+        assert found[0] == found[1]
+
+
+def kept_run(path: Path, recipe: Recipe, folder: Path) -> KeptRun:
+    """A run as `open_run` reads it, without its model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        split, encoder = prepared(open_source(str(path), recipe=recipe), 0)
+    facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
+    config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
+    return KeptRun(folder, config, facts, encoder, None, [], {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", ["inf", "0"])
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("codes", "fewer", "known_as"),
+    [
+        (("01", "02", "2A"), ("01", "02"), ("01", "02")),
+        (("1", "2", "A"), ("2",), ("2",)),
+        (LONG, LONG[1:], LONG[1:]),
+        (LONG, LONG[2:], LONG[2:]),
+        (("20240101000001", "20240101000002"), ("20240101000002",), ("20240101000002",)),
+        (("1", "2"), ("01", "2.0"), ("1", "2")),
+        (("True", "False"), ("True",), ("True",)),
+    ],
+)
+@pytest.mark.parametrize("role", ["group", "target"])
+def test_codes_of_new_files_are_read_as_those_of_the_trained_table(
+    role, codes, fewer, known_as, kind, limit, tmp_path, monkeypatch
+):
+    def save(name, values):
+        cells = [values[row % len(values)] for row in range(N)]
+        table = people().assign(x=cells)
+        path = tmp_path / f"{name}{kind}"
+        table.to_csv(path, index=False) if kind == ".csv" else table.to_parquet(path, index=False)
+        return path
+
+    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+    roles = {"group": ("x",), "target": "ill"} if role == "group" else {"group": ("sex",), "target": "x"}
+    recipe = Recipe(**roles, drop=("sex",) if role == "group" else ("ill",))
+    kept = kept_run(save("all", codes), recipe, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        new = kept.grouped(save("new", fewer))
+    found = new.groups if role == "group" else new.targets
+    names = kept.facts["group_names" if role == "group" else "class_names"]
+    assert [names[code] for code in found[: len(fewer)].tolist()] == list(known_as)
+
+
+def test_a_code_that_the_trained_table_did_not_have_is_refused(tmp_path):
+    people().assign(x=["01", "02", "2A"] * 20).to_csv(tmp_path / "all.csv", index=False)
+    people().assign(x=["1", "02"] * 30).to_csv(tmp_path / "new.csv", index=False)
+    kept = kept_run(tmp_path / "all.csv", Recipe(target="ill", group=("x",)), tmp_path)
+    with pytest.raises(DataError, match="'1', which the training data did not; known: 01, 02, 2A"):
+        kept.grouped(tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize("limit", ["inf", "0"])
+def test_the_row_of_a_text_among_numbers_is_the_true_one(limit, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+    people().to_csv(tmp_path / "all.csv", index=False)
+    stray = people().astype(str)
+    stray.loc[49, "age"] = "unknown"
+    stray.to_csv(tmp_path / "new.csv", index=False)
+    kept = kept_run(tmp_path / "all.csv", RECIPE, tmp_path)
+    with pytest.raises(DataError, match="'age' holds texts, the first in row 50"):
+        kept.inputs(tmp_path / "new.csv")
+    with pytest.raises(DataError, match="'age' has bounds but holds texts, the first in row 50"):
+        open_source(str(tmp_path / "new.csv"), recipe=RECIPE, bounds={"age": (0, 100)}).split(0)
+
+
+@pytest.mark.parametrize("limit", ["inf", "0"])
+def test_a_lacking_column_is_missing_where_the_model_has_a_mark_for_it(limit, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+    table = people().assign(weight=[None if row % 9 == 0 else 50 + row % 30 for row in range(N)])
+    table.loc[::8, "job"] = None
+    table.to_csv(tmp_path / "all.csv", index=False)
+    kept = kept_run(tmp_path / "all.csv", RECIPE.with_changes({"missing": "category"}), tmp_path)
+    table.assign(weight=None, job=None).to_csv(tmp_path / "empty.csv", index=False)
+    table.drop(columns=["weight", "job"]).to_csv(tmp_path / "lacking.csv", index=False)
+    with pytest.warns(DataWarning, match="the table lacks 'job', 'weight': in all 60 rows"):
+        found = kept.inputs(tmp_path / "lacking.csv")
+    assert torch.equal(found, kept.inputs(tmp_path / "empty.csv"))
+    table.drop(columns="age").to_csv(tmp_path / "without.csv", index=False)
+    with pytest.raises(DataError, match="lacks 'age'"):
+        kept.inputs(tmp_path / "without.csv")
+
+
+def test_a_new_file_has_a_separator_and_an_encoding_of_its_own(tmp_path):
+    table = people().assign(job=lambda t: t["job"].replace("cook", "Köchin"))
+    table.to_csv(tmp_path / "all.csv", index=False)
+    table.to_csv(tmp_path / "new.csv", index=False, sep=";", encoding="latin-1")
+    kept = kept_run(tmp_path / "all.csv", RECIPE, tmp_path)
+    with pytest.raises(DataError, match="give its --encoding"):
+        kept.inputs(tmp_path / "new.csv")
+    found = kept.reading(";", "latin-1").inputs(tmp_path / "new.csv")
+    assert torch.equal(found, kept.inputs(tmp_path / "all.csv"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in folders")
+def test_a_pipe_is_refused_where_it_would_be_read_twice(tmp_path, command):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match="can be read only once"):
+        inspect_table(tmp_path / "pipe.csv")
+    code, _, said = command("predict", "run", "pipe.csv", "--keep", "id", cwd=tmp_path)
+    assert (code, "can be read only once" in said) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+def test_a_column_called_star_can_be_named_by_every_option(tmp_path):
+    path = tmp_path / "p.csv"
+    people().assign(**{"*": [f"{row % 9},5" for row in range(N)]}).to_csv(path, index=False)
+
+    def inputs(**changes):
+        return open_source(str(path), recipe=RECIPE.with_changes(changes)).split(0).train.inputs.shape[1]
+
+    assert inputs(drop=["*"]) == 4
+    assert inputs(decimal={"\\*": "comma"}) == 5
+    assert inputs(decimal={"*": "comma"}) == 5
+    assert inputs(categorical=["*"]) == 13
+    assert inputs(fold=["*"]) == 13
+    assert inputs(decimal={"\\*": "comma"}, na={"\\*": ["0.5"]}, missing="category") == 6
+    assert inputs(decimal={"\\*": "comma"}, bounds={"*": [0, 9]}) == 5
+    assert inspect_table(path, RECIPE).recipe.decimal_of("*") == ","
+    people().to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"unknown column in decimal '\*'"):
+        inputs(decimal={"\\*": "comma"})
+
+
+def test_a_recipe_takes_what_toml_holds_and_changes_of_one_half():
+    recipe = Recipe(date={"d": "dayfirst"}, bounds={"x": [0, 1]}, group="sex", drop=["id"], na={"x": "-1"})
+    assert recipe == Recipe.from_plain(recipe.to_plain())
+    assert recipe.date == (("d", "dayfirst"),)
+    assert recipe.bounds == (("x", 0.0, 1.0),)
+    assert (recipe.group, recipe.drop, recipe.na) == (("sex",), ("id",), (("x", "-1"),))
+    people_of = Recipe(person="id", rows_per_person=8)
+    assert people_of.with_changes({"rows_per_person": 4}).rows_per_person == 4
+    with pytest.raises(SettingError, match="without a column that says whose rows they are"):
+        Recipe().with_changes({"rows_per_person": 4})
+    with pytest.raises(SettingError, match="date format"):
+        Recipe(date={"d": "%d.%m.%Y|day"})
+
+
+def test_a_parquet_file_with_columns_of_one_name_is_refused(tmp_path, monkeypatch):
+    table = pa.Table.from_arrays([pa.array(range(20))] * 2, names=["a", "a"])
+    pq.write_table(table, tmp_path / "p.parquet")
+    found = both(tmp_path / "p.parquet", monkeypatch)
+    assert found[0] == found[1]
+    assert "several columns named 'a'" in found[0]
