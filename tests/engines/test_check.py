@@ -461,3 +461,27 @@ def test_a_closed_gate_opens_to_both_sides():
     with torch.no_grad(), moved(gate):
         assert 20 < int((gate.weight > 0).sum()) < 80
     assert not gate.weight.any()
+
+
+class DrawsItself(nn.Module):
+    """Leaves a layer out for some examples, in training mode alone or always."""
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.always = nn.Linear(4, 8), nn.Linear(8, 2), always
+
+    def forward(self, values: Tensor) -> Tensor:
+        kept = torch.rand(len(values), 1) < 0.9 if self.training or self.always else 1.0
+        return self.last(kept * torch.tanh(self.first(values)))
+
+
+@pytest.mark.parametrize("kind", ["ghost", "functional"])
+def test_models_that_draw_random_numbers_of_their_own_are_taken_or_refused_for_that(kind):
+    inputs, targets = torch.randn(16, 4), torch.arange(16) % 2
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = DrawsItself(always=False)
+        check_engine(make_engine(kind, model, LOSS), model, LOSS, inputs, targets)
+        model = DrawsItself(always=True)
+        with pytest.raises(ModelError, match="draws random numbers in evaluation mode too"):
+            check_engine(make_engine(kind, model, LOSS), model, LOSS, inputs, targets)

@@ -37,6 +37,8 @@ _DROPOUT = frozenset(
     if name.rstrip("123d").endswith("dropout") and name not in ("native_dropout", "_fused_dropout")
 )
 """Functions that set some of the numbers to 0 in training mode."""
+_PASSES = 4
+"""How often a model is run to see whether it draws random numbers."""
 _LAST_DIGITS = 8
 """Relative change of parameters that only rounding makes large, in units of their last digit."""
 
@@ -77,10 +79,11 @@ def check_engine(
     with tried(model, loss), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
         trial = _Trial(together(engine), model, loss, trained, inputs, targets)
-        if _random(model, taken(inputs, slice(4))):
-            _check_random_numbers(trial.engine, *trial.examples())
+        few = trial.examples()
+        if _random(model, few[0]):
+            _check_random_numbers(trial.engine, *few)
             stack.enter_context(_NoDropout())
-            _set_layers_to_evaluation(model, taken(inputs, slice(4)))
+            _set_layers_to_evaluation(model, few[0])
         found = trial.gradients()
         if not len(found.norms):
             raise ModelError(
@@ -114,11 +117,11 @@ def check_company(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with tried(model, loss), torch.enable_grad(), ExitStack() as stack:
-        few = taken(inputs, slice(4))
+        trial = _Trial(together(engine), model, loss, trained, inputs, targets)
+        few, _ = trial.examples()
         if _random(model, few):
             stack.enter_context(_NoDropout())
             _set_layers_to_evaluation(model, few)
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets)
         _check_in_company(trial, beside_rounding=True)
 
 
@@ -135,7 +138,9 @@ def together(engine: MeasuringEngine) -> MeasuringEngine:
 
 
 def _random(model: nn.Module, inputs: Inputs) -> bool:
-    return not torch.equal(*(outputs_of(model, inputs, seed=seed).nan_to_num() for seed in (0, 1)))
+    """Returns whether outputs change from pass to pass; a few draws may come out the same by chance."""
+    first, *others = (outputs_of(model, inputs, seed=seed).nan_to_num() for seed in range(_PASSES))
+    return not all(torch.equal(first, other) for other in others)
 
 
 class _NoDropout(TorchFunctionMode):
@@ -162,6 +167,12 @@ def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
             module.eval()
     if _random(model, inputs):
         model.eval()
+        if _random(model, inputs):
+            raise ModelError(
+                "the model draws random numbers in evaluation mode too, so that no two passes can be "
+                "compared. Let it draw them in training mode alone (if self.training), or take them as "
+                "an input."
+            )
 
 
 @dataclass(frozen=True)
