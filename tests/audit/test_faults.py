@@ -14,6 +14,7 @@ import equidp
 import equidp.kernel.loop
 from equidp.audit import draws, one_step
 from equidp.audit.rules import Bounds
+from equidp.errors import ApproximationWarning
 from equidp.report.audit import audit_sentence
 from support.faults import FAULTS, NOISE_FAULTS, SAMPLE_FAULTS, noise_changed, samples_changed
 from support.toy import toy
@@ -106,3 +107,21 @@ def test_parameters_of_a_large_model_are_watched_in_each_tensor(monkeypatch):
         record.note(noise, np.arange(4))
     (found,) = draws.check_draws([record.arrays()], tensors, 1.0)
     assert (found.test, found.place) == ("variance of the noise of a tensor", "weight")
+
+
+@pytest.mark.parametrize("name", [None, "no noise on the last tensor", "noise again 5 steps later"])
+def test_an_audit_of_training_looks_at_noise_too(name, monkeypatch, tmp_path):
+    if name is not None:
+        noise_changed(NOISE_FAULTS[name])(monkeypatch)
+    plan = equidp.Plan(
+        lambda shape, classes: nn.Linear(5, 2),
+        batch_size=20,
+        epochs=20,
+        noise_multiplier=2.0,
+        optimizer="sgd",
+    )
+    settings = {"plan": plan, "count": 40, "secure": False, "directory": tmp_path}
+    with pytest.warns(ApproximationWarning):
+        first, again = (equidp.audit_training(toy(60), **settings) for _ in range(2))
+    assert bool(first.draws) is first.exceeds is (name is not None)
+    assert again.draws == first.draws

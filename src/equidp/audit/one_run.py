@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import nullcontext
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.audit.asked import Progress, check_audit, procedure, resolved, subject
 from equidp.audit.canary import Directions, with_canaries, with_wrong_labels
+from equidp.audit.draws import DrawFinding, check_draws
 from equidp.audit.family import NoiseFamily
 from equidp.audit.guesses import check_canaries, equal_gaussian, guess_bound
 from equidp.audit.kept import Kept, data_digest, policy_facts
@@ -61,7 +63,8 @@ def audit_training(
     An adversary guesses which canaries were in, about those that it is surest of (Steinke, Nasr and Jagielski
     2023; Mahloujifar, Melis and Chaudhuri 2024). Sampler, private step, policy, engine, noise and optimizer
     are those of training. Sample rate and batch size follow from a public n, which counts all canaries, so
-    that they do not say how many are in.
+    that they do not say how many are in. Where canaries are gradients, noise and samples of the steps are
+    tested as well (`audit.draws`).
 
     Args:
         train: the data, all of which is trained on.
@@ -128,6 +131,7 @@ def audit_training(
         if not secure:  # what the model draws itself, such as dropout
             torch.manual_seed(seed)
         scores = kept.rows("scores", lambda: training.scores(kept, on_progress, checkpoint_seconds))
+    draws = _checked_draws(kept, training)
     attack, corrected = mu * CANARIES[canaries], 1 - (1 - level) / train.num_groups
     rows = []
     for group, name in enumerate(train.group_names):
@@ -136,7 +140,18 @@ def audit_training(
             rows.append(guess_bound(name, scores[own], inside[own], family, attack, delta, corrected))
     rows.append(guess_bound(ALL, scores, inside, family, attack, delta, level))
     audited = f"training of {procedure(asked.steps, train)}"
-    return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts)
+    return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts, draws)
+
+
+def _checked_draws(kept: Kept, training: WatchedTraining) -> tuple[DrawFinding, ...]:
+    """The tests that noise and samples failed; those of an audit that is kept as a whole were kept too."""
+    if training.draws and isinstance(training.watch, GradientWatch):
+        found = check_draws(training.draws, training.watch.tensors, training.event.sample_rate)
+        kept.put("draws", {"failed": np.array([[*map(str, astuple(each))] for each in found])})
+        return found
+    before = kept.get("draws")
+    failed = () if before is None else before["failed"]
+    return tuple(DrawFinding(str(test), str(place), float(p_value)) for test, place, p_value in failed)
 
 
 def _watch(

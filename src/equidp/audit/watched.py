@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equidp.audit.asked import Progress, randomness
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio
+from equidp.audit.draws import Arrays, DrawRecord
 from equidp.audit.kept import Kept
 from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
@@ -31,6 +32,8 @@ from equidp.training.resolved import ResolvedPlan
 from equidp.training.schedules import chosen_scheduler
 
 _SAVED = "training"
+_STRETCH = 200
+"""Steps whose noise and samples are added up together."""
 
 
 @final
@@ -43,12 +46,19 @@ class GradientWatch:
         directions: of the canaries' gradients, [m, parameters].
         groups: of the canaries, [m].
         classes: how many there are.
+
+    Attributes:
+        tensors: name of each tensor of parameters -> how many it has.
+        noise: of the last step, in units of the claimed standard deviation, [parameters].
     """
 
     def __init__(
         self, engine: MeasuringEngine, model: nn.Module, directions: Directions, groups: Tensor, classes: int
     ) -> None:
-        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self.parameters = list(trained.values())
+        self.tensors = {name: each.numel() for name, each in trained.items()}
+        self.noise = np.zeros(sum(self.tensors.values()))
         self.directions, self.groups = directions, groups
         self.engine = CanaryEngine(engine, self.parameters, directions, torch.ones(len(groups)), classes)
         self.total = torch.zeros(len(groups), dtype=torch.float64)
@@ -67,9 +77,13 @@ class GradientWatch:
         known = torch.arange(len(self._by_group))
         weights = step_weights(step.policy, step.state, self._by_group, known)
         shares = ((weights * self._by_group).double() / sensitivity)[self.groups]
-        released = self.directions.along(flat([each.grad for each in self.parameters], self.parameters))
-        seen = (released * step.expected_batch_size - background) / sensitivity
-        event = step.event
+        gradient = flat([each.grad for each in self.parameters], self.parameters)
+        event, total = step.event, self.engine.total
+        released = gradient.double() * step.expected_batch_size
+        noise = released if total is None else released - total.to(released)
+        self.noise = (noise / (event.noise_multiplier * sensitivity)).cpu().numpy()
+        self.engine.total = None
+        seen = (self.directions.along(gradient) * step.expected_batch_size - background) / sensitivity
         ratio = log_likelihood_ratio(seen.numpy(), shares.numpy(), event.noise_multiplier, event.sample_rate)
         self.total += torch.from_numpy(ratio)
 
@@ -118,6 +132,7 @@ class WatchedTraining:
         inside: which canaries take part, [m].
         watch: scores them.
         secure, seed: of samples and noise.
+        draws: what noise and samples were (`DrawRecord.arrays`), of the steps that were taken here.
     """
 
     plan: ResolvedPlan
@@ -128,6 +143,7 @@ class WatchedTraining:
     watch: GradientWatch | LossWatch
     secure: bool
     seed: int
+    draws: list[Arrays] = field(default_factory=list)
 
     def scores(
         self, kept: Kept, on_progress: Progress | None, checkpoint_seconds: float
@@ -168,9 +184,15 @@ class WatchedTraining:
             load=lambda samples: batches(data, samples),
         )
         last = time.monotonic()
-        for batch in loop.batches():
+        for taken, batch in enumerate(loop.batches()):
             loop.take(batch)
             self.watch.after_step(step)
+            if isinstance(self.watch, GradientWatch):
+                if taken % _STRETCH == 0:
+                    record = DrawRecord(self.watch.tensors, len(data), self.event.sample_rate)
+                record.note(self.watch.noise, batch.indices.cpu().numpy())
+                if (taken + 1) % _STRETCH == 0 or done + 1 == steps:
+                    self.draws.append(record.arrays())
             done += 1
             if scheduler is not None:
                 scheduler.step()
