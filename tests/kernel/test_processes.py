@@ -155,7 +155,7 @@ def test_noise_covers_a_process_that_claims_another_sensitivity():
 def test_messages_are_as_long_whatever_is_in_the_samples():
     for found in together(2, several.sent_sizes, [[0, 0], [5, 0], [0, 5], [90, 3]]):
         assert all(messages == found[0] for messages in found)
-        assert sum(found[0]) == 8 + 2 * 6 * 8 + 2 * 7 * 4 + 8 + 4  # to pay, 6 statistics, 7 numbers, who asks
+        assert sum(found[0]) == 8 + 2 * 6 * 8 + 2 * 7 * 8 + 8 + 8  # to pay, 6 statistics, 7 numbers, who asks
 
 
 @pytest.mark.soak

@@ -16,9 +16,10 @@ from hypothesis import given, strategies as st
 from scipy import stats
 from torch import Tensor
 
-from equidp.engines import MeasuredBatch
+from equidp.engines import MeasuredBatch, make_engine
 from equidp.errors import BudgetError, PolicyError, SettingError
 from equidp.kernel import step as step_module
+from equidp.kernel.bounding import ROUNDING
 from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness, grid
@@ -319,6 +320,45 @@ def test_an_example_that_is_not_finite_contributes_nothing(name, physical):
     assert all(total.tolist() == [0.0] * GROUPS for total in results[2][1])
 
 
+class MeanOfKept(torch.nn.Module):
+    """The mean of the numbers that dropout leaves, which is 0 / 0 where it leaves none."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.drop, self.out = torch.nn.Dropout(0.5), torch.nn.Linear(1, 2, bias=False)
+        torch.nn.init.zeros_(self.out.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        kept = self.drop(inputs)
+        return self.out(kept.sum(dim=1, keepdim=True) / (kept != 0).sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f"])
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_an_example_that_is_not_finite_gives_no_other_example_a_second_chance(engine, policy):
+    """All examples are measured once: those whose masks leave nothing are as many with it as without it."""
+    numbers, size = 3, 200  # each example leaves with probability 1/8
+    model = MeanOfKept(numbers)
+    measuring = make_engine(engine, model, torch.nn.CrossEntropyLoss(reduction="none"))
+    calls = []
+
+    def counted(inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+        calls.append(len(targets))
+        return measuring(inputs, targets)
+
+    found = []
+    for one_more in (0, 1):
+        step = make_step(POLICIES[policy], NoNoise())
+        step.engine, step.parameters = counted, [model.out.weight]
+        inputs = torch.cat([torch.ones(size, numbers), torch.zeros(one_more, numbers)])
+        torch.manual_seed(5)
+        step(inputs, torch.zeros(len(inputs), dtype=torch.int64), nobody(len(inputs)))
+        found.append(model.out.weight.grad.clone())
+    assert calls == [size, size + 1]
+    assert found[0].norm() > 0
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_norms_whose_sum_overflows_are_finite_all_the_same():
     gradients = torch.zeros(3, DIMENSION)
     gradients[:, 0] = 3e38
@@ -326,7 +366,7 @@ def test_norms_whose_sum_overflows_are_finite_all_the_same():
     expected = torch.tensor([3.0, 0, 0, 0])[:DIMENSION] / EXPECTED
     given = GivenGradients(step.parameters[0])
     step.engine = lambda inputs, targets: MeasuredBatch(
-        inputs.abs().amax(dim=1), given(inputs, targets).weighted_sum
+        inputs.abs().amax(dim=1), given(inputs, targets).sum_gradients
     )
     torch.testing.assert_close(private_gradient(step, gradients, nobody(3)), expected)
 
@@ -356,7 +396,9 @@ def test_the_sensitivity_covers_groups_that_are_not_in_the_batch(group):
     gradient = private_gradient(step, torch.zeros(2, DIMENSION), torch.full((2,), group))
     source = SeededRandomness(0)
     source.normal(2 * GROUPS)  # what the statistics took
-    torch.testing.assert_close(gradient, (on_grid(8.0 * source.normal(DIMENSION), 8.0) / EXPECTED).float())
+    torch.testing.assert_close(
+        gradient, (on_grid(scaled(8.0) * source.normal(DIMENSION), 8.0) / EXPECTED).float()
+    )
 
 
 @pytest.mark.parametrize("size", [0, 5])
@@ -391,26 +433,31 @@ def test_statistics_of_one_step_go_into_the_weights_of_the_same_step():
     torch.testing.assert_close(float(gradient[0]) * EXPECTED, float(4 * theta[0]))
 
 
-class Sums:
+class GivenSums:
     """An engine whose weighted sum is what it was given, in as many parameters."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], sums: list[Tensor | None]) -> None:
         self.parameters, self.sums = parameters, sums
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
-        return MeasuredBatch(torch.ones(len(inputs)), self._add)
+        return MeasuredBatch(torch.ones(len(inputs)), self._sums)
 
-    def _add(self, weights: Tensor) -> None:
-        for parameter, total in zip(self.parameters, self.sums, strict=True):
-            parameter.grad = total
+    def _sums(self, weights: Tensor) -> dict[torch.nn.Parameter, Tensor]:
+        pairs = zip(self.parameters, self.sums, strict=True)
+        return {parameter: total.double() for parameter, total in pairs if total is not None}
 
 
 def noisy_means(sums: list[Tensor | None], like: list[Tensor], sigma: float = 0.7) -> list[Tensor]:
     step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=sigma)
     step.parameters = [torch.nn.Parameter(torch.zeros_like(each)) for each in like]
-    step.engine = Sums(step.parameters, sums)
+    step.engine = GivenSums(step.parameters, sums)
     step(torch.ones(1, 1), torch.zeros(1), nobody(1))
     return [parameter.grad for parameter in step.parameters]
+
+
+def scaled(deviation: float) -> float:
+    """Noise covers what rounding adds to the sensitivity."""
+    return deviation * (1 + ROUNDING)
 
 
 def on_grid(values: Tensor, deviation: float) -> Tensor:
@@ -423,7 +470,7 @@ def test_each_parameter_gets_noise_of_its_own_also_without_a_gradient():
     like = [torch.zeros(size) for size in sizes]
     means = noisy_means([None, torch.zeros(0), torch.full((7,), 2.0), None], like)
     total = torch.cat([torch.zeros(3), torch.full((7,), 2.0), torch.zeros(1)]).double()
-    expected = on_grid(total + 0.7 * SeededRandomness(6).normal(sum(sizes)), 0.7) / EXPECTED
+    expected = on_grid(total + scaled(0.7) * SeededRandomness(6).normal(sum(sizes)), 0.7) / EXPECTED
     torch.testing.assert_close(torch.cat(means), expected.float())
 
 
@@ -432,7 +479,9 @@ def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
     mean = noisy_means([gradient], [torch.zeros(4, 6).t()])[0]
     total = 0.0 if gradient is None else 1.0
     noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    torch.testing.assert_close(mean, (on_grid(total + 0.7 * noise, 0.7) / EXPECTED).float(), rtol=0, atol=0)
+    torch.testing.assert_close(
+        mean, (on_grid(total + scaled(0.7) * noise, 0.7) / EXPECTED).float(), rtol=0, atol=0
+    )
 
 
 class Failing(NoNoise):

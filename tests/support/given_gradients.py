@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equidp.engines import MeasuredBatch
+from equidp.kernel.engine import Sums
 
 
 class GivenGradients:
@@ -17,8 +18,8 @@ class GivenGradients:
         self.parameter = parameter
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
-        return MeasuredBatch(torch.linalg.vector_norm(inputs, dim=1), partial(self._add, inputs))
+        return MeasuredBatch(torch.linalg.vector_norm(inputs, dim=1), partial(self._sums, inputs))
 
-    def _add(self, gradients: Tensor, weights: Tensor) -> None:
-        total = weights @ gradients
-        self.parameter.grad = total if self.parameter.grad is None else self.parameter.grad + total
+    def _sums(self, gradients: Tensor, weights: Tensor) -> Sums:
+        kept = torch.isfinite(gradients).all(dim=1, keepdim=True)
+        return {self.parameter: weights.double() @ torch.where(kept, gradients, 0.0).double()}

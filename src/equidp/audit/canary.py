@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuredBatch, MeasuringEngine
-from equidp.engines.preserved import flat
+from equidp.engines.preserved import flat_sums
 from equidp.kernel.bounding import step_weights
+from equidp.kernel.engine import Sums
 from equidp.kernel.inputs import Inputs, taken
 from equidp.kernel.policy import Policy
 
@@ -110,20 +111,22 @@ class CanaryEngine:
         if others is not None:
             norms[~canary] = others.norms.detach()
             norms[canary] = own.to(norms)
-        return MeasuredBatch(norms, partial(self._add, others, canary, which))
+        return MeasuredBatch(norms, partial(self._sums, others, canary, which))
 
-    def _add(self, others: MeasuredBatch | None, canary: Tensor, which: Tensor, weights: Tensor) -> None:
-        if others is not None:
-            others.weighted_sum(weights[~canary])
-        total = flat([parameter.grad for parameter in self.parameters], self.parameters)
+    def _sums(self, others: MeasuredBatch | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
+        sums = {} if others is None else others.sum_gradients(weights[~canary])
+        total = flat_sums(sums, self.parameters)
         self.background = self.directions.along(total)
         if len(which):
             self.directions.add(total, which, weights[canary] * self.norms.to(weights.device)[which])
         self.total = total.clone()
-        if len(which):
-            parts = total.split([parameter.numel() for parameter in self.parameters])
-            for parameter, part in zip(self.parameters, parts, strict=True):
-                parameter.grad = part.reshape(parameter.shape)
+        if not len(which):
+            return sums
+        parts = total.double().split([parameter.numel() for parameter in self.parameters])
+        return {
+            parameter: part.reshape(parameter.shape)
+            for parameter, part in zip(self.parameters, parts, strict=True)
+        }
 
 
 def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:

@@ -16,7 +16,7 @@ from equidp.audit.rules import Features
 from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
-from equidp.engines.preserved import device_of, flat
+from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
@@ -207,10 +207,7 @@ class RepeatedRuns:
         return _Known(norms, torch.cat(along), directions)
 
     def _sum(self, measured: Any, weights: Tensor) -> Tensor:
-        for parameter in self._parameters:
-            parameter.grad = None
-        measured.weighted_sum(weights)
-        return flat([parameter.grad for parameter in self._parameters], self._parameters)
+        return flat_sums(measured.sum_gradients(weights), self._parameters)
 
 
 def _numbers(state: Any) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.called import called
-from equidp.engines.preserved import device_of, flat
+from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
 from equidp.kernel.inputs import Inputs, moved_to, taken
@@ -85,16 +85,8 @@ class Subject:
             yield measured, chunk
 
     def summed(self, measured: Measured, weights: Tensor) -> Tensor:
-        """Returns sum_i weights[i] * gradient_i of measured examples, [parameters]; leaves `p.grad` empty."""
-        self._clear()
-        measured.weighted_sum(weights)
-        total = flat([parameter.grad for parameter in self.parameters], self.parameters)
-        self._clear()
-        return total
-
-    def _clear(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+        """Returns sum_i weights[i] * gradient_i of measured examples, [parameters]."""
+        return flat_sums(measured.sum_gradients(weights), self.parameters)
 
     def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Returns the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""

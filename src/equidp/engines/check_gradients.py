@@ -18,7 +18,7 @@ from equidp.engines.ghost import GhostEngine
 from equidp.engines.made_up_rows import MadeUpInputs, TrialRows
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.moved import moved
-from equidp.engines.preserved import flat
+from equidp.engines.preserved import flat, flat_sums
 from equidp.engines.trying import in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
@@ -233,20 +233,18 @@ class _Trial:
 
     def own_norm(self, place: int) -> Tensor:
         """How far one example moves the engine's sum."""
-        _clear(self.trained)
         measured = self.engine(self.inputs, self.targets)
-        measured.weighted_sum((torch.arange(len(self.targets)) == place).to(measured.norms))
-        length: Tensor = flat([parameter.grad for parameter in self.trained], self.trained).norm()
+        alone = (torch.arange(len(self.targets)) == place).to(measured.norms)
+        length: Tensor = flat_sums(measured.sum_gradients(alone), self.trained).norm()
         return length
 
     def measured(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The engine's norms of the examples at these places, and their sum under weights of all places."""
-        _clear(self.trained)
         with _explained(self.engine):
             measured = self.engine(*taken((self.inputs, self.targets), places))
             norms = measured.norms
-            measured.weighted_sum(weights[places].to(norms))
-        return norms, flat([parameter.grad for parameter in self.trained], self.trained)
+            sums = measured.sum_gradients(weights[places].to(norms))
+        return norms, flat_sums(sums, self.trained)
 
     def taken_alone(self) -> Tensor:
         """The places of examples that model and loss take alone."""
@@ -412,12 +410,6 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tens
         )
 
 
-def _clear(trained: list[nn.Parameter]) -> None:
-    """An engine adds to the gradients that are there."""
-    for parameter in trained:
-        parameter.grad = None
-
-
 @contextmanager
 def _explained(engine: MeasuringEngine) -> Iterator[None]:
     try:
@@ -439,10 +431,8 @@ def _engines_gradients(
     engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
-    _clear(trained)
     _show_sizes(engine, inputs, targets)
     measured = engine(inputs, targets)
     norms = measured.norms
     weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
-    measured.weighted_sum(weights)
-    return norms, weights, flat([parameter.grad for parameter in trained], trained)
+    return norms, weights, flat_sums(measured.sum_gradients(weights), trained)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from equidp.engines.called import called
 from equidp.engines.functional import FunctionalEngine, closeness, second_derivatives
-from equidp.engines.preserved import flat
+from equidp.engines.preserved import flat, flat_sums
 from equidp.engines.trying import in_words, outputs_of, tried
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
@@ -51,8 +51,7 @@ def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, target
         factors = torch.randn(len(targets), 2, generator=generator).to(outputs)
         try:
             measured = FunctionalEngine(model, loss).penalised(inputs, targets, factors, direction)
-            measured.weighted_sum(torch.ones_like(measured.norms))
-            found = flat([parameter.grad for parameter in trained], trained)
+            found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), trained)
             outputs = called(model, inputs)
             losses = loss(outputs, targets)
             slopes = torch.autograd.grad(

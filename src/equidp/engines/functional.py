@@ -16,11 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.sums import accumulate, held_to_norms, weighted_sums
+from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zeroed
 from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
 from equidp.errors import ModelError, SettingError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, taken
 
 _CHUNK_NUMBERS = 2**26
@@ -95,15 +95,16 @@ class FunctionalEngine:
     def _measured(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
         if len(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(inputs, targets, added)
-            return MeasuredBatch(_norms_of(gradients), partial(self._add, gradients), terms=terms)
+            norms = _norms_of(gradients)
+            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
         random = RandomState(targets.device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(inputs, targets, added)]
         norms = torch.cat([each for each, _ in chunks])
         terms = None if added is None else torch.cat([each for _, each in chunks if each is not None])
-        again = partial(self._add_again, inputs, targets, added, random, norms.clone())
+        again = partial(self._sum_again, inputs, targets, added, random, norms.clone())
         return MeasuredBatch(norms, again, terms=terms)
 
-    def _add_again(
+    def _sum_again(
         self,
         inputs: Inputs,
         targets: Tensor,
@@ -111,17 +112,28 @@ class FunctionalEngine:
         random: RandomState,
         norms: Tensor,
         weights: Tensor,
-    ) -> None:
+    ) -> Sums:
         """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
+        sums: Sums = {}
         with random.again():
             chunks = zip(self._chunks(inputs, targets, added), parts, strict=True)
             for (gradients, _), (part, before) in chunks:
-                self._add(gradients, held_to_norms(part, gradients, before, _norms_of(gradients)))
+                now = _norms_of(gradients)
+                held = held_to_norms(part, gradients, before, now)
+                for parameter, total in self._sums(gradients, now, held).items():
+                    sums[parameter] = sums[parameter].add_(total) if parameter in sums else total
+        return sums
 
-    def _add(self, gradients: dict[str, Tensor], weights: Tensor) -> None:
+    def _sums(self, gradients: dict[str, Tensor], norms: Tensor, weights: Tensor) -> Sums:
+        """The weighted sum of the gradients that are finite."""
+        broken = ~torch.isfinite(norms)
+        if broken.any():
+            gradients = {name: zeroed(each, broken) for name, each in gradients.items()}
+        parameters = dict(self.model.named_parameters())
         with full_precision(weights.device)():
-            accumulate(dict(self.model.named_parameters()), weighted_sums(weights, gradients))
+            sums = weighted_sums(weights, gradients)
+        return {parameters[name]: total for name, total in sums.items()}
 
     def _chunks(
         self, inputs: Inputs, targets: Tensor, added: _Added | None
@@ -185,7 +197,7 @@ def closeness(outputs: Tensor) -> Tensor:
 def _norms_of(gradients: dict[str, Tensor]) -> Tensor:
     rows = []
     for gradient in gradients.values():
-        dtype = torch.promote_types(gradient.dtype, torch.float32)
-        rows.append(torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), dim=1, dtype=dtype))
+        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        rows.append(lengths(gradient.reshape(len(gradient), -1)))
     norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
     return norms

@@ -23,13 +23,13 @@ from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
 from equidp.engines.layers.fallback import run_twice
-from equidp.engines.layers.sums import squared_lengths
+from equidp.engines.layers.sums import squared_lengths, weighted_sum, zeroed
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, mapped
 
 _ONCE_PER_EXAMPLE = (
@@ -107,10 +107,10 @@ class GhostEngine:
             for call in calls:
                 if call.pending is not None:
                     call.take(call.pending())
-            norms = _squared_norms(calls, batch, losses.device).sqrt()
+            backward = _Backward(calls, batch, losses.device)
         drawn = [call.drew_otherwise for call in calls if call.drew_otherwise is not None]
         drew_otherwise = torch.stack(drawn).any(dim=0) if drawn else None
-        return MeasuredBatch(norms, partial(_add_weighted, calls), drew_otherwise)
+        return MeasuredBatch(backward.norms, backward.sum_gradients, drew_otherwise)
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Tensor) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.
@@ -164,24 +164,49 @@ class _RepeatedAlready(TorchFunctionMode):
         return function(*arguments, **keywords)
 
 
-def _squared_norms(calls: list[Call], batch: int, device: torch.device) -> Tensor:
-    parts = [_one_per_example(call.squares, call.module, batch) for call in calls if call.squares is not None]
-    # Gradients of the parameters of several calls are added over calls before any norm is taken.
-    shared: dict[nn.Parameter, Tensor] = {}
-    for call in calls:
-        if call.squares is None and call.gradients is not None:
-            for name, gradient in call.gradients.example_gradients().items():
-                _one_per_example(gradient, call.module, batch)
-                parameter = call.parameters[name]
-                shared[parameter] = shared[parameter] + gradient if parameter in shared else gradient
-    parts += [squared_lengths({"": gradient}) for gradient in shared.values()]
-    return sum(parts[1:], start=parts[0]) if parts else torch.zeros(batch, device=device)
+class _Backward:
+    """Gradients of a batch after its backward pass: norms, and once a weighted sum.
 
+    Args:
+        calls: that the losses depend on.
+        batch: number of examples.
+        device: of the losses.
 
-def _add_weighted(calls: list[Call], weights: Tensor) -> None:
-    with full_precision(weights.device)():  # asked again: a policy's code ran in between
+    Attributes:
+        norms: [batch].
+        calls: those whose parameters no other call uses.
+    """
+
+    def __init__(self, calls: list[Call], batch: int, device: torch.device) -> None:
+        squares = [
+            _one_per_example(call.squares, call.module, batch) for call in calls if call.squares is not None
+        ]
+        # Gradients of the parameters of several calls are added over calls before any norm is taken.
+        self._shared: dict[nn.Parameter, Tensor] = {}
         for call in calls:
-            call.add_weighted(weights)
+            if call.squares is None and call.gradients is not None:
+                for name, gradient in call.gradients.example_gradients().items():
+                    _one_per_example(gradient, call.module, batch)
+                    parameter, known = call.parameters[name], self._shared.get(call.parameters[name])
+                    self._shared[parameter] = gradient.clone() if known is None else known.add_(gradient)
+        self.calls = [call for call in calls if call.squares is not None]
+        squares += [squared_lengths({"": gradient}) for gradient in self._shared.values()]
+        total = sum(squares[1:], start=squares[0]) if squares else torch.zeros(batch, device=device)
+        self.norms = total.sqrt()
+
+    def sum_gradients(self, weights: Tensor) -> Sums:
+        """Returns sum_i weights[i] * gradient_i in float64, over the examples whose norms are finite."""
+        broken = ~torch.isfinite(self.norms)
+        left_out = broken if broken.any() else None
+        sums: Sums = {}
+        with full_precision(weights.device)():  # asked again: a policy's code ran in between
+            for call in self.calls:
+                for name, total in call.weighted_gradients(weights, left_out).items():
+                    sums[call.parameters[name]] = total
+            for parameter, gradients in self._shared.items():
+                kept = gradients if left_out is None else zeroed(gradients, left_out)
+                sums[parameter] = weighted_sum(weights, kept)
+        return sums
 
 
 class _Site:

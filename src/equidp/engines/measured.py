@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equidp.engines.called import called
 from equidp.engines.layers.rng_state import RandomState
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, mapped, taken
 
 Example = tuple[Inputs, Tensor]
@@ -24,7 +24,7 @@ class MeasuredBatch:
 
     Args:
         norms: [batch].
-        add: adds the sum under weights [batch] to p.grad. It holds all that this takes, and is dropped after
+        sum_under: returns the sum under weights [batch]. It holds all that this takes, and is dropped after
             its only use.
         drew_otherwise: which examples got other random numbers (dropout) where a module was run again,
             [batch]; None: none did.
@@ -34,26 +34,32 @@ class MeasuredBatch:
     def __init__(
         self,
         norms: Tensor,
-        add: Callable[[Tensor], None],
+        sum_under: Callable[[Tensor], Sums],
         drew_otherwise: Tensor | None = None,
         terms: Tensor | None = None,
     ) -> None:
         self.norms, self.drew_otherwise, self.terms = norms, drew_otherwise, terms
-        self._add: Callable[[Tensor], None] | None = add
+        self._sum_under: Callable[[Tensor], Sums] | None = sum_under
 
-    def weighted_sum(self, weights: Tensor) -> None:
+    def sum_gradients(self, weights: Tensor) -> Sums:
         """See `kernel.engine.Measured`.
 
         Raises:
-            RuntimeError: at the second use.
+            RuntimeError: at the second use, of this or of `weighted_sum`.
         """
-        if self._add is None:
+        if self._sum_under is None:
             raise RuntimeError(
                 "the weighted sum of this batch was taken before, which freed its gradients; measure the "
                 "batch again: engine(inputs, targets)."
             )
-        add, self._add = self._add, None
-        add(weights)
+        sum_under, self._sum_under = self._sum_under, None
+        return sum_under(weights)
+
+    def weighted_sum(self, weights: Tensor) -> None:
+        """Adds sum_i weights[i] * gradient_i to p.grad (created where missing), for a loop without noise."""
+        for parameter, total in self.sum_gradients(weights).items():
+            total = total.to(parameter)
+            parameter.grad = total if parameter.grad is None else parameter.grad + total
 
 
 MeasuringEngine = Callable[[Inputs, Tensor], MeasuredBatch]
@@ -99,13 +105,13 @@ def measured_where_it_runs(
     kept = running.nonzero()[:, 0].to(examples[1].device)
     norms = torch.full((len(running),), math.inf, device=kept.device)
     if not len(kept):
-        return MeasuredBatch(norms, lambda weights: None)
+        return MeasuredBatch(norms, lambda weights: {})
     measured = _measured_anyhow(measure, model, loss, taken((*examples, *more), kept))
     norms = norms.to(measured.norms.dtype).index_copy(0, kept, measured.norms)
     terms = measured.terms
     if terms is not None:
         terms = terms.new_zeros(len(running), 2).index_copy(0, kept, terms)
-    return MeasuredBatch(norms, lambda weights: measured.weighted_sum(weights[kept]), None, terms)
+    return MeasuredBatch(norms, lambda weights: measured.sum_gradients(weights[kept]), None, terms)
 
 
 def _runs(model: nn.Module, loss: LossFunction, example: Example) -> bool:
@@ -143,7 +149,7 @@ def _measured_anyhow(
         states.append(RandomState(batch[1].device))
         norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients(place)])))
 
-    def add(weights: Tensor) -> None:
+    def sum_under(weights: Tensor) -> Sums:
         totals = [torch.zeros_like(each, dtype=torch.float64) for each in trained]
         for place, (state, weight, norm) in enumerate(zip(states, weights.tolist(), norms, strict=True)):
             if not weight:
@@ -154,8 +160,8 @@ def _measured_anyhow(
             share = float((norm / now).clamp(max=1.0).nan_to_num(nan=0.0)) if now > 0 else 0.0
             for total, each in zip(totals, found, strict=True):
                 total += weight * share * each
-        for parameter, total in zip(trained, totals, strict=True):
-            added = total.to(parameter.dtype)
-            parameter.grad = added if parameter.grad is None else parameter.grad + added
+        return dict(zip(trained, totals, strict=True))
 
-    return MeasuredBatch(torch.stack(norms).to(torch.promote_types(trained[0].dtype, torch.float32)), add)
+    return MeasuredBatch(
+        torch.stack(norms).to(torch.promote_types(trained[0].dtype, torch.float32)), sum_under
+    )

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from equidp.kernel.engine import Sums
 from equidp.kernel.model_randomness import restored
 
 
@@ -47,6 +48,12 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
             for gradient, parameter in zip(gradients, parameters, strict=True)
         ]
     )
+
+
+def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Returns weighted sums as one vector in the parameters' precision, [parameters]; zeros where there is
+    none."""
+    return flat([sums[each].to(each) if each in sums else None for each in parameters], parameters)
 
 
 def same(one: Tensor, other: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from equidp.kernel.inputs import Inputs
 
@@ -13,29 +13,39 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example."""
 
 
+Sums = dict[nn.Parameter, Tensor]
+"""Sums over examples in float64, [*shape], by parameter; one that no loss depends on may be missing."""
+
+
 class Measured(Protocol):
-    """A batch after its forward and backward pass: a value, independent of other batches."""
+    """A batch after its forward and backward pass: a value, independent of other batches.
+
+    What is measured of an example follows from that example, and random numbers of the model, alone.
+
+    | example | norm | in the weighted sum |
+    | --- | --- | --- |
+    | loss and gradient finite | at least |gradient| (1 - 2^-13) | weight times gradient |
+    | loss or gradient infinite or NaN | infinite or NaN | nothing, whatever its weight |
+    """
 
     @property
     def norms(self) -> Tensor:
-        """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider.
-
-        The norm of an example whose loss or gradient is not finite is not finite; other examples are
-        unaffected.
-        """
+        """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider."""
 
     @property
     def terms(self) -> Tensor | None:
         """The terms of a `Penalty`, [batch, 2]; None where there is none."""
 
-    def weighted_sum(self, weights: Tensor, /) -> None:
-        """Adds sum_i weights[i] * gradient_i to p.grad (created where missing) of each trainable parameter.
+    def sum_gradients(self, weights: Tensor, /) -> Sums:
+        """Returns sum_i weights[i] * gradient_i of the trainable parameters; once, and frees the batch.
 
-        Once; frees what the batch kept for it.
+        Examples are added in float64, in parts of at most 2^13: the additions lose at most 2^-40 of
+        sum_i weights[i] |gradient_i|, in whatever order they come, and 2^-53 for each part more. Where the
+        gradient of an example is a sum over positions that is not formed first, the sum of the lengths of its
+        terms takes the place of |gradient_i|.
 
         Args:
-            weights: [batch]. All norms of the batch are finite: the private step removes other examples and
-                measures again.
+            weights: [batch], finite.
         """
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from equidp.kernel.bounding import bounded_rows
-from equidp.kernel.noise import Randomness, grid
+from equidp.kernel.bounding import ROUNDING, bounded_rows, summed_rows
+from equidp.kernel.engine import Sums
+from equidp.kernel.noise import Randomness, exact_place, grid
 from equidp.kernel.processes import ALONE, Processes
 
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
@@ -38,7 +40,7 @@ def private_sum(
     Args:
         rows: [batch, d]; the batch may be empty.
         bound: L2 sensitivity of the sum, > 0 and finite.
-        noise_multiplier: sigma; the noise scale is sigma * bound.
+        noise_multiplier: sigma; the standard deviation of the noise is sigma * bound * (1 + ROUNDING).
         randomness: where the noise comes from.
         processes: whose rows are summed; the result is the same in all.
 
@@ -53,9 +55,19 @@ def private_sum(
         >>> equidp.private_sum(rows, bound=1.0, noise_multiplier=0.0, randomness=SeededRandomness(0))
         tensor([0.6000, 1.3000], dtype=torch.float64)
     """
-    total = bounded_rows(rows, bound).sum(dim=0)
+    total = summed_rows(bounded_rows(rows, bound))
     release([total], bound, noise_multiplier, randomness, 1.0, processes)
     return total
+
+
+def totals_of(parameters: Sequence[nn.Parameter], sums: Sums) -> list[Tensor]:
+    """Contiguous float64 sums of these parameters, in their order; zeros where there is no sum."""
+    return [
+        sums[parameter].contiguous()
+        if parameter in sums
+        else torch.zeros(parameter.shape, dtype=torch.float64, device=exact_place(parameter.device))
+        for parameter in parameters
+    ]
 
 
 def release(
@@ -68,10 +80,10 @@ def release(
 ) -> None:
     """Replaces contiguous sums by their totals over processes plus noise, over `divisor`, in place.
 
-    Formal guarantee: if one example moves the sums of one process by at most the sensitivity that this
-    process gives, the result is a Gaussian mechanism with noise multiplier `noise_multiplier`, also where
-    processes give different ones: sums travel in units of them. The first process adds the noise, once, and
-    the result is the same in all.
+    Formal guarantee: if one example moves the computed sums of one process by at most (1 + ROUNDING) times
+    the sensitivity that this process gives, the result is a Gaussian mechanism with noise multiplier
+    `noise_multiplier`, also where processes give different sensitivities: sums travel in units of them. The
+    first process adds the noise, once, and the result is the same in all.
 
     | case | what happens |
     | --- | --- |
@@ -79,7 +91,7 @@ def release(
     | a process fails or is gone | ProcessError; the totals are not to be used |
 
     Args:
-        totals: this process' sums.
+        totals: this process' sums, in float64.
         sensitivity: of these sums, > 0; finite unless there is no noise.
         noise_multiplier: sigma.
         randomness: where the noise comes from.
@@ -99,7 +111,7 @@ def release(
         if several:
             for total in totals:
                 total.mul_(sensitivity)
-        add_noise(totals, noise_multiplier * sensitivity, randomness, divisor)
+        add_noise(totals, noise_multiplier * sensitivity * (1 + ROUNDING), randomness, divisor)
     else:
         for total in totals:
             total.div_(divisor)

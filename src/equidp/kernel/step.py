@@ -9,8 +9,10 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 - The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
+- Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
+- A sample is measured once. An example without a finite gradient changes nothing for the others.
 - What a policy adds to losses follows from the releases of earlier steps alone (`penalty`).
-- Examples without finite gradients contribute nothing. An empty sample releases noise like any other.
+- An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
 The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the
@@ -20,7 +22,6 @@ examples. Policies are trusted not to be malicious: smuggling values past the ke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,11 +31,11 @@ from torch import Tensor
 from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
 from equidp.kernel.bounding import bounded_shares, capped_weights, example_rows, example_weights
-from equidp.kernel.engine import Engine, Measured, Penalty
-from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
+from equidp.kernel.engine import Engine, Measured, Penalty, Sums
+from equidp.kernel.inputs import Inputs, in_parts, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import private_sum, release
+from equidp.kernel.noisy_sum import private_sum, release, totals_of
 from equidp.kernel.penalty import measure, penalty_of, rehearse_penalty, state_after
 from equidp.kernel.policy import (
     Policy,
@@ -69,10 +70,11 @@ class PrivateStep:
     | --- | --- |
     | empty sample | charged; noise alone is released |
     | gradient zero | its weight is capped as if its norm were 1e-10 |
-    | gradient infinite or NaN | the example leaves the batch before statistics and sums |
+    | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
     | a policy that penalises | one penalty for the whole batch, from before any of it was measured |
     | a group that is absent from the sample | counts in the sensitivity like any other |
-    | the model draws random numbers (dropout) | `Randomness.for_model`: afresh for each forward pass |
+    | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
+      are as many as parts, or twice as many with statistics of several parts |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
     | ledger cannot record | BudgetError before the sample is looked at |
     | another process fails or is gone | charged; ProcessError, no un-noised sum is left in `p.grad` |
@@ -166,13 +168,12 @@ class PrivateStep:
             if self.event.statistics_noise is not None:
                 measured = self._release_statistics(parts, groups, penalty)
             sensitivity = self._sensitivity()
+            totals: Sums = {}
             for part, known in measured:
-                if known is None:
-                    part, known = self._measured(part, penalty)
-                self._add(part, known, sensitivity)
-            self._release(sensitivity)
+                self._add(totals, part, known or self._measured(part, penalty), sensitivity)
+            self._release(totals, sensitivity)
         except BaseException as error:
-            self._clear()  # never leave un-noised sums in p.grad
+            self._clear()  # a release that failed halfway
             if not self.processes.failed_everywhere(error):
                 self.processes.leave()
             raise
@@ -218,35 +219,28 @@ class PrivateStep:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _measured(self, part: Part, penalty: Penalty | None) -> tuple[Part, Measured | None]:
-        """The part's examples with finite gradients, and what was measured of them; None: there are none."""
-        while len(part[2]):
-            with self.randomness.for_model(tensors(part)[0].device):
-                measured = measure(self.engine, penalty, *part[:3])
-            norms = measured.norms
-            if math.isfinite(norms.sum()) or (finite := torch.isfinite(norms)).all():
-                return part, measured
-            del measured
-            part = taken(part, finite)
-        return part, None
+    def _measured(self, part: Part, penalty: Penalty | None) -> Measured:
+        with self.randomness.for_model(tensors(part)[0].device):
+            return measure(self.engine, penalty, *part[:3])
 
     def _release_statistics(
         self, parts: Sequence[Part], groups: Tensor, penalty: Penalty | None
     ) -> list[tuple[Part, Measured | None]]:
         """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
+        seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
         known: list[tuple[Part, Measured | None]] = []
-        norms = [torch.empty(0, device=groups.device)]
-        members, terms = [groups[:0]], []
         for part in parts:
-            kept, measured = self._measured(part, penalty)
-            if measured is not None:
-                norms.append(measured.norms.detach())
-                members.append(kept[2])
-                terms.extend([] if measured.terms is None else [measured.terms.detach()])
-                known.append((kept, measured if len(parts) == 1 else None))
+            measured = self._measured(part, penalty)
+            norms = measured.norms.detach()
+            terms = None if measured.terms is None else measured.terms.detach()
+            seen.append((norms, part[2], terms))
+            known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
-        seen = torch.cat(norms[1:] or norms), torch.cat(members)
-        self._update(*seen, torch.cat(terms) if terms else None)
+        norms = torch.cat([each for each, _, _ in seen] or [torch.empty(0, device=groups.device)])
+        finite = torch.isfinite(norms)
+        with_terms = [each for *_, each in seen if each is not None]
+        terms = torch.cat(with_terms) if with_terms else None
+        self._update(norms[finite], groups[finite], None if terms is None else terms[finite])
         return known
 
     def _update(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
@@ -267,31 +261,35 @@ class PrivateStep:
         state = self.policy.update(copied(self.state), released.to("cpu", torch.float32))
         self.state = copied(checked_state(self.policy, state))
 
-    def _add(self, part: Part, measured: Measured | None, sensitivity: float) -> None:
-        """Adds the weighted gradients of a measured part to `p.grad`."""
-        if measured is None:
-            return
+    def _add(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
+        """Adds the weighted gradients of a measured part to the totals."""
         _, _, groups, indices = part
         norms = measured.norms.detach()
+        finite = torch.isfinite(norms)
+        weights = torch.zeros_like(norms)
+        if finite.any():
+            weights[finite] = self._weights(norms[finite], groups[finite], indices[finite], sensitivity)
+        for parameter, total in measured.sum_gradients(weights).items():
+            totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
+
+    def _weights(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> Tensor:
+        """The capped weights of examples with finite norms, [batch]."""
         weights = example_weights(self.policy, self.state, norms, groups)
         check_unchanged(self.policy, self._held)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         bound = sensitivity if limits is None else sensitivity * bounded_shares(limits, norms)
-        measured.weighted_sum(capped_weights(weights, norms, bound))
+        return capped_weights(weights, norms, bound)
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
         check_unchanged(self.policy, self._held)
         return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
-    def _release(self, sensitivity: float) -> None:
-        """Replaces the sums in `p.grad` by the private mean of all processes."""
-        totals = [
-            parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad.contiguous()
-            for parameter in self.parameters
-        ]
-        noise = self.event.noise_multiplier
+    def _release(self, sums: Sums, sensitivity: float) -> None:
+        """Puts the private mean of all processes into `p.grad`."""
+        noise, totals = self.event.noise_multiplier, totals_of(self.parameters, sums)
         release(totals, sensitivity, noise, self.randomness, self.expected_batch_size, self.processes)
-        for parameter, total in zip(self.parameters, totals, strict=True):
-            parameter.grad = total
-        self.state = state_after(self.policy, self.state, totals)
+        means = [mean.to(each.device, each.dtype) for each, mean in zip(self.parameters, totals, strict=True)]
+        for parameter, mean in zip(self.parameters, means, strict=True):
+            parameter.grad = mean
+        self.state = state_after(self.policy, self.state, means)

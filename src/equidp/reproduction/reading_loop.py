@@ -13,8 +13,9 @@ from equidp.data.dataset import GroupedDataset
 from equidp.engines import MeasuringEngine, make_engine
 from equidp.engines.measured import MeasuredBatch
 from equidp.kernel.bounding import capped_weights, each_alone, example_rows
+from equidp.kernel.engine import Sums
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import private_sum, release
+from equidp.kernel.noisy_sum import private_sum, release, totals_of
 from equidp.kernel.policy import Policy, Setting, statistics_noise
 from equidp.kernel.sampling import PoissonSampler
 from equidp.reproduction.readings import Planned, Reading
@@ -78,8 +79,6 @@ class Learner:
         Returns:
             The norms of the gradients, [batch].
         """
-        for parameter in self.parameters:
-            parameter.grad = None
         measured = [
             self._measured(engine, part, inputs, targets)
             for engine, part in zip(self._engines, self._parts, strict=True)
@@ -87,9 +86,11 @@ class Learner:
         norms = torch.stack([each.norms.detach() for each in measured]).square().sum(dim=0).sqrt()
         self._release_statistics(norms, groups, randomness)
         bounds = self._bounds(groups)
+        sums: Sums = {}
         for each in measured:
-            each.weighted_sum(self._weights(each.norms.detach(), groups, bounds))
-        self._add_noise(len(groups), bounds, randomness)
+            weights = self._weights(each.norms.detach(), groups, bounds)
+            sums.update(each.sum_gradients(weights))
+        self._add_noise(sums, len(groups), bounds, randomness)
         self.optimizer.step()
         return norms
 
@@ -97,7 +98,7 @@ class Learner:
         self, engine: MeasuringEngine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor
     ) -> MeasuredBatch:
         if not len(targets):
-            return MeasuredBatch(torch.zeros(0), lambda weights: None)
+            return MeasuredBatch(torch.zeros(0), lambda weights: {})
         with self._only(part):
             return engine(inputs, targets)
 
@@ -144,12 +145,9 @@ class Learner:
             weights = weights * (bounds / bounds.mean())[groups].to(weights)
         return weights
 
-    def _add_noise(self, batch: int, bounds: Tensor, randomness: Randomness) -> None:
-        """Replaces the sums in p.grad by noisy means."""
-        totals = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous()
-            for parameter in self.parameters
-        ]
+    def _add_noise(self, sums: Sums, batch: int, bounds: Tensor, randomness: Randomness) -> None:
+        """Puts noisy means of the sums into p.grad."""
+        totals = totals_of(self.parameters, sums)
         reading, scale = self.reading, float(bounds.max())
         if not reading.noise_per_bound:
             scale = 1.0
@@ -159,7 +157,7 @@ class Learner:
         noise = self.planned.noise_multiplier * reading.noise_factor
         release(totals, scale, noise, randomness, float(divisor))
         for parameter, total in zip(self.parameters, totals, strict=True):
-            parameter.grad = total
+            parameter.grad = total.to(parameter)
 
 
 def epoch_of_batches(

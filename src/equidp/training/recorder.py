@@ -88,11 +88,8 @@ class EpochRecorder(Callback):
         penalty = penalty_of(trainer.policy, trainer.policy_state)
         measured = measure(trainer.engine, penalty, rows[0], rows[1], groups)
         norms = measured.norms
-        trainer.optimizer.zero_grad(set_to_none=True)
-        measured.weighted_sum(torch.full_like(norms, 1 / len(sample)))
-        gradients = [parameter.grad for parameter in trainer.model.parameters() if parameter.grad is not None]
-        mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in gradients]).norm())
-        trainer.optimizer.zero_grad(set_to_none=True)
+        sums = measured.sum_gradients(torch.full_like(norms, 1 / len(sample))).values()
+        mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in sums]).norm())
         weights = step_weights(trainer.policy, trainer.policy_state, norms, groups)
         return {
             "mean_norm": float(norms.mean()),

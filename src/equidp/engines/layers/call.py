@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from equidp.engines.layers.sums import ByName, accumulate, squared_lengths, weighted_sums
+from equidp.engines.layers.sums import ByName, squared_lengths, weighted_sums, zeroed
 from equidp.errors import ModelError
 
 Parameters = dict[str, nn.Parameter]
@@ -44,8 +44,13 @@ class Gradients(ABC):
         small = sum(gradient.numel() for gradient in gradients.values()) <= self.budget
         return squared_lengths(gradients), gradients if small else None
 
+    @abstractmethod
+    def without(self, left_out: Tensor) -> Gradients:
+        """Returns these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
+
     def weighted_gradients(self, weights: Tensor) -> ByName:
-        """Returns sum_i weights[i] * gradient_i, [*shape]; weights [batch]. Comes after `squared_norms`."""
+        """Returns sum_i weights[i] * gradient_i in float64, [*shape]; weights [batch]. Comes after
+        `squared_norms`."""
         return weighted_sums(weights, self.example_gradients())
 
 
@@ -58,6 +63,9 @@ class KnownGradients(Gradients):
 
     def example_gradients(self) -> ByName:
         return self._gradients
+
+    def without(self, left_out: Tensor) -> Gradients:
+        return KnownGradients({name: zeroed(each, left_out) for name, each in self._gradients.items()})
 
 
 @final
@@ -98,18 +106,23 @@ class Call:
         self._versions = [each._version for each in self.gradients.held]
         self.drew_otherwise = gradients.drew_otherwise
 
-    def add_weighted(self, weights: Tensor) -> None:
-        """Adds the weighted sum, weights [batch], to p.grad.
+    def weighted_gradients(self, weights: Tensor, left_out: Tensor | None) -> ByName:
+        """Returns the weighted sums in float64, by name.
+
+        Args:
+            weights: [batch].
+            left_out: examples whose gradients count as 0, [batch]; None: none does.
 
         Raises:
-            ModelError: something changed in place what norms were taken of; nothing is added.
+            ModelError: something changed in place what norms were taken of.
         """
         if self.gradients is None:
-            return
+            return {}
         if [each._version for each in self.gradients.held] != self._versions:
             raise ModelError(
                 f"the input of {type(self.module).__name__}, or the gradient of its output, was changed in "
                 "place after its norms were taken, so the sum would not keep to them. A backward pass of "
                 "your own must return a new tensor."
             )
-        accumulate(self.parameters, self.gradients.weighted_gradients(weights))
+        gradients = self.gradients if left_out is None else self.gradients.without(left_out)
+        return gradients.weighted_gradients(weights)

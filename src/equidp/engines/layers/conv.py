@@ -20,13 +20,23 @@ from torch.nn.functional import pad
 from equidp.engines.layers.call import Norms
 from equidp.engines.layers.conv_gram import Operands, gram_cost, squared_gram_norms
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
-from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, by_example, squared_lengths, sum_of_rows
+from equidp.engines.layers.sums import (
+    CHUNK_NUMBERS,
+    FEW_POSITIONS,
+    ByName,
+    added,
+    by_example,
+    lengths,
+    squared_lengths,
+    sum_of_rows,
+    weighted_sum,
+    with_rounding,
+)
+from equidp.kernel.noise import doubled
 
-_CANCELLED = 1e-4
-"""Norms of convolutions are at least this share of what their terms have without cancelling: where more of
-them cancels, rounding of the terms would change the sums of other examples."""
-_FEW_CHANNELS = 8
-"""Channels of a group below which a grouped convolution is slower than a product with the unfolded image."""
+_CHANNELS_TOGETHER = 8
+"""The library computes so many channels at once; unless both sides are multiples of it, a grouped convolution
+is slower than a product with the unfolded image."""
 
 
 class NormWay(Enum):
@@ -53,7 +63,8 @@ class ConvGradients(LayerGradients):
     def example_gradients(self) -> ByName:
         gradients = {}
         if "weight" in self.parameters:
-            gradients["weight"] = torch.cat(list(self._weight_gradients(self._operands())))
+            parts = [each for _, each in self._weight_gradients(self._operands())]
+            gradients["weight"] = torch.cat(parts)
         if "bias" in self.parameters:
             gradients["bias"] = self._bias_gradients()
         return gradients
@@ -62,11 +73,13 @@ class ConvGradients(LayerGradients):
         if "weight" not in self.parameters:
             return super().squared_norms()
         operands = self._operands()
-        way = self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
+        way = self._way(operands)
         if way is NormWay.GRADIENTS:
             norms, kept = self._direct_norms(operands)
         else:
             norms, kept = squared_gram_norms(self.module, operands, unfolded=way is NormWay.WINDOWS), None
+            if not _few(operands):
+                norms = with_rounding(norms, self._size_of_terms(operands), operands.signal[0, 0].numel())
         if "bias" not in self.parameters:
             return norms, kept
         biases = self._bias_gradients()
@@ -76,12 +89,20 @@ class ConvGradients(LayerGradients):
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
-        weights = weights.to(self.pair()[1].dtype)
         if "weight" in self.parameters:
-            sums["weight"] = self._weighted_weight_gradient(weights.repeat_interleave(self.rows))
+            operands = self._operands()
+            if self._way(operands) is NormWay.GRADIENTS or not _few(operands):
+                # With `GRADIENTS`, these are the same numbers again whose norms were taken.
+                of_examples = self._weight_gradients(operands)
+                sums["weight"] = added(weighted_sum(weights[some], each) for some, each in of_examples)
+            else:
+                sums["weight"] = _weighted_windows(self.module, operands, weights)
         if "bias" in self.parameters:
-            sums["bias"] = weights @ self._bias_gradients()
+            sums["bias"] = weighted_sum(weights, self._bias_gradients())
         return sums
+
+    def _way(self, operands: Operands) -> NormWay:
+        return self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
 
     def cheapest(self, operands: Operands) -> NormWay:
         """Returns what norms cost least from."""
@@ -101,53 +122,37 @@ class ConvGradients(LayerGradients):
     def _direct_norms(self, operands: Operands) -> Norms:
         keep = len(self.inputs) // self.rows * self.module.weight.numel() <= self.budget
         norms, kept = [], []
-        for gradients in self._weight_gradients(operands):
+        for _, gradients in self._weight_gradients(operands):
             norms.append(squared_lengths({"": gradients}))
             if keep:
                 kept.append(gradients)
-        squares = torch.cat(norms)
-        if keep:
-            return squares, {"weight": torch.cat(kept)}
-        return torch.maximum(squares, (_CANCELLED * self._size_of_terms(operands)).square()), None
+        return torch.cat(norms), {"weight": torch.cat(kept)} if keep else None
 
     def _size_of_terms(self, operands: Operands) -> Tensor:
         """An upper bound on sum_s |window s| |signal s|, [batch]: a pixel is in one window per place."""
-        image, signal = (
-            torch.linalg.vector_norm(by_example(each, self.rows).flatten(1), dim=1)
-            for each in (operands.image, operands.signal)
-        )
-        size: Tensor = math.sqrt(self.module.weight[0, 0].numel()) * image * signal
-        return size
+        image, signal = (lengths(each.flatten(1)) for each in (operands.image, operands.signal))
+        return math.sqrt(self.module.weight[0, 0].numel()) * image * signal
 
-    def _weight_gradients(self, operands: Operands) -> Iterator[Tensor]:
-        """Of a few examples at a time, [chunk, *shape of the weight]."""
+    def _weight_gradients(self, operands: Operands) -> Iterator[tuple[slice, Tensor]]:
+        """A few examples at a time, and their gradients, [chunk, *shape of the weight]."""
         module, rows, image, signal = self.module, self.rows, operands.image, operands.signal
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = image.device.type == "cpu" and image.dtype == torch.float32
         pointwise = module.weight[0, 0].numel() == 1
-        if grouped and not pointwise and image.shape[1] // module.groups >= _FEW_CHANNELS:
+        sides = image.shape[1] // module.groups, signal.shape[1] // module.groups
+        if grouped and not pointwise and not any(side % _CHANNELS_TOGETHER for side in sides):
             # The library's own workspace is eight times as large as the gradients.
             largest = max(module.weight.numel() // 2, rows * image[0].numel(), rows * signal[0].numel())
-            for part in operands.chunks(rows * max(1, 2 * CHUNK_NUMBERS // largest)):
-                yield _grouped(module, part, rows)
+            make, size = _grouped, max(1, 2 * CHUNK_NUMBERS // largest)
         else:
             windows = rows * module.weight[0].numel() * module.groups * signal[0, 0].numel()
-            for part in operands.chunks(rows * max(1, 4 * CHUNK_NUMBERS // windows)):
-                yield _unfolded(module, part, rows)
+            make, size = _unfolded, max(1, 4 * CHUNK_NUMBERS // windows)
+        for place, part in enumerate(operands.chunks(rows * size)):
+            yield slice(place * size, (place + 1) * size), make(module, part, rows)
 
-    def _weighted_weight_gradient(self, weights: Tensor) -> Tensor:
-        """The weighted sum as ordinary training would compute it, from a weighted signal."""
-        operands = self._operands()
-        size = max(1, 4 * CHUNK_NUMBERS // operands.signal[0].numel())
-        shape = (-1, *[1] * (operands.signal.dim() - 1))
-        parts = (
-            _weight_gradient(self.module, part._replace(signal=part.signal * scale.reshape(shape)), 1)
-            for part, scale in zip(operands.chunks(size), weights.split(size), strict=True)
-        )
-        total = next(parts)
-        for part in parts:
-            total += part
-        return total
+
+def _few(operands: Operands) -> bool:
+    return operands.signal[0, 0].numel() <= FEW_POSITIONS
 
 
 def _grouped(module: Any, operands: Operands, rows: int) -> Tensor:
@@ -163,21 +168,44 @@ def _grouped(module: Any, operands: Operands, rows: int) -> Tensor:
 
 def _unfolded(module: Any, operands: Operands, rows: int) -> Tensor:
     """Per-example gradients by one product with the windows of the image, those of all rows side by side."""
-    image, signal = operands.padded().contiguous(), operands.signal
-    batch, channels = len(image) // rows, image.shape[1]
+    signal = operands.signal
+    batch = len(signal) // rows
+    windows = _windows(module, operands, rows).reshape(batch, module.groups, -1, rows * signal[0, 0].numel())
+    grouped = by_example(signal, rows).transpose(1, 2).reshape(batch, module.groups, -1, windows.shape[3])
+    gradients: Tensor = torch.matmul(grouped, windows.transpose(2, 3))
+    return gradients.reshape(batch, *module.weight.shape)
+
+
+def _windows(module: Any, operands: Operands, rows: int) -> Tensor:
+    """A view of the image's windows, [batch, channels, *kernel, rows, *positions]."""
+    image = operands.padded().contiguous()
     by_row, by_channel, *steps = image.stride()
-    windows = image.as_strided(
-        (batch, channels, *module.kernel_size, rows, *signal.shape[2:]),
+    return image.as_strided(
+        (len(image) // rows, image.shape[1], *module.kernel_size, rows, *operands.signal.shape[2:]),
         (
             *(rows * by_row, by_channel),
             *(step * dilation for step, dilation in zip(steps, module.dilation, strict=True)),
             by_row,
             *(step * stride for step, stride in zip(steps, module.stride, strict=True)),
         ),
-    ).reshape(batch, module.groups, -1, rows * signal[0, 0].numel())
-    grouped = by_example(signal, rows).transpose(1, 2).reshape(batch, module.groups, -1, windows.shape[3])
-    gradients: Tensor = torch.matmul(windows, grouped.transpose(2, 3)).transpose(2, 3)
-    return gradients.reshape(batch, *module.weight.shape)
+    )
+
+
+def _weighted_windows(module: Any, operands: Operands, weights: Tensor) -> Tensor:
+    """The weighted sum of the weight's gradients in float64, from windows and the signal."""
+    groups, positions = module.groups, operands.signal[0, 0].numel()
+    size = max(1, 4 * CHUNK_NUMBERS // (module.weight[0].numel() * groups * positions))
+    sums = []
+    for part, some in zip(operands.chunks(size), doubled(weights).split(size), strict=True):
+        kernel = 1 + len(module.kernel_size)  # the windows' dimensions of channels and kernel
+        windows = doubled(_windows(module, part, 1).movedim(0, kernel)).reshape(
+            groups, -1, len(some) * positions
+        )
+        signal = (doubled(part.signal.flatten(2).movedim(0, 1)) * some.unsqueeze(1)).reshape(
+            groups, -1, len(some) * positions
+        )
+        sums.append(signal @ windows.transpose(1, 2))
+    return added(sums).reshape(module.weight.shape)
 
 
 def _weight_gradient(module: Any, operands: Operands, batch: int) -> Tensor:

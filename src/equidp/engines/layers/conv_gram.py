@@ -1,4 +1,5 @@
-"""Norms of convolutions from products of positions, without gradients (mixed ghost norm, Bu et al. 2022).
+"""Norms of convolutions from products of positions in float64, without gradients (mixed ghost norm, Bu et al.
+2022).
 
 |sum_s <window s, signal s>|^2 = sum_st <window s, window t> <signal s, signal t>. Products of windows are
 sums over the kernel of products of pixels, the image's autocorrelation; in the last dimension windows may be
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equidp.engines.layers.sums import CHUNK_NUMBERS, product_norms
+from equidp.engines.layers.sums import CHUNK_NUMBERS, gram_norms
+from equidp.kernel.noise import doubled
 
 _COST_OF_ADDING = 18
 """How many multiplications of a matrix product take as long as adding one number to another in memory."""
@@ -73,19 +75,18 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
     if unfolded:
         sizes[-1] = places[-1]
     positions = math.prod(places)
-    widths = module.weight[0].numel(), operands.signal.shape[1] // groups
+    additions = module.weight[0].numel() + operands.signal.shape[1] // groups
     for part in operands.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
+        part = part._replace(image=doubled(part.image), signal=doubled(part.signal))
         features = _features(module, part, unfolded=unfolded)
         products = features.transpose(2, 3) @ features
         products = products.flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
         for dimension, size in enumerate(places[:-1] if unfolded else places):
             products = _over_kernel(module, products, dimension, size, part.padding[dimension])
         signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
-        squares = product_norms(
-            products.reshape(-1, positions, positions), signal.transpose(1, 2) @ signal, widths
-        )
-        norms.append(squares.unflatten(0, (-1, groups)).sum(dim=1))
-    return torch.cat(norms)
+        products = products.reshape(-1, positions, positions).mul_(signal.transpose(1, 2) @ signal)
+        norms.append(gram_norms(products, additions).unflatten(0, (-1, groups)).sum(dim=1))
+    return torch.cat(norms).to(operands.signal)
 
 
 def _features(module: Any, operands: Operands, *, unfolded: bool) -> Tensor:

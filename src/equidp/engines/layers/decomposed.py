@@ -155,6 +155,9 @@ class BlockGradients(Gradients):
         ]
         return torch.stack([squares for squares, _ in norms]).sum(dim=0), None
 
+    def without(self, left_out: Tensor) -> Gradients:
+        return BlockGradients([block.without(left_out) for block in self._blocks])
+
     def weighted_gradients(self, weights: Tensor) -> ByName:
         return _joined([block.weighted_gradients(weights) for block in self._blocks], dimension=0)
 

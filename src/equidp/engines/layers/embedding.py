@@ -13,6 +13,7 @@ from equidp.engines.layers.call import Norms
 from equidp.engines.layers.linear import by_position
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
 from equidp.engines.layers.sums import ByName, by_example, gram_norms
+from equidp.kernel.noise import doubled
 
 
 class _TableGradients(LayerGradients):
@@ -33,7 +34,9 @@ class _TableGradients(LayerGradients):
     def squared_norms(self) -> Norms:
         tokens, gradient = self._positions()
         same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
-        return gram_norms(torch.where(same, gradient @ gradient.transpose(1, 2), 0.0)), None
+        received = doubled(gradient)
+        products = torch.where(same, received @ received.transpose(1, 2), 0.0)
+        return gram_norms(products, gradient.shape[2]).to(gradient), None
 
     @final
     def example_gradients(self) -> ByName:
@@ -47,9 +50,9 @@ class _TableGradients(LayerGradients):
     @final
     def weighted_gradients(self, weights: Tensor) -> ByName:
         tokens, gradient = self._positions()
-        weighted = (gradient * weights.to(gradient.dtype)[:, None, None]).flatten(0, 1)
-        table = torch.zeros_like(self.module.weight, dtype=gradient.dtype)
-        return {"weight": table.index_add_(0, tokens.flatten(), weighted)}
+        weighted = (doubled(gradient) * doubled(weights)[:, None, None]).flatten(0, 1)
+        table = weighted.new_zeros(self.module.weight.shape)
+        return {"weight": table.index_add_(0, tokens.flatten().to(table.device), weighted)}
 
 
 @final
@@ -84,10 +87,10 @@ class EmbeddingBagGradients(_TableGradients):
     def squared_norms(self) -> Norms:
         if self.rows > 1:
             return super().squared_norms()
-        shares = self._shares()
+        shares, gradient = doubled(self._shares()), self.pair()[1]
         same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
         pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)
-        return pairs.sum(dim=(1, 2)) * self.pair()[1].square().sum(dim=1), None
+        return (pairs.sum(dim=(1, 2)) * doubled(gradient).square().sum(dim=1)).to(gradient), None
 
 
 def _covers_embedding(module: Any) -> bool:

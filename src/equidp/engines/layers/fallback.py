@@ -16,6 +16,7 @@ from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import (
+    KEPT,
     ByName,
     by_example,
     held_to_norms,
@@ -135,12 +136,16 @@ class RerunGradients(Gradients):
     def receive(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
-        self.budget = self.inputs.numel() + gradient.numel()
+        self.budget = KEPT * (self.inputs.numel() + gradient.numel())
 
     def squared_norms(self) -> Norms:
         squares, small = super().squared_norms()
         self._norms = squares.sqrt()
         return squares, small
+
+    def without(self, left_out: Tensor) -> Gradients:
+        """These gradients: `held_to_norms` leaves out what is not finite; what is has weight 0."""
+        return self
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         """The sum; no gradient counts as longer than it was measured."""

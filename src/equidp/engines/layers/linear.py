@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import final
 
-import torch
 from torch import Tensor
 
 from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.rule import Rule, run_layer
 from equidp.engines.layers.sums import (
+    CHUNK_NUMBERS,
+    FEW_POSITIONS,
+    KEPT,
     ByName,
+    added,
     by_example,
+    lengths,
     lost_to_underflow,
+    outer_sum,
+    position_norms,
     precise,
-    product_norms,
     squared_lengths,
+    weighted_sum,
+    with_rounding,
+    zeroed,
 )
 
 
@@ -54,13 +63,13 @@ class LinearGradients(Gradients):
 
     def squared_norms(self) -> Norms:
         if self.inputs.dim() == 2:
-            lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1).square()
+            norms = lengths(self.gradient).square()
             if self.weight is None:
-                return lengths, None
-            lengths += lost_to_underflow(lengths, self.gradient.shape[1])
-            squares: Tensor = torch.linalg.vector_norm(self.inputs, dim=1).square()
+                return norms, None
+            norms += lost_to_underflow(norms, self.gradient.shape[1])
+            squares = lengths(self.inputs).square()
             squares += lost_to_underflow(squares, self.inputs.shape[1]) if self.bias is None else 1.0
-            return lengths * squares, None
+            return norms * squares, None
         norms, gradients = self.gradient.new_zeros(len(self.gradient)), None
         if self.weight is not None:
             squares, gradients = self._weight_norms(self.weight)
@@ -78,26 +87,40 @@ class LinearGradients(Gradients):
     def _weight_norms(self, name: str) -> Norms:
         inputs, gradient = self.inputs, self.gradient
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
-        if positions * (features + outputs) <= features * outputs:
-            # |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not in * out (Li et al. 2022).
-            products = inputs @ inputs.transpose(1, 2), gradient @ gradient.transpose(1, 2)
-            return product_norms(*products, (features, outputs)), None
-        weights = {name: gradient.transpose(1, 2) @ inputs}
-        small = weights[name].numel() <= inputs.numel() + gradient.numel()
-        return squared_lengths(weights), weights if small else None
+        if features * outputs < KEPT * positions * (features + outputs):
+            weights = {name: gradient.transpose(1, 2) @ inputs}
+            return squared_lengths(weights), weights
+        squares = position_norms(inputs, gradient)
+        if positions <= FEW_POSITIONS:
+            return squares, None
+        terms = lengths(inputs.flatten(1)) * lengths(gradient.flatten(1))  # >= the sum of |g_t| |x_t|
+        return with_rounding(squares, terms, positions), None
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
-        inputs, gradient, weights = self.inputs, self.gradient, weights.to(self.gradient.dtype)
         if self.bias is not None:
-            # Summed for each example first: terms that cancel must not meet the sums of other examples.
-            sums[self.bias] = weights @ self._bias_gradients()
+            # Summed for each example first: these are the numbers whose norms were taken.
+            sums[self.bias] = weighted_sum(weights, self._bias_gradients())
         if self.weight is not None:
-            if inputs.dim() != 2:
-                weights = weights.repeat_interleave(inputs.shape[1])
-                inputs, gradient = inputs.flatten(0, 1), gradient.flatten(0, 1)
-            sums[self.weight] = (gradient * weights.unsqueeze(1)).T @ inputs
+            sums[self.weight] = self._weighted_weights(weights)
         return sums
+
+    def _weighted_weights(self, weights: Tensor) -> Tensor:
+        inputs, gradient = self.inputs, self.gradient
+        if inputs.dim() == 2:
+            return outer_sum(weights, gradient, inputs)
+        positions = inputs.shape[1]
+        if positions <= FEW_POSITIONS:
+            weights = weights.repeat_interleave(positions)
+            return outer_sum(weights, gradient.flatten(0, 1), inputs.flatten(0, 1))
+        size = max(1, CHUNK_NUMBERS // (inputs.shape[2] * gradient.shape[2]))
+        parts = zip(weights.split(size), gradient.split(size), inputs.split(size), strict=True)
+        return added(weighted_sum(some, left.transpose(1, 2) @ right) for some, left, right in parts)
+
+    def without(self, left_out: Tensor) -> LinearGradients:
+        gradients = copy(self)
+        gradients.inputs, gradients.gradient = zeroed(self.inputs, left_out), zeroed(self.gradient, left_out)
+        return gradients
 
 
 @final
@@ -125,6 +148,9 @@ class TransposedGradients(Gradients):
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         return _turned(self._linear.weighted_gradients(weights))
+
+    def without(self, left_out: Tensor) -> TransposedGradients:
+        return TransposedGradients(self._linear.without(left_out))
 
 
 def _turned(gradients: ByName) -> ByName:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from equidp.engines.layers.call import Call, Gradients
-from equidp.engines.layers.sums import precise
+from equidp.engines.layers.sums import KEPT, precise, zeroed
 from equidp.engines.layers.tape import Tape
 
 Forward = Callable[[Tensor], Tensor]
@@ -41,8 +42,16 @@ class LayerGradients(Gradients):
     def __init__(self, call: Call, inputs: Tensor, grad_output: Tensor) -> None:
         self.module, self.parameters, self.rows = call.module, call.parameters, call.rows
         self.inputs, self.grad_output = inputs, grad_output
-        self.budget = inputs.numel() + grad_output.numel()
+        self.budget = KEPT * (inputs.numel() + grad_output.numel())
         self.held = (inputs, grad_output)
+
+    @final
+    def without(self, left_out: Tensor) -> Gradients:
+        rows = left_out.repeat_interleave(self.rows)
+        gradients = copy(self)
+        gradients.inputs = zeroed(self.inputs, rows) if self.inputs.is_floating_point() else self.inputs
+        gradients.grad_output = zeroed(self.grad_output, rows)
+        return gradients
 
     @final
     def pair(self) -> tuple[Tensor, Tensor]:

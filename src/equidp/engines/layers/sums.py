@@ -1,16 +1,24 @@
-"""Weighted sums and norms from per-example gradients."""
+"""Weighted sums and norms from per-example gradients, and what rounding may do to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equidp.errors import ModelError
+from equidp.kernel.noise import doubled
 
 ByName = dict[str, Tensor]
-"""Per-example gradients [batch, *shape], or weighted sums of them [*shape], by parameter name."""
+"""Per-example gradients [batch, *shape], or weighted sums of them in float64 [*shape], by parameter name."""
+_BLOCK, _ROWS = 512, 2**13
+KEPT = 2
+"""Per-example gradients are kept for the weighted sum where they have at most this many times the numbers of
+the inputs and output gradients that they follow from, which are then freed."""
+FEW_POSITIONS = 32
+"""Up to so many positions of an example, products in float64 cost less than forming its gradient in float32
+and converting each of its numbers."""
 CHUNK_NUMBERS = 2**18
 """Numbers per intermediate result: few enough to stay in a processor's cache."""
 
@@ -46,17 +54,54 @@ def sum_of_rows(values: Tensor, rows: int) -> Tensor:
     return values if rows == 1 else by_example(values, rows).sum(dim=1)
 
 
+def zeroed(values: Tensor, left_out: Tensor) -> Tensor:
+    """Returns values [batch, ...] with 0 for the examples that are left out, [batch]."""
+    return values.masked_fill(left_out.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
+
+
 def weighted_sums(weights: Tensor, gradients: ByName) -> ByName:
-    """Returns sum_i weights[i] * gradients[i], by name."""
-    return {name: torch.tensordot(weights.to(each.dtype), each, dims=1) for name, each in gradients.items()}
+    """Returns sum_i weights[i] * gradients[i] in float64, by name."""
+    return {name: weighted_sum(weights, each) for name, each in gradients.items()}
 
 
-def accumulate(parameters: Mapping[str, nn.Parameter], sums: ByName) -> None:
-    """Adds sums to p.grad, which is created where missing; in a new tensor, since others may hold the old."""
-    for name, total in sums.items():
-        parameter = parameters[name]
-        total = total.to(parameter.dtype)
-        parameter.grad = total if parameter.grad is None else parameter.grad + total
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Returns sum_i weights[i] * values[i] in float64, [*shape], of values [batch, *shape].
+
+    Rounding: products of float32 are exact in float64, and the additions lose at most k 2^-53 of
+    sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
+    few values of a block are converted at a time, so that copies stay in a processor's cache.
+    """
+    blocks = zip(doubled(weights).split(_ROWS), values.reshape(len(values), -1).split(_ROWS), strict=True)
+    return added(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
+
+
+def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
+    size = max(64, CHUNK_NUMBERS // 2 // len(rows))
+    if rows.device.type != "cpu" or rows.shape[1] <= size:
+        return weights @ doubled(rows)
+    total = weights.new_empty(rows.shape[1])
+    copies = weights.new_empty(len(rows), size)
+    for part, columns in zip(total.split(size), rows.split(size, dim=1), strict=True):
+        torch.mv(copies[:, : len(part)].copy_(columns).T, weights, out=part)
+    return total
+
+
+def added(sums: Iterable[Tensor]) -> Tensor:
+    """Returns the sum of one or more tensors, which it overwrites the first of."""
+    first, *others = sums
+    for each in others:
+        first += each
+    return first
+
+
+def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Returns sum_i weights[i] left[i] right[i]' in float64, [p, q], of left [batch, p] and right [batch, q].
+
+    Rounding: as of `weighted_sum`.
+    """
+    size = min(_ROWS, max(512, 8 * CHUNK_NUMBERS // (left.shape[1] + right.shape[1])))
+    parts = zip(doubled(weights).split(size), left.split(size), right.split(size), strict=True)
+    return added((doubled(first) * some.unsqueeze(1)).T @ doubled(second) for some, first, second in parts)
 
 
 def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
@@ -77,9 +122,24 @@ def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tenso
     return weights * (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
 
 
+def lengths(rows: Tensor) -> Tensor:
+    """Returns norms of rows [batch, n], [batch]; too small by rounding by at most 2^-13 / 5 of their value.
+
+    Numbers are added in blocks of 512, then blocks alike: k additions in float32 lose at most k 2^-24 of a
+    sum of squares, so blocks lose 2^-16 of a norm, and 512^3 numbers have three levels.
+    """
+    while rows.shape[1] > _BLOCK:
+        whole = rows.shape[1] // _BLOCK * _BLOCK
+        blocks = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2)
+        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+        rows = torch.cat([blocks, rest], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
+
+
 def squared_lengths(gradients: ByName) -> Tensor:
     """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
-    norms = [torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients.values()]
+    norms = [lengths(each.reshape(len(each), -1)) for each in gradients.values()]
     return torch.stack(norms).square().sum(0)
 
 
@@ -97,30 +157,46 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
     return 2.0 * count * torch.finfo(values.dtype).tiny
 
 
-def gram_norms(products: Tensor) -> Tensor:
+def gram_norms(products: Tensor, additions: int) -> Tensor:
     """Returns squared norms [batch], never too small, from products <x_s, x_t> <g_s, g_t> [batch, T, T].
 
     Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An
     example whose norm is understated could contribute more than its bound, so the largest rounding error of
     the sum is added.
+
+    Args:
+        products: in float64.
+        additions: how many numbers were added for a product.
     """
-    rounding = 8 * torch.finfo(products.dtype).eps
+    rounding = (additions + products[0].numel()) * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))
 
 
-def product_norms(first: Tensor, second: Tensor, widths: tuple[int, int]) -> Tensor:
-    """Returns `gram_norms` of first * second, never too small where one of them underflowed.
+def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Returns squared norms [batch] of sum_t gradient_t inputs_t', from products of positions in float64.
 
-    A product of rows that underflowed lacks at most u, and the sum over s and t at most u times the sum of
-    the other's |products|, which is at most T times its diagonal.
+    |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not p q (Li et al. 2022).
 
     Args:
-        first, second: products of rows <x_s, x_t> and <g_s, g_t>, [batch, T, T]; `second` is overwritten.
-        widths: how many numbers a row x and a row g have.
+        inputs, gradient: [batch, T, p] and [batch, T, q].
     """
-    positions = first.shape[1]
-    lost = [
-        other.diagonal(dim1=1, dim2=2).sum(dim=1) * lost_to_underflow(other, positions * width)
-        for other, width in zip((second, first), widths, strict=True)
-    ]
-    return gram_norms(second.mul_(first)) + lost[0] + lost[1]
+    additions = inputs.shape[2] + gradient.shape[2]
+    size = max(1, CHUNK_NUMBERS // (inputs.shape[1] * max(inputs.shape[1], additions)))
+    squares = []
+    for given, received in zip(inputs.split(size), gradient.split(size), strict=True):
+        given, received = doubled(given), doubled(received)
+        products = given @ given.transpose(1, 2)
+        squares.append(gram_norms(products.mul_(received @ received.transpose(1, 2)), additions))
+    return torch.cat(squares).to(gradient)
+
+
+def with_rounding(squares: Tensor, terms: Tensor, additions: int) -> Tensor:
+    """Returns squared norms [batch] of sums of float32 terms, raised by what the additions may have lost.
+
+    Args:
+        squares: squared norms of the computed sums, [batch].
+        terms: the sum of the lengths of each example's terms, or more, [batch].
+        additions: how many terms an example has.
+    """
+    lost = (additions + 2) * torch.finfo(squares.dtype).eps / 2
+    return (squares.sqrt() + lost * terms).square()
