@@ -4,8 +4,8 @@
 
 Each pair is a batch and the same batch with one example removed, through the whole private step without
 noise: models of every kind of layer rule, both engines, float32 and float64, one part or many, batches of 1
-to 10^6 examples in random order, values that are normal, equal, of very different sizes, cancelling, infinite,
-or made so that sums in float32 round differently on the two sides. Prints the largest move over the
+to 10^6 examples in random order, values that are normal, equal, of very different sizes, cancelling,
+infinite, or made so that sums in float32 round differently on the two sides. Prints the largest move over the
 sensitivity by kind of model, and exits with 1 if one is above 1 + ROUNDING (`equidp.kernel.bounding`), which
 noise is scaled for.
 """
