@@ -1,4 +1,4 @@
-"""equidp: differentially private training at the same price for every group.
+"""equidp: differentially private training, with what it costs each group.
 
 Public names are loaded when they are first used (PEP 562). `__init__.pyi` lists them for type checkers.
 """

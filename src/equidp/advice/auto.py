@@ -1,7 +1,7 @@
 """What to train with where nothing was asked for: the settings that served each kind of data best.
 
 Kind and settings follow from public facts alone: the shape of an input, the number of examples, epsilon. So
-the choice reads no data and costs no privacy. docs/price.md shows the runs that the settings come from.
+the choice reads no data and costs no privacy. docs/advise.md shows what they give.
 """
 
 from __future__ import annotations
