@@ -250,7 +250,8 @@ def _say_plan(prepared: Prepared) -> None:
     seconds = seconds_per_step(prepared)
     print(
         f"Training would take about {duration(seconds * trainer.steps)} on this machine, "
-        f"{1000 * seconds:.3g} ms a step. Nothing was spent or written."
+        f"{1000 * seconds:.3g} ms a step, and more to read the data and to evaluate. Nothing was spent or "
+        "written."
     )
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
@@ -32,12 +32,22 @@ from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import metric_named
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import Event
 from equidp.policies.methods import BASELINE, MethodLike
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan, checked_seeds, default_plan
 from equidp.training.progress import duration
 
 _TIMED_SECONDS = 0.5
+
+
+class _Built(NamedTuple):
+    """What a trainer of one kind of run would spend, and how long it takes to build in each of its runs."""
+
+    noise_multiplier: float
+    entries: tuple[tuple[Event, int], ...]
+    delta: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Prepared:
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
     choice: Choice | None = None
+    built: tuple[_Built, ...] = ()
 
     @property
     def first(self) -> list[Cell]:
@@ -83,9 +94,11 @@ class Prepared:
             f"{runs} runs: {len(self.first)} of each of {len(self.sizes)} seeds. {kept} are kept in "
             f"{os.fspath(self.folder)!r}, {len(missing)} would be trained."
         ]
-        for cell in self.first:
+        begins: dict[str, float] = {}
+        for cell, built in zip(self.first, self.built, strict=True):
             label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
-            lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell)}.")
+            lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell, built)}.")
+            begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
         if missing:
             kinds = {cell.method: cell for cell in missing}
             workers = Workers.of(jobs, len(missing))
@@ -94,17 +107,19 @@ class Prepared:
                     method: _seconds_per_step(cell, _read_by(cell, self.data))
                     for method, cell in kinds.items()
                 }
-            total = sum(seconds[cell.method] * cell.plan.steps for cell in missing) / workers.number
-            lines.append(f"Training would take about {duration(total)} with {jobs} processes.")
+            total = sum(begins[cell.method] + seconds[cell.method] * cell.plan.steps for cell in missing)
+            lines.append(
+                f"Training would take about {duration(total / workers.number)} with {jobs} processes, and "
+                "more to start them and to evaluate: a rehearsal counts building and steps alone."
+            )
         return lines
 
 
-def _planned(cell: Cell) -> str:
+def _planned(cell: Cell, built: _Built) -> str:
     if not cell.plan.policy.private:
         return "no privacy"
-    trainer = cell.trainer(split(cell.source, cell.seed))
-    spent = epsilon((*trainer.ledger.entries, (trainer.event, trainer.steps)), trainer.delta, "pld")
-    return f"noise multiplier {trainer.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {trainer.delta:g}"
+    spent = epsilon(built.entries, built.delta, "pld")
+    return f"noise multiplier {built.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {built.delta:g}"
 
 
 def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
@@ -189,8 +204,7 @@ def prepare(
         if preprocessing_share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
         prepared = Prepared(source, data_split, plan, tuple(cells), sizes, folder, swept, metric, choice)
-        _build_each(prepared.first, data_split)
-    return prepared
+        return replace(prepared, built=_build_each(prepared.first, data_split))
 
 
 def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | None) -> DataSource:
@@ -219,12 +233,18 @@ def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
     return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
 
 
-def _build_each(cells: Sequence[Cell], data: DataSplit) -> None:
+def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
     """Builds each kind of run once, to raise what is wrong with one before any is trained."""
+    built = []
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            trainer = cell.trainer(_read_by(cell, data))
+            read, began = _read_by(cell, data), time.perf_counter()
+            trainer = cell.trainer(read)
+            seconds = time.perf_counter() - began
+            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
+            built.append(_Built(trainer.noise_multiplier, entries, trainer.delta, seconds))
             if cell.diagnosis is not None:
                 Diagnostics.of(cell.diagnosis).check(trainer)
+    return tuple(built)
