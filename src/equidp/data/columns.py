@@ -230,6 +230,14 @@ def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
     return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
 
 
+def may_be_codes(text: pd.Series) -> bool:
+    """Tells whether some texts may have leading zeros, or be as `CODES` are; at little cost."""
+    cells = pa.array(text, type=pa.string(), from_pandas=True)
+    starts = (pc.starts_with(cells, sign) for sign in ("0", "+", "-0"))
+    inside = (pc.match_substring(cells, sign) for sign in ("e", "E"))
+    return any(pc.any(each).as_py() for each in (*starts, *inside))
+
+
 def read_dates(text: pd.Series, form: str) -> pd.Series:
     """Returns days since `DAY_ZERO`, NaN where a text is no date of this form.
 

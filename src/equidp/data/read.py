@@ -22,6 +22,7 @@ from typing import IO, Any, TextIO, final
 import pandas as pd
 import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import dataset, parquet
 
 from equidp.data.recipe import Recipe
@@ -356,6 +357,14 @@ def _header(cells: list[str]) -> list[str]:
     return names
 
 
+def _broken(column: pd.Series) -> list[int]:
+    """Places of texts that hold line ends."""
+    cells = pa.array(column, type=pa.string(), from_pandas=True)
+    there = pc.or_(pc.match_substring(cells, "\n"), pc.match_substring(cells, "\r"))
+    found: list[int] = pc.indices_nonzero(there).to_pylist()
+    return found
+
+
 @final
 class LineEnds:
     """Counts cells of texts that hold line ends: stray double quotes make one cell of several rows.
@@ -380,8 +389,7 @@ class LineEnds:
         for name in rows.columns:
             if rows[name].dtype not in ("str", object):
                 continue
-            broken = rows[name].str.contains("[\r\n]", regex=True).fillna(False).to_numpy(dtype=bool)
-            for at in broken.nonzero()[0]:
+            for at in _broken(rows[name]):
                 lines = re.split("\r\n|\r|\n", rows[name].iloc[at])
                 row = self._rows + int(at) + 1
                 counts = ([line.count(sep) for line in lines] for sep in separators)

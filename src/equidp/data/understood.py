@@ -28,6 +28,7 @@ from equidp.data.columns import (
     is_number,
     is_time,
     long_numbers,
+    may_be_codes,
     read_dates,
     texts,
     without_codes,
@@ -396,7 +397,7 @@ class ColumnReader:
         """Looks at what cells lose as numbers, and whether they are dates."""
         if not self._trained:
             self._count(_LONG, _in_rows(long_numbers(text, values), known, where), start)
-            if text.str.contains(rf"^[+-]?0\d|^(?:{CODES})$", regex=True).any():
+            if may_be_codes(text):
                 zeros = text.str.contains(r"^[+-]?0\d", regex=True)
                 self._count(_ZEROS, _in_rows(zeros, known, where), start)
                 self._count(_CODED, _in_rows(text.str.fullmatch(CODES), known, where), start)
@@ -413,14 +414,15 @@ class ColumnReader:
         """Counts rows whose number was written in another way before; while there are few numbers."""
         if self._spelled is None:
             return
-        first = text.drop_duplicates()
         other = set()
-        for each, value in zip(first.tolist(), values[first.index].tolist(), strict=True):
-            if value == value and self._spelled.setdefault(value, each) != each:
-                other.add(each)
-            if len(self._spelled) > _FEW_SPELLINGS:
-                self._spelled = None
-                return
+        for start_at in range(0, len(text), 4 * _FEW_SPELLINGS):  # few blocks where there are many numbers
+            first = text[start_at : start_at + 4 * _FEW_SPELLINGS].drop_duplicates()
+            for each, value in zip(first.tolist(), values[first.index].tolist(), strict=True):
+                if value == value and self._spelled.setdefault(value, each) != each:
+                    other.add(each)
+                if len(self._spelled) > _FEW_SPELLINGS:
+                    self._spelled = None
+                    return
         if other:
             self._count(_MERGED, _in_rows(text.isin(other), known, where), start)
 
