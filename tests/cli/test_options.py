@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from equidp.cli.app import app
+from equidp.cli.train import _read_notes
 from equidp.data import Recipe
+from equidp.errors import SettingError
 from support.command import people  # noqa: F401 -- a fixture
 
 FILE = (
@@ -21,7 +23,7 @@ ONCE = {
     " --method dpsgd-f --epsilon 3 --delta 1e-5 --noise-multiplier 1.1"
     " --momentum 0.9 --weight-decay 0.01 --clipping-bound 0.5 --smoothing 0.9"
     " --initial-bound 10 --seed 3 --engine functional --accountant rdp --beyond-budget stop"
-    " --checkpoint-seconds 5 --dry-run",
+    " --checkpoint-seconds 5 --dry-run --card-notes notes.txt",
     "compare": f"--data people.csv {FILE} {PLAN} {RELEASE} --methods sgd,dpsgd --seeds 2 --epsilon 1,3"
     " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --smoothing 0.9 --initial-bound 10 --tau 0.1"
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
@@ -135,3 +137,14 @@ def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, 
     code, _, err = command(*typed.split(), *(("--config", "given.toml") if toml else ()), cwd=people)
     assert code == 2
     assert message in err
+
+
+def test_notes_for_a_card_are_text_of_a_file(tmp_path):
+    path = tmp_path / "notes.txt"
+    for content in (None, b"", b"\xff\xfe\x00", b"a" * 30_000):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SettingError, match="--card-notes"):
+            _read_notes(path)
+    path.write_text("Purpose: beds.\n\nWho answers: ward 3.")
+    assert _read_notes(path) == path.read_text()

@@ -23,6 +23,7 @@ from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.report.card import _summary
+from equidp.report.figures import mean_epsilons
 from equidp.report.format import upper
 from equidp.training.run import RunFacts
 from equidp.training.start import mark_fresh
@@ -93,6 +94,17 @@ def test_the_card_says_epsilon_for_replacing_one_and_why_this_delta(tmp_path):
     assert "a tenth of 1/n" in card  # n = 300
     equidp.write_card(make_trainer(epochs=1, delta=2e-5).fit(), tmp_path / "card.md")
     assert "2e-05: as it was given" in (tmp_path / "card.md").read_text()
+
+
+def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
+    rows = [
+        {"group": "a", "mean": 1.1, "standard_error": 0.2},
+        {"group": "few", "mean": 0.0, "standard_error": 1.1},
+    ]
+    assert mean_epsilons(rows, 2.0) == (rows[:1], ["few"])
+    equidp.write_card(make_trainer(epochs=1).fit(), tmp_path / "card.md", too_noisy=["few"])
+    assert "No figure of few: too few people" in (tmp_path / "card.md").read_text()
+    assert "Notes of those" not in (tmp_path / "card.md").read_text()
 
 
 def test_what_a_budget_has_spent_stands_after_the_headline(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -22,6 +23,9 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+
+# Noise decides which categories private preprocessing keeps; others are named in a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,7 @@ def run(tmp_path_factory):
     config = TrainConfig(
         str(place / "secret-patients.csv"), "dpsgd", plan, recipe, epsilon=3.0, accountant="rdp", **asked
     )
+    config = dataclasses.replace(config, card_notes="Purpose: to plan\nbeds.\n\nKept until 2030 <b>.\n")
     begin(prepare(config), place / "run")
     train(place / "run")
     return place / "run"
@@ -97,6 +102,13 @@ def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
     for name in (layout.CARD, layout.PAGE):
         assert digest in (run / name).read_text()
     assert f"| model.pt (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
+
+
+def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
+    card, page = ((run / name).read_text() for name in (layout.CARD, layout.PAGE))
+    assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b>.\n" in card
+    assert "<p>Purpose: to plan beds.</p>\n<p>Kept until 2030 &lt;b&gt;.</p>" in page
+    assert "How the table is read" in card
 
 
 @pytest.mark.parametrize("name", [layout.MODEL, layout.SETTINGS, layout.ENCODER, layout.COUNTS])

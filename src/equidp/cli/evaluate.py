@@ -16,7 +16,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
-from equidp.report.figures import withheld_in_words
+from equidp.report.figures import mean_epsilons, withheld_in_words
 from equidp.report.format import amount
 from equidp.report.guarantee import guarantee_in_words, risk_in_words
 from equidp.report.pictures import save_evaluation_figures
@@ -100,7 +100,9 @@ def evaluate_command(
         if not found.reliability.empty:
             print_reliability(found)
     if kept.released:
-        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in kept.released]
+        told, too_noisy = mean_epsilons(kept.released, kept.run.epsilon())
+        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in told]
+        means += [f"{name} not told: too few people for the noise" for name in too_noisy]
         of = "each group's training examples, as released with noise"
         print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
     for name, value in found.gaps.items():

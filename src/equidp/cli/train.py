@@ -62,6 +62,10 @@ app = command(
 app.config = (read_options, resume_alone)
 
 
+_MOST_NOTES = 20_000
+"""Characters of notes for a card."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class RunOptions:
@@ -110,6 +114,10 @@ def train_command(
     preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
     counts: releases.CountOptions = releases.CountOptions(),
     metric: metrics.Metric | None = None,
+    card_notes: Annotated[
+        Path | None,
+        Parameter(help="Text file that the card shows: who answers, purpose, access, how long it is kept."),
+    ] = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
     choice: ChoiceOptions = ChoiceOptions(),
     device: options.Device = "cpu",
@@ -165,6 +173,7 @@ def train_command(
         **counted,
         **choice.settings(),
         metric=metric,
+        card_notes="" if card_notes is None else _read_notes(card_notes),
         cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
         cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
@@ -192,6 +201,20 @@ def train_command(
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
     advised = method == AUTO or (config is not None and config_text(config).startswith(options.ADVISED))
     _report(out, *trained, advised=advised)
+
+
+def _read_notes(path: Path) -> str:
+    """The text of a file of notes for the card."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise SettingError(f"--card-notes {str(path)!r} cannot be read: {why}.") from error
+    if not 0 < len(text.strip()) <= _MOST_NOTES:
+        raise SettingError(
+            f"--card-notes {str(path)!r} holds {len(text):,} characters; expected 1 to {_MOST_NOTES:,}."
+        )
+    return text
 
 
 def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list[str]]:

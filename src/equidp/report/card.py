@@ -63,6 +63,8 @@ def write_card(
     releases: Sequence[tuple[str, StepEvent]] = (),
     composition: str = "",
     hashes: Mapping[str, str] | None = None,
+    too_noisy: Sequence[str] = (),
+    remarks: str = "",
 ) -> None:
     """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -81,6 +83,8 @@ def write_card(
         composition: a sentence on what this run and others in one budget have spent together; "" without a
             budget.
         hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
+        too_noisy: groups whose released figures say nothing beside their noise.
+        remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -137,6 +141,8 @@ def write_card(
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,
         "released": released or {},
+        "too_noisy": too_noisy,
+        "remarks": [each for each in map(" ".join, map(str.split, remarks.split("\n\n"))) if each],
         "group_risks": {
             name: [upper(value) for value in figures.values()]
             for name, figures in (group_risks or {}).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -107,6 +108,19 @@ def withheld_in_words(found: Evaluation | None) -> list[str]:
     if small.classes:
         sentences.append(f"Left out in the same way, as classes: {'; '.join(small.classes)}.")
     return sentences
+
+
+def mean_epsilons(
+    released: Sequence[Mapping[str, Any]], spent: float
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Returns released means of groups that say something, and the names of groups whose noise hides them.
+
+    Args:
+        released: group, mean and standard_error of each.
+        spent: epsilon of the run, which no mean can exceed; an error of more than half of it tells nothing.
+    """
+    told = [row for row in released if row["standard_error"] <= spent / 2]
+    return told, [str(row["group"]) for row in released if row["standard_error"] > spent / 2]
 
 
 def for_card(found: Evaluation | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
+from equidp.report.figures import mean_epsilons
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
@@ -20,6 +22,11 @@ from equidp.training.run import Run
 
 DIVERGED = (
     "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
+)
+
+_RECIPE = (
+    "How the table is read (kinds of columns, marks of missing values, people, bounds) counts as public. "
+    "Where that was read off its rows, as equidp inspect proposes it, epsilon does not cover it."
 )
 
 
@@ -84,14 +91,19 @@ def write_cards(
     if budget is not None:
         composition = _together(budget, units_of(recipe))
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
+    further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
+    further += [DIVERGED] if diverged(run.model) else []
+    told, too_noisy = mean_epsilons(layout.read_released(place), run.epsilon())
     write_card(
         run,
         place / layout.PAGE,
         place / layout.CARD,
         evaluation=evaluation,
         data=facts["name"],
-        notes=(*facts["notes"], *([DIVERGED] if diverged(run.model) else [])),
-        released={_estimate(row, run.epsilon()): row["mean"] for row in layout.read_released(place)},
+        notes=(*facts["notes"], *further),
+        released={_estimate(row): row["mean"] for row in told},
+        too_noisy=too_noisy,
+        remarks=config.card_notes,
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
         releases=tuple(config.releases(plan.delta).items()),
@@ -140,9 +152,9 @@ def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:
     return {name: text for name, text in said.items() if text}
 
 
-def _estimate(row: dict[str, Any], spent: float) -> str:
-    """The name of a released mean, with its standard error, which can exceed the mean of a small group."""
-    error = row["standard_error"]
-    little = f", more than half of the run's {spent:.3g}: too few people to tell" if error > spent / 2 else ""
-    who = f"the training examples of {row['group']} (standard error {error:.2g}{little})"
-    return f"estimated mean epsilon of {who}"
+def _estimate(row: Mapping[str, Any]) -> str:
+    """The name of a released mean, with its standard error."""
+    return (
+        f"estimated mean epsilon of the training examples of {row['group']} (standard error "
+        f"{row['standard_error']:.2g})"
+    )

@@ -67,6 +67,7 @@ class TrainConfig:
         reasons: why these settings, in sentences, where they were chosen for the kind of data.
         cut_at_base_rate: answer it from its share of the training examples on, which takes a `counts_share`;
             then `cut` is made when they are counted.
+        card_notes: paragraphs that the card shows as given: who answers, purpose, access, retention.
         choose: mean number of tries of a private choice among settings; None: the plan's own settings.
         choose_from: setting -> values to choose among, each combination of them; None: `default_space`.
     """
@@ -95,6 +96,7 @@ class TrainConfig:
     cut: Cut = Cut()
     cut_at_base_rate: bool = False
     reasons: tuple[str, ...] = ()
+    card_notes: str = ""
     choose: int | None = None
     choose_from: Mapping[str, Sequence[Any]] | None = None
 
