@@ -37,6 +37,8 @@ from equidp.kernel.noise import doubled
 _CHANNELS_TOGETHER = 8
 """The library computes so many channels at once; unless both sides are multiples of it, a grouped convolution
 is slower than a product with the unfolded image."""
+_COST_IN_FLOAT64 = 2.3
+"""How much longer a product takes in float64 than in float32."""
 
 
 class NormWay(Enum):
@@ -105,13 +107,18 @@ class ConvGradients(LayerGradients):
         return self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
 
     def cheapest(self, operands: Operands) -> NormWay:
-        """Returns what norms cost least from."""
-        costs = {
+        """Returns what norms cost least from: nothing, where gradients are kept, since the sum needs them."""
+        if self._keeps():
+            return NormWay.GRADIENTS
+        costs: dict[NormWay, float] = {
             NormWay.GRADIENTS: operands.signal[0, 0].numel() * self.module.weight.numel(),
-            NormWay.PIXELS: gram_cost(self.module, operands, unfolded=False),
-            NormWay.WINDOWS: gram_cost(self.module, operands, unfolded=True),
+            NormWay.PIXELS: _COST_IN_FLOAT64 * gram_cost(self.module, operands, unfolded=False),
+            NormWay.WINDOWS: _COST_IN_FLOAT64 * gram_cost(self.module, operands, unfolded=True),
         }
         return min(costs, key=costs.__getitem__)
+
+    def _keeps(self) -> bool:
+        return len(self.inputs) // self.rows * int(self.module.weight.numel()) <= self.budget
 
     def _operands(self) -> Operands:
         return self._find_operands(self.module, *self.pair())
@@ -120,7 +127,7 @@ class ConvGradients(LayerGradients):
         return sum_of_rows(self.pair()[1].flatten(2).sum(dim=2), self.rows)
 
     def _direct_norms(self, operands: Operands) -> Norms:
-        keep = len(self.inputs) // self.rows * self.module.weight.numel() <= self.budget
+        keep = self._keeps()
         norms, kept = [], []
         for _, gradients in self._weight_gradients(operands):
             norms.append(squared_lengths({"": gradients}))
