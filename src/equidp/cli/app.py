@@ -26,7 +26,7 @@ from cyclopts.config import Dict
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.memory import keep_freed_memory
-from equidp.cli.messages import fail, say, show_warning
+from equidp.cli.messages import fail, say, warning_printer
 from equidp.cli.streams import lasting_streams, lost_output, open_closed_streams
 from equidp.errors import EquidpError, SettingError
 
@@ -204,7 +204,7 @@ def main() -> None:
     """Runs the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
     keep_freed_memory()
     open_closed_streams()
-    warnings.showwarning = show_warning  # type: ignore[assignment]
+    warnings.showwarning = warning_printer()
     config_text.cache_clear()
     with lasting_streams():
         try:

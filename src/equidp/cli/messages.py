@@ -37,10 +37,17 @@ def fail(text: str) -> NoReturn:
     sys.exit(2)
 
 
-def show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    """Prints equidp's own warnings and no others; for `warnings.showwarning`."""
-    if issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning):
-        say(str(message), "[bold yellow]warning:[/] ")
+def warning_printer() -> Callable[..., None]:
+    """Returns a `warnings.showwarning` that prints each of equidp's own warnings once, and no others."""
+    said: set[str] = set()
+
+    def show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+        own = issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning)
+        if own and str(message) not in said:
+            said.add(str(message))
+            say(str(message), "[bold yellow]warning:[/] ")
+
+    return show_warning
 
 
 @contextmanager
