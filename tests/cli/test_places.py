@@ -30,7 +30,7 @@ COMMANDS = {
     "compare --report": ("compare", *TABLE, *ALONE, "--report"),
     "compare --table": ("compare", *TABLE, *ALONE, "--table"),
     "ablate --json": ("ablate", *TABLE, *ALONE[:4], "--errors", "none", *QUICK[2:6], "--json"),
-    "audit --json": ("audit", *TABLE, *QUICK[4:6], "--runs", "40", "--json"),
+    "audit --json": ("audit", *TABLE, *QUICK[4:6], "--runs", "80", "--json"),
     "reproduce --page": ("reproduce", "--page"),
 }
 """Option that names a file to write -> the command up to it."""
@@ -39,7 +39,7 @@ FOLDERS = {
     "evaluate --figures": ("evaluate", "run", "--figures"),
     "compare --figures": ("compare", *TABLE, *ALONE, "--figures"),
     "compare --directory": ("compare", *TABLE, *ALONE, "--directory"),
-    "audit --directory": ("audit", *TABLE, "--runs", "40", "--directory"),
+    "audit --directory": ("audit", *TABLE, "--runs", "80", "--directory"),
 }
 BUDGETS = {
     "train --budget": ("train", *TABLE, *QUICK, "--out", "new", *NEW_BUDGET),
@@ -151,7 +151,7 @@ def test_every_output_is_written_and_what_stands_there_stays(folder, option, kin
     else:
         place = kind + ending
     if kind == "pipe":
-        reader = threading.Thread(target=lambda: read.append((folder / place).read_bytes()))
+        reader = threading.Thread(target=lambda: read.append((folder / place).read_bytes()), daemon=True)
         reader.start()
     before = (folder / place).lstat() if os.path.lexists(folder / place) else None
     joined = (*command[:-1], f"{command[-1]}={place}")
