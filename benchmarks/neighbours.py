@@ -1,6 +1,7 @@
 """Searches for two neighbouring batches whose computed sums are further apart than the sensitivity.
 
     python benchmarks/neighbours.py [--pairs 20000] [--seed 0] [--large 200] [--out FILE]
+    python benchmarks/neighbours.py --alike
 
 Each pair is a batch and the same batch with one example removed, through the whole private step without
 noise: models of every kind of layer rule, both engines, float32 and float64, one part or many, batches of 1
@@ -8,6 +9,10 @@ to 10^6 examples in random order, values that are normal, equal, of very differe
 infinite, or made so that sums in float32 round differently on the two sides. Prints the largest move over the
 sensitivity by kind of model, and exits with 1 if one is above 1 + ROUNDING (`equidp.kernel.bounding`), which
 noise is scaled for.
+
+With --alike: how far the clipped gradients of a batch move when another example leaves it, which is 0 if the
+library that multiplies matrices computes a row alike whatever rows are beside it; for the models of
+benchmarks/subjects.py, also under bfloat16.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from subjects import SUBJECTS
 from torch import Tensor, nn
 
 from equidp import DPSGD, PSAC, Automatic, PrivateStep
@@ -198,6 +204,29 @@ def size_of(generator: np.random.Generator, large: bool) -> int:
     return round(10 ** generator.uniform(low, high))
 
 
+def print_alike() -> int:
+    """Prints how far the other examples of a batch move when one leaves it, over the sensitivity."""
+    loss = nn.CrossEntropyLoss(reduction="none")
+    for subject in SUBJECTS:
+        inputs, targets, _ = subject.batch()
+        for coarse in (False, True):
+            moves = []
+            for place in (0, len(targets) // 2):
+                torch.manual_seed(place)
+                engine = make_engine("ghost", subject.make(), loss)
+                others = torch.arange(len(targets)) != place
+                with torch.autocast("cpu", torch.bfloat16, enabled=coarse):
+                    whole = engine(inputs, targets)
+                    weights = torch.where(others, 1 / whole.norms.detach(), 0.0)
+                    beside = whole.sum_gradients(weights)
+                    alone = engine(inputs[others], targets[others])
+                    without = alone.sum_gradients(1 / alone.norms.detach())
+                moves.append(math.hypot(*(float((beside[each] - without[each]).norm()) for each in beside)))
+            kind = "bfloat16" if coarse else "float32"
+            print(f"{subject.name}, {kind}: {max(moves):.1e} S", flush=True)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,9 +235,11 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=200, help="pairs of 10^4 to 10^6 examples among them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="also written here")
+    parser.add_argument("--alike", action="store_true", help="of the others when one leaves")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    torch.set_flush_denormal(False)
+    if chosen.alike:
+        return print_alike()
     start, bound = time.perf_counter(), 1 + ROUNDING
     largest: dict[str, list[float]] = {name: [0, 0.0, 0.0] for name in MODELS}
     for number in range(chosen.pairs):
