@@ -31,14 +31,15 @@ def test_runs_add_up_and_the_one_that_does_not_fit_is_refused(budget):
     first = make_trainer(budget=budget, noise_multiplier=2.0).fit()
     second = make_trainer(budget=budget, noise_multiplier=1.5).fit()
     together = epsilon((*first.entries, *second.entries), 1e-5)
-    assert budget.spent() == pytest.approx(together)
-    assert budget.spent() > max(first.epsilon(), second.epsilon())
+    assert budget.entries == (*first.entries, *second.entries)
+    spent = budget.spent()
+    assert 5.0 > spent > together > max(first.epsilon(), second.epsilon())
     with pytest.raises(
         BudgetError, match=r"40 private steps have spent epsilon .* of 5 .* is left"
     ) as refused:
         make_trainer(budget=budget, noise_multiplier=0.7)
     assert "of its steps would fit" in str(refused.value)
-    assert budget.spent() == pytest.approx(together)
+    assert budget.spent() == spent
 
 
 @pytest.mark.soak
@@ -97,7 +98,9 @@ def test_a_stopped_run_gives_back_what_it_planned_and_goes_on_if_that_still_fits
         stopped.fit()
     assert [steps for _, steps in budget.entries] == [3]
     assert budget.fits(stopped.event, 17)
-    make_trainer(budget=budget, noise_multiplier=1.0).fit()
+    with pytest.raises(BudgetError, match="planned after the first result"):  # beside all 20 of the first
+        make_trainer(budget=budget, noise_multiplier=1.0)
+    make_trainer(budget=budget, noise_multiplier=0.9, steps=10, epochs=None).fit()  # of what the first left
     with pytest.raises(BudgetError, match="does not fit"):
         stopped.fit()
 
@@ -261,8 +264,8 @@ def test_a_trainer_whose_ledger_holds_steps_charges_them_to_its_budget(tmp_path,
     assert budget.entries == ((again.event, 18),)
     for batch in again.batches():
         again.step(batch)
-    assert budget.spent() == again.run().epsilon(accountant="rdp")
-    small = equidp.PrivacyBudget(epsilon=0.9 * budget.spent(), delta=1e-5, accountant="rdp")
+    assert again.run().epsilon(accountant="rdp") <= budget.spent() <= 9.0
+    small = equidp.PrivacyBudget(epsilon=0.9 * again.run().epsilon(), delta=1e-5, accountant="rdp")
     with pytest.raises(BudgetError, match=r"20 steps, epsilon .* was not charged"):
         make_trainer(ledger=ledger, budget=small)
     assert small.entries == ()

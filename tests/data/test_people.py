@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -16,6 +17,7 @@ from equidp.data.recipe import Recipe
 from equidp.data.understood import understood
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
+from equidp.kernel.ledger import MemoryLedger
 from equidp.report.guarantee import guarantee_in_words
 from support.toy import make_trainer, toy
 
@@ -161,8 +163,38 @@ def test_a_budget_counts_rows_or_people_and_not_both():
     people = by_person(rows, np.arange(60) // 2, most_rows=2)
     budget = equidp.PrivacyBudget(epsilon=5.0, delta=1e-3)
     make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget)
-    with pytest.raises(equidp.BudgetError, match="visits by person"):
+    make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)  # nothing is spent yet
+    make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget).fit()
+    with pytest.raises(equidp.BudgetError, match="cannot be added"):
         make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
+
+
+@pytest.mark.parametrize("first", ["rows", "people"])
+@pytest.mark.parametrize("name", ["visits by person", "people", "by person", ""])
+def test_no_name_makes_people_of_rows(first, name, tmp_path):
+    """Neither for a budget, in a file or not, nor for the ledger of a run."""
+    rows = dataclasses.replace(toy(60), source=name)
+    people = dataclasses.replace(by_person(rows, np.arange(60) // 2, most_rows=2), source=name)
+    data, other = (rows, people) if first == "rows" else (people, rows)
+    asked = {"batch_size": 10, "steps": 1, "epochs": None, "delta": 1e-4, "accountant": "rdp"}
+    limits = {"epsilon": 50.0, "delta": 1e-3, "accountant": "rdp"}
+    with (
+        equidp.PrivacyBudget(tmp_path / "b", **limits) as budget,
+        equidp.LedgerFile(tmp_path / "run") as ledger,
+    ):
+        make_trainer(data, **asked, budget=budget, ledger=ledger).fit()
+        assert (budget.unit, ledger.unit) == (first, first)
+    with equidp.PrivacyBudget(tmp_path / "b") as budget, equidp.LedgerFile(tmp_path / "run") as ledger:
+        for given in ({"budget": budget}, {"ledger": ledger}, {"budget": budget.rehearsal()}):
+            with pytest.raises(equidp.BudgetError, match="cannot be added"):
+                make_trainer(other, **asked, **given)
+            make_trainer(data, **asked, **given)
+        begun = equidp.PrivacyBudget(**limits, unit="people" if first == "rows" else "rows")
+        begun.ledger(MemoryLedger()).pay("counts of my own", 20.0)
+        with pytest.raises(equidp.BudgetError, match="cannot be added"):
+            begun.ledger(ledger)
+    with pytest.raises(equidp.BudgetError, match="cannot be added"):
+        equidp.PrivacyBudget(tmp_path / "b", unit=begun.unit)
 
 
 @pytest.mark.soak

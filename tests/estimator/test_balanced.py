@@ -12,12 +12,12 @@ from scipy import sparse
 from torch import nn
 
 import equidp
-from equidp.accounting.releases import release_event
 from equidp.data.release import private_counts
 from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.estimator import classifier
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
+from support.releases import paid_for
 
 N = 2000
 DELTA = 1e-4
@@ -58,7 +58,7 @@ def test_a_fit_with_its_counts_spends_epsilon_and_no_more(kind, drawn):
     X, y = table(0)
     X = X + (kind is np.asarray)  # other rows, which are not counted together
     model = quick(epsilon=2.0, delta=DELTA).fit(kind(X), y)
-    event = release_event(0.1 * 2.0, DELTA)
+    event = paid_for("class counts", 0.1 * 2.0, DELTA)
     assert model.run_.entries[0] == (event, 1)
     assert 1.99 < epsilon_of(model.run_.entries, DELTA, "rdp") <= 2.0
     assert model.epsilon_spent_ == model.epsilon_total_ == model.run_.epsilon()
@@ -142,7 +142,7 @@ def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
     model = quick(epsilon=2.0, delta=DELTA)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
-    assert model.epsilon_spent_ == epsilon_of(((release_event(0.2, DELTA), 1),), DELTA, "rdp") > 0
+    assert model.epsilon_spent_ == epsilon_of(((paid_for("class counts", 0.2, DELTA), 1),), DELTA, "rdp") > 0
     monkeypatch.undo()
     with pytest.warns(PrivacyWarning, match="2 fits"):
         model.fit(X, y)
@@ -152,7 +152,7 @@ def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
 def test_each_fit_counts_anew_and_calls_of_partial_fit_keep_the_first_weights(drawn):
     X, y = table(6)
     model = quick(epsilon=1.0, delta=DELTA).partial_fit(X[:1000], y[:1000], classes=["no", "yes"])
-    event, first = release_event(0.1, DELTA), model.class_weight_
+    event, first = paid_for("class counts", 0.1, DELTA), model.class_weight_
     model.partial_fit(X[1000:], y[1000:])
     assert (model.class_weight_ == first).all()
     assert dict(model.run_.entries)[event] == len(drawn) == 1

@@ -135,7 +135,7 @@ def test_a_ledger_of_an_older_version_is_refused_in_words(tmp_path):
     path.write_bytes(content)
     seal_path(path).write_text(f"3 {check}")
     for opened in (LedgerFile, read_ledger, equidp.PrivacyBudget):
-        with pytest.raises(BudgetError, match=r"ledger of format 1; this version reads format 2.*a new file"):
+        with pytest.raises(BudgetError, match=r"ledger of format 1; this version reads format 3.*a new file"):
             opened(path)
     assert path.read_bytes() == content
 

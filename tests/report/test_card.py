@@ -70,13 +70,13 @@ def rows_of_events(card: str) -> list[tuple[StepEvent, int]]:
 @pytest.mark.parametrize("releases", [1, 2, 3])
 def test_the_table_of_the_guarantee_adds_up_to_its_epsilon(tmp_path, releases):
     """Equal releases apart in the ledger, and steps of the same noise as one of them."""
-    equal, other = StepEvent(1.0, 16.5), StepEvent(1.0, 70.0)
-    entries = [(equal, 1), (other, 1), *[(equal, 1)] * (releases - 1), (StepEvent(0.25, 9.0), 40)]
+    equal, other = StepEvent(1.0, 16.5), ReleaseEvent(1.0, 70.0, name="counts")
+    named = [ReleaseEvent(1.0, 16.5, name=f"release {at}") for at in range(releases)]
+    entries = [(named[0], 1), (other, 1), *((each, 1) for each in named[1:]), (StepEvent(0.25, 9.0), 40)]
     entries += [(equal, 2)]  # not named: steps
     given = make_trainer(epochs=1).fit()
     run = replace(given, entries=tuple(entries))
-    named = [*((f"release {at}", equal) for at in range(releases)), ("counts", other)]
-    equidp.write_card(run, tmp_path / "card.md", releases=named)
+    equidp.write_card(run, tmp_path / "card.md")
     card = (tmp_path / "card.md").read_text()
     assert epsilon(rows_of_events(card), run.delta) == pytest.approx(run.epsilon(), rel=1e-5)
     assert sum(steps for _, steps in rows_of_events(card)) == sum(steps for _, steps in entries)

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.accounting.releases import release_event
 from equidp.data import Recipe, table as table_module
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
@@ -21,6 +20,7 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from support.releases import paid_for
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
@@ -64,7 +64,7 @@ def events(folder):
 @pytest.mark.soak
 def test_a_run_and_its_preprocessing_meet_epsilon_together(config, tmp_path):
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config()), tmp_path / "run"))
-    assert spent(tmp_path / "run")[0] == (release_event(0.4 * 3.0, DELTA), 1)
+    assert spent(tmp_path / "run")[0] == (paid_for("preprocessing", 0.4 * 3.0, DELTA), 1)
     assert 2.99 < epsilon(spent(tmp_path / "run"), DELTA, "rdp") == run.epsilon() <= 3.0
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import equidp
-from equidp.accounting.releases import release_event
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.predict import predict
@@ -20,6 +19,8 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from equidp.training import recalibration
+from support.releases import paid_for
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=100, epochs=2, delta=DELTA, recalibration=0.2)
@@ -27,7 +28,7 @@ PLAN = equidp.Plan(batch_size=100, epochs=2, delta=DELTA, recalibration=0.2)
 
 def event():
     """What recalibration costs."""
-    return release_event(0.2 * 3.0, DELTA)
+    return paid_for("recalibration", 0.2 * 3.0, DELTA)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def run(people, tmp_path):
 def test_the_whole_costs_epsilon_and_the_model_is_read_as_it_is_released(run):
     found, _ = train(run)
     entries = read_ledger(run / layout.LEDGER).entries
-    assert entries[0] == (event(), 1)
+    assert entries[-1] == (event(), 1)
     assert 2.99 < epsilon(entries, DELTA, "rdp") <= 3.0
     kept = open_run(run)
     by = json.loads((run / layout.RECALIBRATION).read_text())
@@ -86,6 +87,33 @@ def test_a_run_that_is_stopped_after_the_draw_takes_what_it_kept(run, monkeypatc
     (run / layout.RECALIBRATION).unlink()
     with pytest.raises(DataError, match="was released, and paid for, once"):
         train(run)
+
+
+def test_the_recalibration_of_another_run_is_refused(run, tmp_path):
+    train(run)
+    (run / layout.MODEL).unlink()
+    (run / layout.MANIFEST).unlink()
+    by = json.loads((run / layout.RECALIBRATION).read_text())
+    (run / layout.RECALIBRATION).write_text(json.dumps({**by, "payment": "0123456789abcdef"}))
+    with pytest.raises(DataError, match="ledger paid for"):
+        train(run)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", ["paid", "drawn"])
+def test_a_run_that_is_stopped_before_it_kept_what_it_drew_pays_again(run, monkeypatch, moment):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    name = "_read" if moment == "paid" else "Recalibration"
+    monkeypatch.setattr(recalibration, name, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(run)
+    monkeypatch.undo()
+    assert dict(read_ledger(run / layout.LEDGER).entries)[event()] == 1
+    found, _ = train(run)
+    assert dict(read_ledger(run / layout.LEDGER).entries)[event()] == dict(found.entries)[event()] == 2
+    assert open_run(run).run.epsilon() == found.epsilon() > 3.0
 
 
 def test_commands_refuse_what_cannot_be(command, people, tmp_path):

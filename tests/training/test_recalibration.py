@@ -16,7 +16,7 @@ from equidp.accounting.releases import release_event
 from equidp.data.weights import ClassWeighted
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.training import recalibration
 from equidp.training.build import build
 from equidp.training.plan import Plan
@@ -52,8 +52,8 @@ def as_it_is(classes: int = 2) -> nn.Sequential:
 
 
 def trainer_of(data, noise: float, model: nn.Module | None = None, **settings) -> equidp.Trainer:
-    """One whose ledger has paid for a recalibration; without noise, one that trains without privacy."""
-    ledger = MemoryLedger(((StepEvent(1.0, noise), 1),) if noise else ())
+    """One of a private run; without noise, one that trains without privacy."""
+    ledger = MemoryLedger()
     model = as_it_is(data.num_classes) if model is None else model
     given = {"policy": equidp.DPSGD() if noise else equidp.SGD(), "noise_multiplier": float(noise > 0)}
     given |= {"ledger": ledger, "seed": 0, "secure": False}
@@ -196,22 +196,60 @@ def test_logits_are_mended_in_the_last_layer_or_behind_the_model():
         torch.testing.assert_close(same(inputs), expected)
 
 
-def test_what_was_not_paid_for_is_not_read():
-    trainer = trainer_of(made_up(50), 7.0)
+def test_what_cannot_be_paid_for_is_not_read():
+    budget = equidp.PrivacyBudget(epsilon=5.0, delta=1e-5, accountant="rdp")
+    trainer = trainer_of(made_up(50), 7.0, budget=budget, noise_multiplier=4.0)
     calls = []
     trainer.model.register_forward_hook(lambda *_: calls.append(1))
-    with pytest.raises(SettingError, match="ledger does not hold StepEvent"):
-        fitted(trainer.model, trainer, 8.0)
-    assert not calls
+    with pytest.raises(equidp.BudgetError):
+        fitted(trainer.model, trainer, 0.5)
+    assert (calls, trainer.ledger.entries) == ([], ())
 
 
-def test_one_payment_is_for_one_fit():
+def counted(trainer):
+    """How many recalibrations at noise 7 a trainer's ledger counts."""
+    return trainer.ledger.count_of(ReleaseEvent(1.0, 7.0, name="recalibration"))
+
+
+def test_each_fit_is_paid_for():
     trainer = trainer_of(made_up(50), 7.0)
-    fitted(trainer.model, trainer, 7.0)
-    with pytest.raises(SettingError, match="one was drawn for it already"):
-        fitted(trainer.model, trainer, 7.0)
-    trainer.ledger.spend(StepEvent(1.0, 7.0))
-    fitted(trainer.model, trainer, 7.0)
+    one, other = (fitted(trainer.model, trainer, 7.0) for _ in range(2))
+    assert (counted(trainer), one.payment != other.payment) == (2, True)
+    payment = trainer.ledger.pay("recalibration", 7.0)
+    assert fitted(trainer.model, trainer, payment).payment == payment.event.id
+    assert counted(trainer) == 3
+    with pytest.raises(equidp.BudgetError, match="drawn once"):
+        fitted(trainer.model, trainer, payment)
+    with pytest.raises(SettingError, match="another ledger"):
+        fitted(trainer.model, trainer, MemoryLedger().pay("recalibration", 7.0))
+
+
+def test_another_release_of_the_same_noise_pays_for_none():
+    ledger = MemoryLedger()
+    ledger.pay("class counts", 7.0)
+    ledger.spend(StepEvent(1.0, 7.0))
+    trainer = trainer_of(made_up(50), 7.0, ledger=ledger)
+    run = recalibrate(trainer.fit(), trainer, 7.0)
+    assert counted(trainer) == 1
+    assert sum(steps for event, steps in run.entries if event.noise_multiplier == 7.0) == 3
+
+
+def test_a_script_that_is_run_again_pays_for_its_second_fit(tmp_path):
+    """Its ledger and checkpoints say that all steps were taken; the fit is drawn anew."""
+    kept = []
+    for _ in range(2):
+        with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+            checkpoints = equidp.Checkpoints(tmp_path / "run")
+            given = {"ledger": ledger, "callbacks": [checkpoints], "secure": True, "seed": None}
+            trainer = trainer_of(made_up(50), 7.0, **given)
+            if trainer.steps_done:
+                checkpoints.restore(trainer)
+            kept.append(recalibrate(trainer.fit(), trainer, 7.0))
+    first, second = kept
+    assert not torch.equal(first.model[0].bias, second.model[0].bias)
+    fit = ReleaseEvent(1.0, 7.0, name="recalibration")
+    assert [dict(run.entries)[fit] for run in kept] == [1, 2]
+    assert second.epsilon() > first.epsilon()
 
 
 def test_a_private_run_is_never_recalibrated_without_noise():
@@ -221,15 +259,6 @@ def test_a_private_run_is_never_recalibrated_without_noise():
     plan = Plan(noise_multiplier=0.0, recalibration=0.1)
     with pytest.raises(SettingError, match="recalibration"):
         plan.resolve("dpsgd", 1000, risk=equidp.RiskTarget.parse("advantage=0.5"))
-
-
-def test_a_step_of_training_pays_for_no_recalibration():
-    trainer = trainer_of(made_up(50), 0.0, policy=equidp.DPSGD(), noise_multiplier=1.0)
-    event = replace(trainer.event, sample_rate=1.0)
-    trainer.event = event
-    trainer.ledger.spend(event)
-    with pytest.raises(SettingError, match="cannot tell the two apart"):
-        fitted(trainer.model, trainer, event.noise_multiplier)
 
 
 @pytest.mark.soak
@@ -298,12 +327,13 @@ def test_an_estimator_pays_once_and_keeps_its_coefficients():
     given = {"epochs": 1, "accountant": "rdp", "recalibration": 0.2, "random_state": 0, "delta": 1e-4}
     with pytest.warns(equidp.PrivacyWarning):
         model = equidp.PrivateClassifier(epsilon=2.0, **given).fit(X, y)
-    assert dict(model.run_.entries)[release_event(0.4, 1e-4)] == 1
+    fit = ReleaseEvent(1.0, release_event(0.4, 1e-4).noise_multiplier, name="recalibration")
+    assert dict(model.run_.entries)[fit] == 1
     assert 1.98 < model.epsilon_spent_ <= 2.0
     assert model.decision_function(X) == pytest.approx((X @ model.coef_.T + model.intercept_)[:, 0], abs=1e-5)
     with pytest.warns(equidp.PrivacyWarning):
         model.partial_fit(X[:400] + 9, y[:400])
-    assert sum(count for event, count in model.run_.entries if event == release_event(0.4, 1e-4)) == 2
+    assert sum(count for event, count in model.run_.entries if event == fit) == 2
 
 
 def test_individual_accounts_count_it_in_full_for_everyone():

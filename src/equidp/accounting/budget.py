@@ -1,40 +1,58 @@
-"""One budget for all that is trained on one dataset."""
+"""One budget for all that is trained on one dataset.
+
+What is known before the first result, such as the whole plan of the first run, is counted as any plan is, and
+counted whole, used or not. All that is planned later may follow from results, and is counted by Renyi
+divergences, which allow that; see `accounting.limit`, where the proof is.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import threading
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 from equidp._validate import check_number
 from equidp.accounting.charged import ChargedLedger
-from equidp.accounting.limit import Limit, lacking
-from equidp.accounting.units import BY_PERSON, counts_people, of_another_unit, of_other_people
+from equidp.accounting.limit import Limit, Route, beyond, lacking, together
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
-from equidp.kernel.ledger import Event, Ledger, MemoryLedger
+from equidp.kernel.ledger import ROWS, Event, Ledger, MemoryLedger, ReleaseEvent, checked_unit, kind_of
 from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import has_a_line
+from equidp.kernel.ledger_format import event_of, has_a_line, plain
 
 Entries = tuple[tuple[Event, int], ...]
 
 
 @final
 class PrivacyBudget:
-    """A limit on what all runs on one dataset may spend together; their steps are accounted for together.
+    """A limit on what all runs on one dataset may spend together, also where later ones follow from results.
 
     Give it to each `Trainer(..., budget=budget)`. A run that does not fit into what is left is refused before
     it spends anything.
+
+    Formal guarantee: all that is released for what it was charged is (epsilon, delta)-private, whatever led
+    from earlier results to later runs; `accounting.limit` proves it.
+
+    | case | how it is counted |
+    | --- | --- |
+    | all that is planned before the first step, such as one run | by `accountant`, together, used or not |
+    | what `state` was given before the first step | the same |
+    | anything later | by the Renyi divergence of one order, fixed with the first step |
+    | a later run with the same sample rate and noise as a stated one that was cut short | its rest |
 
     Args:
         path: a ledger file that outlives the process, used by one process at a time; None: kept in memory.
         epsilon, delta: the most that all runs together may spend. A file remembers them: leave them out for a
             file that exists; they cannot be changed.
-        accountant: a name from `ACCOUNTANTS`.
+        accountant: a name from `ACCOUNTANTS`. "pld" is tight for what is stated first. "rdp" counts all by
+            one order, and a run that is given up by the steps that it took: for trying things out.
         data: a name for the people that it is for. Left out: it takes the name of the first dataset with one
             (`GroupedDataset.source`) that is trained on, and refuses datasets of other names. Given: it is
             remembered, and the names of datasets are not asked; say so where one people has several names.
+        unit: whose privacy it counts, "rows" or "people"; left out: that of the first dataset.
         run: a name for what this process does; for readers of the file.
 
     Raises:
@@ -57,6 +75,7 @@ class PrivacyBudget:
         delta: float | None = None,
         accountant: str | None = None,
         data: str | None = None,
+        unit: str | None = None,
         run: str = "training",
     ) -> None:
         if epsilon is not None:
@@ -72,6 +91,8 @@ class PrivacyBudget:
                 f"epsilon={epsilon}, delta={delta}; a new budget needs both (of a command, --budget-epsilon "
                 "and --budget-delta)."
             )
+        if unit is not None:
+            checked_unit("", unit, "")
         self.path, self.data, self._vouched = path, data or "", bool(data)
         self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
         if path is not None:
@@ -79,9 +100,16 @@ class PrivacyBudget:
             facts = self._agreed(self._ledger.facts.get("budget"), known)
             self._take_data(self._ledger.facts.get("data"), data)
         self._lock, self._process = threading.RLock(), os.getpid()
-        self._planned: WeakKeyDictionary[Ledger, tuple[Event, int]] = WeakKeyDictionary()
+        self._planned: WeakKeyDictionary[Ledger, dict[Event, int]] = WeakKeyDictionary()
         self.epsilon, self.delta, self.accountant = facts["epsilon"], facts["delta"], facts["accountant"]
-        self._limit = Limit(self.epsilon, self.delta, self.accountant)
+        kept = self._ledger.facts if isinstance(self._ledger, LedgerFile) else {}
+        self._limit = limit_of({**kept, "budget": facts}, self._ledger.steps)
+        if unit is not None:
+            try:
+                self.take_unit(unit)
+            except BudgetError:
+                self.close()
+                raise
 
     def _agreed(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts of the file; raises where an argument contradicts them."""
@@ -99,38 +127,110 @@ class PrivacyBudget:
                 )
         return kept
 
-    def for_data(self, source: str) -> None:
-        """Takes the name of a dataset to be trained on; "": it has none.
+    def for_data(self, source: str, unit: str) -> None:
+        """Takes name and unit of a dataset to be trained on.
+
+        Args:
+            source: "": it has none.
+            unit: "rows" or "people".
 
         Raises:
             BudgetError: the budget is for other people, and was not opened with their name; or it counts rows
                 and the data people, or the other way round.
         """
         with self._lock:
-            people = counts_people(source)
-            if people != counts_people(self.data):
-                if self._ledger.steps or not people:
-                    raise of_another_unit(self.path, people)
-                if self._vouched:
-                    self._remember(f"{self.data} {BY_PERSON}")
+            self.take_unit(unit)
             if source and not self._vouched and self.data != source:
                 if self.data:
-                    raise of_other_people(self.path, self.data, source)
-                self._remember(source)
+                    raise self._of_other_people(source)
+                self._remember(data=source)
+
+    @property
+    def unit(self) -> str:
+        """Whose privacy it counts, "rows" or "people"; "": not known."""
+        return self._ledger.unit
+
+    def take_unit(self, unit: str) -> None:
+        """Remembers whose privacy it counts: "rows" or "people".
+
+        Raises:
+            BudgetError: the other was counted; or something whose unit nobody said, and this is "people".
+        """
+        with self._lock:
+            if self._ledger.steps:
+                checked_unit(self.unit or ROWS, unit, self._named)
+            if unit != self.unit:
+                self._check_process()
+                self._ledger.take_unit(unit)
+
+    @property
+    def _named(self) -> str:
+        return "this budget" if self.path is None else f"the budget {os.fspath(self.path)!r}"
+
+    def _of_other_people(self, given: str) -> BudgetError:
+        return BudgetError(
+            f"{self._named} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
+            "of their own: name another file. If they are the same people under another name, say so: "
+            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}."
+        )
 
     def _take_data(self, kept: str | None, given: str | None) -> None:
         """The name of the people in the file, or the given one where it has none yet."""
         self.data = kept or ""
         if given and not kept:
-            self._remember(given)
+            self._remember(data=given)
         elif given and given != kept:
             self.close()
-            raise of_other_people(self.path, self.data, given)
+            raise self._of_other_people(given)
 
-    def _remember(self, data: str) -> None:
-        self.data = data
+    def _remember(self, **facts: Any) -> None:
+        self.data = facts.get("data", self.data)
         if isinstance(self._ledger, LedgerFile):
-            self._ledger.add_facts({"data": data})
+            self._ledger.add_facts(facts)
+
+    def state(self, entries: Iterable[tuple[Event, int]]) -> None:
+        """States in advance what several runs will spend, so that all of it is counted together.
+
+        It is counted whole from then on, used or not, by steps of these kinds in any order. All else is
+        counted as later runs are.
+
+        Args:
+            entries: (event, number of steps) pairs, such as (trainer.event, 3 * trainer.steps).
+
+        Raises:
+            SettingError: something was stated or spent before.
+            BudgetError: it does not fit.
+
+        >>> from equidp.kernel.ledger import StepEvent
+        >>> budget = PrivacyBudget(epsilon=3.0, delta=1e-5)
+        >>> budget.state([(StepEvent(sample_rate=1.0, noise_multiplier=40.0), 300)])
+        """
+        with self._lock:
+            self._check_process()
+            stated = together(*entries)
+            if self._limit.stated is not None:
+                raise SettingError(
+                    "plans are stated before anything is spent, all at once; give a new budget, or train."
+                )
+            if not self._fits(stated):
+                raise BudgetError(
+                    f"the plans that were stated cost epsilon {self._limit.spent(stated):.4g} together, more "
+                    f"than the budget's {self.epsilon:g}; state less. Nothing was spent."
+                )
+            self._fix(stated)
+
+    def _fix(self, stated: Entries) -> None:
+        """Ends the time before the first result."""
+        self._limit = Limit(self.epsilon, self.delta, self.accountant, stated)
+        self._remember(stated=[{**plain(event), "steps": steps} for event, steps in stated])
+
+    def _fix_routes(self, more: Entries) -> None:
+        """Keeps the routes that lead on from what was stated before anything is spent by them."""
+        stated = self._limit.stated or ()
+        if self._limit.fixed is None and beyond(together(*self.entries, *more), stated):
+            routes = self._limit.routes
+            self._limit = Limit(self.epsilon, self.delta, self.accountant, stated, routes)
+            self._remember(routes=[list(each) for each in routes])
 
     @property
     def id(self) -> str:
@@ -143,8 +243,12 @@ class PrivacyBudget:
         return self._ledger.entries
 
     def spent(self, delta: float | None = None) -> float:
-        """Returns epsilon of all that was spent so far, at `delta` (default: the budget's)."""
-        return epsilon_of(self.entries, self.delta if delta is None else delta, self.accountant)
+        """Returns epsilon of all that was spent so far, at `delta` (default: the budget's).
+
+        It is a reading: what is guaranteed to anyone is the budget's epsilon. A reading jumps where the first
+        run is counted that was not stated in advance.
+        """
+        return self._limit.spent(self.entries, delta)
 
     def left_in_words(self) -> str:
         """Returns a sentence: steps and epsilon spent, and epsilon left."""
@@ -168,20 +272,30 @@ class PrivacyBudget:
         if self.fits(event, steps):
             return
         fitting = self._limit.surely(self._promised(), event, steps)
+        later = (
+            "Runs that were planned after the first result are counted by Renyi divergences, which hold "
+            "whatever led to them, and take more than their own epsilon says. "
+        )
         raise BudgetError(
             f"the plan of {steps:,} steps ({event.in_words}) does not fit into the budget: "
-            f"{self.left_in_words()} At least {fitting:,} of its steps would fit. Plan for a smaller epsilon "
-            "or fewer steps; nothing was spent."
+            f"{self.left_in_words()} At least {fitting:,} of its steps would fit. "
+            f"{later if self._limit.stated else ''}Plan for a smaller epsilon or fewer steps; nothing was "
+            "spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
         """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`.
 
-        What `own` holds and the budget does not is charged at once.
+        What `own` holds and the budget does not is charged at once. A ledger that charges this budget already
+        is returned as it is.
 
         Raises:
-            BudgetError: that does not fit; nothing is charged.
+            BudgetError: that does not fit, or is of another unit; nothing is charged.
         """
+        if isinstance(own, ChargedLedger) and own.budget is self:
+            return own
+        if own.unit:
+            self.take_unit(own.unit)
         self.catch_up(own, refuse=True)
         return ChargedLedger(own, self)
 
@@ -189,7 +303,9 @@ class PrivacyBudget:
         """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
         copied.path, copied.data, copied._vouched = self.path, self.data, self._vouched
-        copied._ledger = MemoryLedger()
+        copied._limit, copied._ledger = self._limit, MemoryLedger()
+        if self.unit:
+            copied._ledger.take_unit(self.unit)
         for session, spent in self._ledger.by_session.items():
             for event, steps in spent.items():
                 copied._ledger.count(event, steps, session)
@@ -222,7 +338,8 @@ class PrivacyBudget:
     def _promised(self) -> Entries:
         """What is spent, and set aside for running trainers."""
         with self._lock:
-            return (*self.entries, *self._planned.values())
+            planned = (entry for each in self._planned.values() for entry in each.items())
+            return (*self.entries, *planned)
 
     def _fits(self, more: Entries) -> bool:
         return not more or self._limit.holds((*self._promised(), *more))
@@ -250,6 +367,9 @@ class PrivacyBudget:
                 )
                 if refuse:
                     raise error
+            if self._limit.stated is None:
+                self._fix(())  # what it took elsewhere may have followed from results
+            self._fix_routes(more)
             for event, steps, session in missing:
                 self._ledger.expect(event, steps, session)
                 for _ in range(steps):
@@ -263,23 +383,43 @@ class PrivacyBudget:
         """Sets steps aside for a run that begins, so that no other run is promised them."""
         self._check_process()
         with self._lock:
-            self._planned.pop(run, None)
+            planned = self._planned.setdefault(run, {})
+            planned.pop(event, None)
             self.catch_up(run)
             self.check(event, steps)
-            self._planned[run] = (event, steps)
+            planned[event] = steps
             self._ledger.expect(event, steps, run.session)
 
+    def promise(self, run: Ledger, entries: Iterable[tuple[Event, int]]) -> None:
+        """Sets aside all that a run will spend, its releases too, in place of what it was promised before."""
+        self._check_process()
+        with self._lock:
+            self._planned.pop(run, None)
+            more = together(*entries)
+            if not self._fits(more):
+                costs = epsilon_of(more, self.delta, self.accountant)
+                raise BudgetError(
+                    f"the plan, epsilon {costs:.4g} in all with what it releases beside its steps, does not "
+                    f"fit into the budget: {self.left_in_words()} Plan for a smaller epsilon; nothing was "
+                    "spent."
+                )
+            self._planned[run] = dict(more)
+
     def charge(self, run: Ledger, event: Event) -> None:
-        """Pays for one more step of a run."""
+        """Pays for one more step of a run, or one release."""
         self._check_process()
         with self._lock:
             self.catch_up(run)
-            planned, steps = self._planned.get(run, (None, 0))
-            if planned == event and steps:
-                self._planned[run] = (event, steps - 1)
-            else:
-                self.check(event, 1)
+            planned, kind = self._planned.get(run, {}), kind_of(event)
+            promised = planned.get(kind, 0)
+            if not promised:
+                self.check(kind, 1)
+            if self._limit.stated is None:
+                self._fix(together(*self._promised(), *(() if promised else ((kind, 1),))))
+            self._fix_routes(((kind, 1),))
             self._ledger.spend(event, run.session)
+            if promised:
+                planned[kind] = promised - 1
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -289,10 +429,34 @@ class PrivacyBudget:
             )
 
     def give_back(self, run: Ledger) -> None:
-        """Ends a run: what was set aside and not spent is free; what it took beside the budget is charged."""
+        """Ends the steps of a run: those set aside and not spent are free.
+
+        What it took beside the budget is charged. What it will release after its steps stays set aside.
+        """
         with self._lock:
-            self._planned.pop(run, None)
+            planned = self._planned.pop(run, {})
+            for event in [event for event in planned if not isinstance(event, ReleaseEvent)]:
+                del planned[event]
+            if planned:
+                self._planned[run] = planned
             try:
                 self.catch_up(run)
             finally:
                 self._ledger.settle()
+
+
+def limit_of(facts: Mapping[str, Any], steps: int) -> Limit:
+    """The limit of a budget's ledger, with what was stated before its first result.
+
+    Args:
+        facts: of the ledger.
+        steps: that it counts.
+    """
+    budget, kept, routes = facts["budget"], facts.get("stated"), facts.get("routes")
+    stated: Entries | None = None
+    if kept is not None:
+        stated = tuple((event_of(each), int(each["steps"])) for each in kept)
+    elif steps:
+        stated = ()
+    fixed = None if routes is None else tuple(Route(*each) for each in routes)
+    return Limit(budget["epsilon"], budget["delta"], budget["accountant"], stated, fixed)

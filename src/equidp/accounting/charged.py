@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, final
 
 from equidp.kernel.ledger import Event, Ledger
@@ -16,6 +16,12 @@ class Account(Protocol):
 
     def set_aside(self, run: Ledger, event: Event, steps: int) -> None:
         """Promises steps to a run that begins, or raises a BudgetError."""
+
+    def promise(self, run: Ledger, entries: Iterable[tuple[Event, int]]) -> None:
+        """Promises all that a run will spend, or raises a BudgetError."""
+
+    def take_unit(self, unit: str) -> None:
+        """Remembers whose privacy it counts, or raises a BudgetError."""
 
     def give_back(self, run: Ledger) -> None:
         """Ends a run: what was set aside and not spent is free again. Raises a BudgetError where it took
@@ -32,19 +38,30 @@ class ChargedLedger(Ledger):
     """
 
     def __init__(self, own: Ledger, budget: Account) -> None:
-        self._own, self._budget = own, budget
+        self._own, self.budget = own, budget
 
     def spend(self, event: Event) -> None:
-        self._budget.charge(self, event)
+        self.budget.charge(self, event)
         self._own.spend(event)
 
     def expect(self, event: Event, steps: int) -> None:
-        self._budget.set_aside(self, event, steps)
+        self.budget.set_aside(self, event, steps)
         self._own.expect(event, steps)
+
+    def promise(self, entries: Iterable[tuple[Event, int]]) -> None:
+        self.budget.promise(self, entries)
+
+    @property
+    def unit(self) -> str:
+        return self._own.unit
+
+    def take_unit(self, unit: str) -> None:
+        self.budget.take_unit(unit)
+        self._own.take_unit(unit)
 
     def settle(self) -> None:
         try:
-            self._budget.give_back(self)
+            self.budget.give_back(self)
         finally:
             self._own.settle()
 

@@ -1,37 +1,142 @@
-"""What fits under a limit on epsilon: all runs together, their steps accounted for as one."""
+"""What fits under a limit on epsilon, also where later runs are chosen by results of earlier ones.
+
+**Stated** is what is known before the first result: the whole plan of the first run, or of several runs. It
+is counted whole, used or not, and by the accountant of the limit as any plan is. **All else** may be chosen
+by what came out so far, and privacy loss distributions do not add up then: an analyst who goes on with heavy
+tails where the loss so far is high exceeds delta. Renyi divergences do add up, at an order that is fixed
+before the first result (Feldman and Zrnic 2021, theorem 3.1). Two routes lead through the limit (`Route`):
+
+*Alone.* At one order a, the divergences of all that was spent add up to at most r. All of it together then
+has a Renyi divergence of at most r at order a, however it was chosen, and so is (epsilon, d)-private with
+epsilon = r + log(1 - 1/a) - log(d a) / (a - 1) (Canonne, Kamath and Steinke 2020, proposition 12).
+
+*Beside.* What was stated is used in any order, in whole or in part; beside it, before, between and after, the
+divergences of all else add up to at most r at one order a. Then delta at epsilon is at most
+
+    E D(epsilon - r - log(1 - 1/a) - X),  X exponential with mean 1 / (a - 1),
+
+where D is the hockey-stick divergence of all that was stated, the larger of both directions.
+
+Proof. Let G(t) be the largest hockey-stick divergence at t, sup P(A) - t Q(A), of mechanisms of divergence at
+most r at order a. It is convex in t, G(0) = 1, and at most (1/a) ((1 - 1/a) e^r / t)^(a-1); so it is at most
+the convex envelope of both, which is the mean of (1 - t / k)+ over k = (1 - 1/a) e^r e^X. Let S be the loss
+of all that was stated, by its dominating pair. By induction from the end, whatever loss x there is so far,
+delta of the rest is at most W = E G(e^(epsilon - x - S)), with S of what is left of the stated:
+
+1. It ends: (1 - t)+ <= E (1 - t e^-S)+ <= W, since E e^-S <= 1 and (1 - t)+ is convex.
+2. A stated mechanism: W is convex in e^-x, so its loss may be replaced by that of its dominating pair (Zhu,
+   Dong and Wang 2022); which of the stated ones comes first does not matter, since their losses are added.
+3. Another mechanism of divergence r': followed by one of r - r' it has at most r at order a, so that the mean
+   of G for r - r' is at most G for r.
+
+The formula is E G with the mean over k outside.
+
+*Both routes.* Shares of delta, fixed with the orders, add up to 1. Every course of events that stays within
+either route is counted by one of them, so the whole is (epsilon, delta)-private (a union bound). Orders and
+shares follow from epsilon, delta and what was stated, and from no result.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
-from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.events import Entries
-from equidp.kernel.ledger import Event
+import numpy as np
+import numpy.typing as npt
+from scipy.signal import lfilter
+
+from equidp.kernel.epsilon import epsilon as epsilon_of, has_profile, privacy_profile, renyi_of
+from equidp.kernel.events import Entries, effective_noise_multiplier, run_event
+from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent, kind_of
+
+Floats = npt.NDArray[np.float64]
+Together = tuple[tuple[Event, int], ...]
+
+_MAIN_SHARE = 0.9
+"""Of delta, for the route beside what was stated; the rest is for the route alone, which takes less epsilon
+where much of what was stated is not used in the end."""
+_ORDERS = 1.5, 64.0
+"""Of which one is chosen."""
+_USUAL = StepEvent(0.05, 1.0)
+"""What the order is for where nothing was stated."""
+_FROM, _STEP = -40.0, 1e-3
+"""Least loss that is looked at, and between two that are."""
+
+
+class Route(NamedTuple):
+    """One way to count what may have been chosen by results.
+
+    Attributes:
+        order: of the Renyi divergence, fixed before the first result.
+        base: epsilon where the divergence is 0.
+        beside: whether what was stated is in `base`; otherwise it adds to the divergence like all else.
+        share: of delta.
+    """
+
+    order: float
+    base: float
+    beside: bool
+    share: float
+
+    def epsilon(self, spent: Together, stated: Together) -> float:
+        """Epsilon by this route."""
+        counted = beyond(spent, stated) if self.beside else spent
+        orders, divergences = renyi_of(counted)
+        return self.base + float(divergences[orders == self.order][0])
 
 
 @dataclass(frozen=True)
 class Limit:
     """The most that all runs together may spend, by one accountant.
 
+    Attributes:
+        epsilon, delta: of all.
+        accountant: a name from `ACCOUNTANTS`, for what is stated. "pld": both routes lead on; others: Renyi's
+            alone.
+        stated: what was, before the first result; None: there is no result yet, so that all counts as stated.
+        fixed: the routes, where they were worked out before.
+
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
-    >>> Limit(3.0, 1e-5, "rdp").most((), event, 10_000)
+    >>> Limit(3.0, 1e-5, "rdp", stated=None).most((), event, 10_000)
+    447
+    >>> first = ((event, 100),)
+    >>> Limit(3.0, 1e-5, "rdp", stated=first).most(first, event, 10_000) + 100
     447
     """
 
     epsilon: float
     delta: float
     accountant: str
+    stated: Together | None = ()
+    fixed: tuple[Route, ...] | None = None
 
-    def spent(self, entries: Entries) -> float:
-        """Epsilon of all these steps at the limit's delta."""
-        return epsilon_of(together(*entries), self.delta, self.accountant)
+    def spent(self, entries: Entries, delta: float | None = None) -> float:
+        """Epsilon of all these steps, at the limit's delta or another."""
+        whole, delta = together(*entries), self.delta if delta is None else delta
+        if self.stated is None or not beyond(whole, self.stated):
+            return epsilon_of(whole, delta, self.accountant)
+        known = (
+            self.routes if delta == self.delta else routes(self._stated, self.epsilon, delta, self.accountant)
+        )
+        return min(route.epsilon(whole, self._stated) for route in known)
 
     def holds(self, entries: Entries) -> bool:
         """Whether all these steps stay within the limit."""
         return self.spent(entries) <= float(self.epsilon)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """How what was not stated is counted."""
+        return self.fixed or routes(self._stated, self.epsilon, self.delta, self.accountant)
+
+    @property
+    def _stated(self) -> Together:
+        return self.stated or ()
 
     def most(self, spent: Entries, event: Event, steps: int) -> int:
         """The largest number of steps, up to `steps`, that fits beside what was spent; 0: not even one."""
@@ -52,14 +157,101 @@ class Limit:
         return low + bisect_left(candidates, True, key=lambda number: not fits(number))
 
     def surely(self, spent: Entries, event: Event, steps: int) -> int:
-        """Quickly, a number of steps up to `steps` that fits: the most by Renyi accounting."""
-        quick = Limit(self.epsilon, self.delta, "rdp" if self.accountant == "pld" else self.accountant)
+        """Quickly, a number of steps up to `steps` that fits, or one more: the most by Renyi accounting."""
+        quick = self
+        if self.stated is None and self.accountant == "pld":
+            quick = Limit(self.epsilon, self.delta, "rdp", None)
         return bisect_left(
             range(1, steps + 1), True, key=lambda number: not quick.holds((*spent, (event, number)))
         )
 
 
-def together(*entries: tuple[Event, int]) -> Entries:
+@lru_cache(maxsize=64)
+def routes(stated: Together, epsilon: float, delta: float, accountant: str) -> tuple[Route, ...]:
+    """The routes that lead on from what was stated; orders are those by which it would fit most often."""
+    if accountant == "pld" and has_profile(run_event(stated), delta):
+        both = _beside(stated, epsilon, delta, _MAIN_SHARE), _alone(stated, epsilon, delta, 1 - _MAIN_SHARE)
+        if both[0].base <= epsilon:
+            return both
+        if (all_of_delta := _beside(stated, epsilon, delta, 1.0)).base <= epsilon:
+            return (all_of_delta,)
+        taken = float(_profile(stated, epsilon, np.array([epsilon]))[0])  # by what was stated, and no more
+        return (_alone(stated, epsilon, delta, max(1 - taken / delta, 1e-9)),)
+    return (_alone(stated, epsilon, delta, 1.0, classic=accountant == "rdp-classic", fitting=True),)
+
+
+def _alone(
+    stated: Together,
+    epsilon: float,
+    delta: float,
+    share: float,
+    *,
+    classic: bool = False,
+    fitting: bool = False,
+) -> Route:
+    """Renyi's route.
+
+    Args:
+        fitting: what was stated must fit by it, if it does at any order.
+    """
+    orders, divergences, usable = _unit(stated)
+    bases = np.log(1 / (share * delta)) / (orders - 1)
+    if not classic:
+        bases += np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+    if fitting and (usable & (divergences <= epsilon - bases)).any():
+        usable &= divergences <= epsilon - bases
+    return _best(orders, bases, divergences, usable, epsilon, beside=False, share=share)
+
+
+def _beside(stated: Together, epsilon: float, delta: float, share: float) -> Route:
+    orders, divergences, usable = _unit(stated)
+    step = max(_STEP, 1e-4 * epsilon)
+    places = np.arange(_FROM, epsilon + 1, step)
+    deltas = _profile(stated, epsilon, places)
+    bases = np.full(len(orders), math.inf)
+    for number in np.flatnonzero(usable):
+        order = orders[number]
+        kept = math.exp(-(order - 1) * step)
+        # F(y) = E D(y - X) at y + step is at most (1 - kept) D(y) + kept F(y), since D never rises.
+        means = lfilter([0.0, 1 - kept], [1.0, -kept], deltas - 1.0) + 1.0
+        enough = np.flatnonzero(means <= share * delta)
+        if len(enough):
+            bases[number] = places[enough[0]] + math.log1p(-1 / order)
+    return _best(orders, bases, divergences, usable, epsilon, beside=True, share=share)
+
+
+def _unit(stated: Together) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+    """Orders, the divergence of what was stated, or of a usual step, and which may be chosen."""
+    orders, divergences = renyi_of(stated or ((_USUAL, 1),))
+    usable = (orders >= _ORDERS[0]) & (orders <= _ORDERS[1])
+    return orders, divergences, usable & np.isfinite(divergences)
+
+
+def _best(
+    orders: Floats,
+    bases: Floats,
+    divergences: Floats,
+    usable: npt.NDArray[np.bool_],
+    epsilon: float,
+    *,
+    beside: bool,
+    share: float,
+) -> Route:
+    """The order at which what was stated fits most often; else that of least epsilon."""
+    with np.errstate(invalid="ignore"):
+        room = np.where(usable, (epsilon - bases) / divergences, -math.inf)
+    if math.isinf(epsilon) or not room.max() > 0:
+        room = np.where(usable, -(bases + divergences), -math.inf)
+    best = int(np.argmax(room))
+    return Route(float(orders[best]), float(bases[best]), beside, share)
+
+
+def _profile(stated: Together, epsilon: float, places: Floats) -> Floats:
+    usual = epsilon if math.isfinite(epsilon) else 1.0
+    return privacy_profile(run_event(stated), places, usual)
+
+
+def together(*entries: tuple[Event, int]) -> Together:
     """Merges equal events, so that equal totals have one cache entry.
 
     >>> from equidp.kernel.ledger import StepEvent
@@ -69,8 +261,41 @@ def together(*entries: tuple[Event, int]) -> Entries:
     """
     counts: dict[Event, int] = {}
     for event, steps in entries:
-        counts[event] = counts.get(event, 0) + steps
+        counts[kind_of(event)] = counts.get(kind_of(event), 0) + steps
     return tuple((event, steps) for event, steps in counts.items() if steps)
+
+
+def beyond(spent: Together, stated: Together) -> Together:
+    """What was spent and not stated: of each event, how many steps more.
+
+    One that was stated stands for a step that tells less: of at most its sample rate and at least its noise,
+    whose dominating pair it dominates (noise may be added, and the divergence is convex in mixtures).
+
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> one, other = StepEvent(0.02, 1.0), StepEvent(0.02, 2.0)
+    >>> beyond(((one, 5), (other, 1)), ((one, 3), (other, 4))) == ((one, 2),)
+    True
+    >>> beyond(((StepEvent(0.01, 1.5), 3),), ((one, 2), (other, 4))) == ((StepEvent(0.01, 1.5), 1),)
+    True
+    """
+    left, more = dict(stated), dict(spent)
+    pairs = [(event, event) for event in more]
+    pairs += [(event, other) for event in more for other in left if _tells_less(event, other)]
+    for event, other in pairs:
+        taken = min(more[event], left.get(other, 0))
+        if taken:
+            more[event], left[other] = more[event] - taken, left[other] - taken
+    return tuple((event, steps) for event, steps in more.items() if steps)
+
+
+def _tells_less(event: Event, other: Event) -> bool:
+    """Whether a step tells no more than another, whatever it is."""
+    if isinstance(event, ChoiceEvent) or isinstance(other, ChoiceEvent):
+        return False
+    noise, less = (
+        effective_noise_multiplier(each.noise_multiplier, each.statistics_noise) for each in (event, other)
+    )
+    return event.sample_rate <= other.sample_rate and noise >= less > 0
 
 
 BySession = Mapping[str, Mapping[Event, int]]
@@ -79,7 +304,8 @@ BySession = Mapping[str, Mapping[Event, int]]
 def lacking(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str], ...]:
     """(event, steps, session) of all that is counted and not known, session by session.
 
-    Totals would not do: another run with the same settings would hide what is missing of this one.
+    Totals would not do: another run with the same settings would hide what is missing of this one. So it is
+    with releases: each is known by the id of its payment.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)

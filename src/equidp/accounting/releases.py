@@ -1,15 +1,14 @@
-"""Releases beside the steps of a run, each a Gaussian mechanism on all rows: planned, and paid for before."""
+"""Releases beside the steps of a run, each a Gaussian mechanism on all rows: what they are planned to cost.
+
+`Ledger.pay` pays for one, just before it is drawn.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 from equidp._validate import check_number
-from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Event, Ledger, StepEvent
+from equidp.kernel.ledger import StepEvent
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
 RECALIBRATION = "recalibration"
@@ -43,32 +42,3 @@ def check_share(name: str, share: float | None, epsilon: float | None) -> None:
         raise SettingError(
             f"{name}={share:g} takes a share of a target epsilon, which is not given; give --epsilon."
         )
-
-
-def charge_releases(
-    releases: Iterable[StepEvent], ledger: Ledger, budget: PrivacyBudget | None = None
-) -> None:
-    """Pays for those of a run's releases that its ledger does not hold yet; equal ones are counted.
-
-    For a run whose releases are all planned, in which a resumption calls this again: give all of them each
-    time, before the first step. Anyone else pays with `ledger.spend(event)` for each draw, and so does a run
-    that draws again because a result was not kept: equal events would be taken for paid.
-
-    Raises:
-        BudgetError: one does not fit into the budget, or cannot be written; it must not be drawn then.
-
-    >>> from equidp.kernel.ledger import MemoryLedger
-    >>> ledger, event = MemoryLedger(), StepEvent(1.0, 20.0)
-    >>> charge_releases([event, event], ledger)
-    >>> charge_releases([event, event], ledger)
-    >>> ledger.steps
-    2
-    """
-    paid: Counter[Event] = Counter()
-    for event, times in ledger.entries:
-        paid[event] += times
-    owed = Counter[Event](releases) - paid
-    if owed:
-        account = ledger if budget is None else budget.ledger(ledger)
-        for event in owed.elements():
-            account.spend(event)

@@ -19,12 +19,12 @@ from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import Event, Ledger, MemoryLedger, kind_of
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
 from equidp.kernel.owned_generators import owned_generators
 
-Spent = tuple[tuple[StepEvent, int], ...]
+Spent = tuple[tuple[Event, int], ...]
 """(event, count) pairs, as a ledger holds them."""
 _EDGES = 1e-3 * 1.2 ** np.arange(1, 77)
 """Upper ends of the cells that count norms: 20% wide, from 0.001 to 1,000; one more counts longer norms."""
@@ -107,24 +107,26 @@ def private_profile(
     Raises:
         SettingError, ModelError, BudgetError: before anything is spent.
     """
-    event = StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
+    noise = calibrate_noise(epsilon, delta, 1.0, 1)
     randomness = SystemRandomness(owned_generators(model, loss)) if randomness is None else randomness
     # Masks of a known generator would be dealt out by place: one row more would change all norms after it.
     with randomness.for_model(device_of(model)):
         norms, groups = _counted(data, model, loss)
-    (MemoryLedger() if ledger is None else ledger).spend(event)
+    payment = (MemoryLedger() if ledger is None else ledger).pay("norm profile", noise)
     released = math.sqrt(2) * private_sum(
         torch.cat([norms, groups], dim=1) / math.sqrt(2),
         bound=1.0,
-        noise_multiplier=event.noise_multiplier,
+        noise_multiplier=payment.draw(),
         randomness=randomness,
     )
-    deviation = math.sqrt(2) * event.noise_multiplier
+    deviation = math.sqrt(2) * noise
     counts, sizes = released[: norms.shape[1]], released[norms.shape[1] :]
     trusted, linked = (counts >= times * deviation for times in (_TRUSTED, _LINKED))
     kept = binary_propagation(trusted.numpy(), mask=linked.numpy())
     counts = torch.where(torch.from_numpy(kept), counts, 0.0)
-    return NormProfile(_plain(counts), _plain((sizes / len(data)).clamp(0.0, 1.0)), ((event, 1),))
+    return NormProfile(
+        _plain(counts), _plain((sizes / len(data)).clamp(0.0, 1.0)), ((kind_of(payment.event), 1),)
+    )
 
 
 def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,7 @@ def advise_command(
         cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
         if 0 < wanted.epsilon <= cost:
             raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
-        with _ledger(budget, train.source) as ledger:
+        with _ledger(budget, train.source, train.unit) as ledger:
             profile = private_profile(train, fresh, epsilon=cost, delta=delta, loss=loss, ledger=ledger)
     size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
     advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
@@ -157,7 +157,7 @@ def _by_evidence(choice: Choice, given: str | None) -> list[str]:
 
 
 @contextmanager
-def _ledger(budget: options.BudgetOptions, source: str) -> Iterator[Ledger]:
+def _ledger(budget: options.BudgetOptions, source: str, unit: str) -> Iterator[Ledger]:
     """Where the cost of advice is written: to a budget where there is one."""
     if budget.budget is None:
         yield MemoryLedger()
@@ -169,7 +169,7 @@ def _ledger(budget: options.BudgetOptions, source: str) -> Iterator[Ledger]:
         data=budget.budget_data,
         run="advise",
     ) as account:
-        account.for_data(source)
+        account.for_data(source, unit)
         ledger = account.ledger(MemoryLedger())
         yield ledger
         ledger.settle()

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from equidp.accounting.units import counts_people
+from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
-from equidp.kernel.ledger import ChoiceEvent, run_of
+from equidp.kernel.ledger import PEOPLE, ChoiceEvent, ReleaseEvent, kind_of, run_of
 from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted
 from equidp.runs.config import TrainConfig
@@ -47,7 +47,7 @@ def show_command(
 def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
     config, of_run = _run_of(path)
-    people = counts_people(content.facts.get("data", "")) or (config is not None and config.recipe.person)
+    people = content.facts.get("unit") == PEOPLE or (config is not None and config.recipe.person)
     for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
         lines += ["", *_session(list(blocks), "person" if people else "example")]
     if content.torn:
@@ -60,7 +60,9 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
     own = delta or budget.get("delta") or of_run
     lines.append("")
     for each in (own,) if own else _DELTAS:
-        spent = epsilon(entries, each, budget.get("accountant", "pld"))
+        spent = (
+            limit_of(content.facts, len(entries)).spent(entries, each) if budget else epsilon(entries, each)
+        )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
     lines.append(f"To check with dp_accounting: {run_event(entries)}")
@@ -74,8 +76,14 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
     days = [block.time for block in blocks if block.time]
     when = f", from {days[0]} to {days[-1]}" if days else ""
     lines = [f"{blocks[0].run or 'recovered'}{when}: {steps:,} steps of run {runs}."]
-    for event in dict.fromkeys(block.event for block in blocks):
-        count = sum(block.steps for block in blocks if block.event == event)
+    for event in dict.fromkeys(kind_of(block.event) for block in blocks):
+        count = sum(block.steps for block in blocks if kind_of(block.event) == event)
+        if isinstance(event, ReleaseEvent):
+            lines.append(
+                f"  {counted(count, 'release')} of {event.name}, of all {one}s at once, noise multiplier "
+                f"{event.noise_multiplier:.6g}."
+            )
+            continue
         if isinstance(event, ChoiceEvent):
             lines.append(f"  {counted(count, 'choice')}: {event.in_words}.")
             continue

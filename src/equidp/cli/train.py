@@ -264,10 +264,9 @@ def _say_plan(prepared: Prepared) -> None:
             print(line)
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
-        entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
         print(
             f"Beside the steps it would release {costs}: epsilon "
-            f"{epsilon(entries, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
+            f"{epsilon(prepared.stated, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
         )
     print(prepared.people_in_words, end="")
     seconds = seconds_per_step(prepared)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from equidp._provenance import versions
+from equidp.accounting.releases import RECALIBRATION
 from equidp.comparison.code_digest import package_digest
 from equidp.comparison.module_digest import run_digest
 from equidp.data.cache import key_of
@@ -32,6 +33,7 @@ from equidp.errors import ApproximationWarning, DataError, DataWarning, SettingE
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.recalibration import recalibrate
@@ -106,8 +108,14 @@ class Cell:
         facts += [asdict(event) for event in releases_of(self.source)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
-    def trainer(self, data: DataSplit, callbacks: Sequence[Callback] = ()) -> Trainer:
-        """Checked and ready; nothing is spent yet."""
+    def ledger(self) -> MemoryLedger:
+        """One that counts what the split released."""
+        return MemoryLedger(tuple((event, 1) for event in releases_of(self.source)))
+
+    def trainer(
+        self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
+    ) -> Trainer:
+        """Checked and ready; no step is spent yet."""
         return build(
             self.plan,
             data.train,
@@ -116,7 +124,7 @@ class Cell:
             device=chosen_device(self.device),
             engine=self.engine,
             callbacks=callbacks,
-            ledger=self.plan.ledger(releases_of(self.source)),
+            ledger=self.ledger() if ledger is None else ledger,
         )
 
 
@@ -268,10 +276,12 @@ def _trained(cell: Cell, data: DataSplit) -> Finished:
     accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
     if accountant is not None:
         callbacks.append(accountant)
-    trainer = cell.trainer(data, callbacks)
+    ledger, recalibration = cell.ledger(), cell.plan.recalibration
+    fit = ledger.pay(RECALIBRATION, recalibration) if recalibration else recalibration
+    trainer = cell.trainer(data, callbacks, ledger)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
-        run = recalibrate(trainer.fit(), trainer, cell.plan.recalibration)
+        run = recalibrate(trainer.fit(), trainer, fit)
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     individual = pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant)
     further = {

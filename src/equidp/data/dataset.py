@@ -16,6 +16,7 @@ from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
+from equidp.kernel.ledger import PEOPLE, ROWS
 
 ALL = "all"
 """What tables call all groups together."""
@@ -132,6 +133,11 @@ class GroupedDataset:
     def rows(self) -> int | None:
         """How many rows each example has; None: an example is a row."""
         return int(self.targets.shape[1]) if self.targets.dim() == 2 else None
+
+    @property
+    def unit(self) -> str:
+        """Whose privacy a run on it counts, "rows" or "people": what an example is, whatever it is called."""
+        return ROWS if self.rows is None else PEOPLE
 
     @property
     def input_shape(self) -> tuple[int, ...]:

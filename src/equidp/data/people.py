@@ -95,10 +95,7 @@ class PeoplesRows:
         return replace(self, places=np.searchsorted(rows, self.places))
 
     def gathered(self, rows: GroupedDataset) -> GroupedDataset:
-        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows.
-
-        Their source has another name, so that no `PrivacyBudget` counts both rows and people.
-        """
+        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
         present = torch.from_numpy(self.present).to(torch.float32)
         inputs, targets = mapped(
@@ -109,9 +106,8 @@ class PeoplesRows:
         if rows.weights is not None:
             weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
-        source = f"{rows.source} by person".strip()
         columns = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
-        return replace(rows, source=source, people=None, **columns)
+        return replace(rows, people=None, **columns)
 
     @property
     def note(self) -> str:

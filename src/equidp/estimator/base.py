@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.releases import COUNTS, RECALIBRATION
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import RowWeighted, with_weights
@@ -39,12 +40,12 @@ from equidp.estimator.inputs import (
     weights_of_rows,
 )
 from equidp.estimator.linear import coefficients
-from equidp.estimator.progress import Progress, pay
+from equidp.estimator.progress import Progress
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Payment, ReleaseEvent, StepEvent
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
@@ -140,9 +141,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         trainer = self._trainer(plan, X, targets, groups, weights, progress, owners)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
-        pay((*releases, *plan.releases), trainer)
+        named = [(COUNTS, each) for each in releases] + [(RECALIBRATION, each) for each in plan.releases]
+        beside = [(ReleaseEvent(1.0, each.noise_multiplier, name=name), 1) for name, each in named]
+        if beside:
+            trainer.ledger.promise([(trainer.event, trainer.steps - trainer.steps_done), *beside])
         try:
-            self._release(releases, trainer, targets if owners is None else targets[owners.first], progress)
+            counted = targets if owners is None else targets[owners.first]
+            payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
+            self._release(payment, trainer, counted, progress)
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration)
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
@@ -269,7 +275,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return ()
 
     def _release(
-        self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor, progress: Progress
+        self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
     ) -> None:
         """Draws what was paid for, before the first step."""
 

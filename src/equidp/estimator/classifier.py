@@ -26,7 +26,7 @@ from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Payment, StepEvent
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -172,21 +172,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return (release_event(self.counts_share * self.epsilon, delta),)
 
     def _release(
-        self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor, progress: Progress
+        self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
     ) -> None:
         loss = trainer.loss
         while isinstance(loss, UnitLoss | RowWeighted):
             loss = loss.loss
         weights = loss.weights if isinstance(loss, ClassWeighted) else torch.ones(self._num_outputs)
         if self._balanced and progress.class_weights is None:
-            progress.class_weights = weights.copy_(self._counted(releases, trainer, targets))
+            progress.class_weights = weights.copy_(self._counted(payment, trainer, targets))
         self.class_weight_ = weights.double().numpy()
 
-    def _counted(self, releases: tuple[StepEvent, ...], trainer: Trainer, targets: Tensor) -> Tensor:
+    def _counted(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> Tensor:
         """Weights by the counts of classes, [classes]: noisy ones where training is private."""
         codes, deviation = targets.numpy(), 1.0
-        if releases:
-            deviation = releases[0].noise_multiplier
+        if payment is not None:
+            deviation = payment.draw()
             counts = private_counts(
                 codes, self._num_outputs, noise_multiplier=deviation, randomness=trainer.randomness
             )

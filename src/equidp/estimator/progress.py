@@ -8,12 +8,10 @@ from typing import final
 
 from torch import Tensor, nn
 
-from equidp.errors import BudgetError
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import Event, MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.training.resolved import ResolvedPlan
-from equidp.training.trainer import Trainer
 
 
 @final
@@ -57,20 +55,3 @@ class Progress:
         for event, count in before:
             counts[event] -= count
         return tuple((event, count) for event, count in counts.items() if count)
-
-
-def pay(releases: tuple[StepEvent, ...], trainer: Trainer) -> None:
-    """Charges what will be released before the first step, next to the steps, which are set aside first.
-
-    Raises:
-        BudgetError: both do not fit into the budget together; nothing is spent.
-    """
-    if not releases:
-        return
-    trainer.ledger.expect(trainer.event, trainer.steps - trainer.steps_done)
-    try:
-        for event in releases:
-            trainer.ledger.spend(event)
-    except BudgetError:
-        trainer.ledger.settle()
-        raise

@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp.accounting.releases import release_event
+from equidp.accounting.releases import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
 from equidp.data.release import private_quantile
 from equidp.errors import DataError, SettingError
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import Ledger
+from equidp.kernel.ledger import Ledger, Payment
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
 
@@ -139,7 +139,7 @@ class IndividualReport:
 
     def release_mean(self, epsilon: float, delta: float) -> float:
         """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
-        noise = self._charged(epsilon, delta)
+        noise = self._paid(epsilon, delta).draw()
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
@@ -148,10 +148,13 @@ class IndividualReport:
         """Returns each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
 
         One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
-            groups
-        cost what one would. `standard_error` is that of the noise, from released values.
+        groups cost what one would. `standard_error` is that of the noise, from released values.
         """
-        noise = self._charged(epsilon, delta)
+        return self.means_by_group(self._paid(epsilon, delta))
+
+    def means_by_group(self, payment: Payment) -> pd.DataFrame:
+        """Returns what `release_by_group` does, by a payment that was made before the report."""
+        noise = payment.draw()
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))
         members[np.arange(len(self.groups)), self.groups] = self.sensitive_epsilons / largest
@@ -180,12 +183,10 @@ class IndividualReport:
             quantile,
             low=0.0,
             high=self.largest,
-            noise_multiplier=self._charged(epsilon, delta),
+            noise_multiplier=self._paid(epsilon, delta).draw(),
             randomness=self.randomness,
         )
 
-    def _charged(self, epsilon: float, delta: float) -> float:
-        """Returns the noise multiplier of a release that costs (epsilon, delta), and charges it."""
-        event = release_event(epsilon, delta)
-        self.ledger.spend(event)
-        return event.noise_multiplier
+    def _paid(self, epsilon: float, delta: float) -> Payment:
+        """Pays for a release that costs (epsilon, delta)."""
+        return self.ledger.pay(INDIVIDUAL, release_event(epsilon, delta).noise_multiplier)

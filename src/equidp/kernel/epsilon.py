@@ -19,7 +19,7 @@ from dp_accounting.rdp import RdpAccountant
 from equidp._validate import check_number, unknown_name
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.events import Entries, checked_rows, repeats, run_event
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Event, StepEvent
 from equidp.kernel.losses import crude_epsilon, loss_distribution
 
 _FINE = 1e-4
@@ -87,6 +87,23 @@ def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.ND
     """Returns orders, and the Renyi divergence of one step at each (infinite where its series diverges)."""
     accountant = _renyi(run_event([(event, 1)]))
     return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def renyi_of(
+    entries: tuple[tuple[Event, int], ...],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns orders, and the Renyi divergence of all entries together at each: it adds up, order by order.
+
+    >>> orders, divergences = renyi_of(((StepEvent(1.0, 2.0), 4),))
+    >>> round(float(divergences[orders == 2.0][0]), 6)  # order / (2 sigma^2), for each step
+    1.0
+    """
+    event = run_event(entries)
+    orders = np.asarray(RdpAccountant().orders, dtype=np.float64)
+    if event == dp_accounting.NoOpDpEvent():
+        return orders, np.zeros(len(orders))
+    return orders, np.asarray(_renyi(event).rdp, dtype=np.float64)
 
 
 ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {
@@ -199,10 +216,11 @@ def privacy_profile(
     | --- | --- |
     | no steps | 0 |
     | a step without noise, or usual above 10^5 | 1 |
+    | epsilon below 0 | the hockey-stick divergence at e^epsilon |
 
     Args:
         event: a `run_event`.
-        epsilons: >= 0, increasing, [n].
+        epsilons: increasing, [n]; >= 0 where the event holds no step or a private choice.
         usual: about the epsilon at a small delta; bins are a small part of it.
 
     >>> event = run_event([(StepEvent(sample_rate=1.0, noise_multiplier=1.0), 1)])
@@ -283,6 +301,15 @@ class EpsilonMeter:
         if reached == self._grid[-1]:
             return epsilon(entries, self._delta, self._accountant)
         return _on_the_way(entries, self._delta, self._accountant) if entries else 0.0
+
+
+def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:
+    """Whether `privacy_profile` is made of privacy losses, and is exact enough beside this delta."""
+    private = not any(
+        isinstance(each, dp_accounting.NonPrivateDpEvent) for each in getattr(event, "events", [event])
+    )
+    known = event != dp_accounting.NoOpDpEvent() and not repeats(event) and private
+    return known and not _transforms_lose(event, delta)
 
 
 @lru_cache(maxsize=4096)

@@ -1,14 +1,20 @@
-"""What has been spent: an append-only account of private steps, kept apart from what they computed."""
+"""What has been spent: an append-only account of private steps, kept apart from what they computed.
+
+What is released beside the steps of a run, such as counts of classes, has an identity: `Ledger.pay` writes
+its name and a random id, and gives a `Payment`, which is drawn once, in the process that paid. A process that
+goes on with a run, or with a copy of it, has no payments of earlier ones; it takes what they kept, or pays.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, final
 
-from equidp._validate import check_number, check_whole
+from equidp._validate import check_number, check_whole, unknown_name
+from equidp.errors import BudgetError, SettingError
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,34 @@ class StepEvent:
         if self.statistics_noise is None:
             return noise
         return f"{noise}, statistics noise {self.statistics_noise:.6g}"
+
+
+@dataclass(frozen=True)
+class ReleaseEvent(StepEvent):
+    """A release beside the steps of a run: a Gaussian mechanism on all examples at once, without sampling.
+
+    No step equals it, and no release of another name.
+
+    Attributes:
+        name: what is released.
+        id: random name of its payment, as `Ledger.by_session` has it; "" where only its cost is meant.
+
+    Raises:
+        SettingError: no name, or another sample rate than 1.
+
+    >>> ReleaseEvent(1.0, 20.0, name="recalibration") == StepEvent(1.0, 20.0)
+    False
+    """
+
+    name: str = ""
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name or self.sample_rate != 1 or self.statistics_noise is not None:
+            raise SettingError(
+                f"{self}; expected the name of what is released, and one query of all examples at once."
+            )
 
 
 @dataclass(frozen=True)
@@ -79,6 +113,76 @@ class ChoiceEvent:
 Event = StepEvent | ChoiceEvent
 """What a ledger counts."""
 
+ROWS, PEOPLE = "rows", "people"
+"""Whose privacy is counted: that of single rows, or of people with all their rows. The two add up to no
+epsilon: a person with several rows loses more by a run on rows than its epsilon says."""
+
+
+def kind_of(event: Event) -> Event:
+    """What an event costs, without the identity of a payment.
+
+    >>> paid = ReleaseEvent(1.0, 20.0, name="recalibration", id="3f")
+    >>> kind_of(paid) == ReleaseEvent(1.0, 20.0, name="recalibration")
+    True
+    """
+    return replace(event, id="") if isinstance(event, ReleaseEvent) else event
+
+
+def checked_unit(kept: str, unit: str, what: str) -> str:
+    """Returns the unit of what is to be counted; raises a BudgetError where another is counted already.
+
+    Args:
+        kept: what is counted so far; "": not known.
+        unit: of what is to be counted.
+        what: keeps the account, for the message.
+    """
+    if unit not in (ROWS, PEOPLE):
+        raise unknown_name("unit", unit, (ROWS, PEOPLE))
+    if kept and kept != unit:
+        counted, given = (f"single {each}" if each == ROWS else each for each in (kept, unit))
+        raise BudgetError(
+            f"{what} counts {counted}, and this run is on {given}: what they spend cannot be added. Give "
+            "the run a ledger or a budget of its own, and see equidp account --rows-per-person for what runs "
+            "on rows cost people."
+        )
+    return unit
+
+
+@final
+class Payment:
+    """What `Ledger.pay` gives: the right to draw one release, once, in the process that paid.
+
+    | case | outcome |
+    | --- | --- |
+    | drawn a second time | BudgetError |
+    | drawn in a forked process | BudgetError |
+    | copied | the same payment |
+    | pickled | BudgetError |
+    """
+
+    def __init__(self, event: ReleaseEvent) -> None:
+        self.event, self._process, self._drawn = event, os.getpid(), False
+
+    def draw(self) -> float:
+        """Returns the noise multiplier of the release, which is to be drawn now."""
+        if self._drawn or os.getpid() != self._process:
+            where = "once already" if self._drawn else "for another process"
+            raise BudgetError(
+                f"the release of {self.event.name} was paid for {where}, and a payment is drawn once; pay "
+                "again (Ledger.pay)."
+            )
+        self._drawn = True
+        return self.event.noise_multiplier
+
+    def __copy__(self) -> Payment:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Payment:
+        return self
+
+    def __getstate__(self) -> NoReturn:
+        raise BudgetError("a payment cannot be sent to another process; pay there.")
+
 
 def new_session(run: str = "") -> str:
     """A random name for a stretch of a run, which begins with the run's own: "run.stretch".
@@ -106,6 +210,8 @@ class Ledger(ABC):
     what either says.
     """
 
+    _unit = ""
+
     @abstractmethod
     def spend(self, event: Event) -> None:
         """Records one more step."""
@@ -114,6 +220,36 @@ class Ledger(ABC):
     def expect(self, event: Event, steps: int) -> None:
         """Announces up to `steps` steps of this kind, which a ledger may record or set aside in advance."""
 
+    def promise(self, entries: Iterable[tuple[Event, int]]) -> None:  # noqa: B027
+        """Announces all that a run will spend, before any of it; a budget sets it aside.
+
+        Raises:
+            BudgetError: it does not fit.
+        """
+
+    def take_unit(self, unit: str) -> None:
+        """Remembers whose privacy is counted: `ROWS` or `PEOPLE`.
+
+        Raises:
+            BudgetError: the other is counted already.
+        """
+        self._unit = checked_unit(self.unit if self.steps else "", unit, "this ledger")
+
+    def pay(self, name: str, noise_multiplier: float) -> Payment:
+        """Pays for one release beside the steps, under a new id.
+
+        Raises:
+            BudgetError: it cannot be paid; it must not be drawn then.
+
+        >>> ledger = MemoryLedger()
+        >>> payment = ledger.pay("counts of classes", 20.0)
+        >>> payment.draw(), ledger.steps
+        (20.0, 1)
+        """
+        event = ReleaseEvent(1.0, noise_multiplier, name=name, id=os.urandom(8).hex())
+        self.spend(event)
+        return Payment(event)
+
     @abstractmethod
     def settle(self) -> None:
         """Signals that no step is in progress: what was recorded in advance and not spent is given back."""
@@ -121,7 +257,12 @@ class Ledger(ABC):
     @property
     @abstractmethod
     def entries(self) -> tuple[tuple[Event, int], ...]:
-        """(event, number of steps) pairs in the order they were spent."""
+        """(event, number of steps) pairs in the order they were spent, releases without their ids."""
+
+    @property
+    def unit(self) -> str:
+        """Whose privacy it counts: `ROWS` or `PEOPLE`; "": not known."""
+        return self._unit
 
     @property
     @abstractmethod
@@ -131,7 +272,7 @@ class Ledger(ABC):
     @property
     @abstractmethod
     def by_session(self) -> Mapping[str, Mapping[Event, int]]:
-        """Session -> event -> steps; together as many as `entries`."""
+        """Session -> event -> steps, releases with their ids; together as many as `entries`."""
 
     def count_of(self, event: Event) -> int:
         """Number of steps of this kind."""
@@ -177,6 +318,7 @@ class MemoryLedger(Ledger):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Takes over the steps of the ledger that this one is a copy of, and of its run, not its session."""
         self._session, self._process = new_session(run_of(state["_session"])), os.getpid()
+        self._unit = state.get("_unit", "")
         self._entries = list(state["_entries"])
         self._by_session = {session: dict(spent) for session, spent in state["_by_session"].items()}
 
@@ -190,6 +332,7 @@ class MemoryLedger(Ledger):
             return
         counts = self._by_session.setdefault(session or self.session, {})
         counts[event] = counts.get(event, 0) + steps
+        event = kind_of(event)
         if self._entries and self._entries[-1][0] == event:
             steps += self._entries.pop()[1]
         self._entries.append((event, steps))

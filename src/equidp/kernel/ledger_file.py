@@ -13,14 +13,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
 from equidp.errors import BudgetError
 from equidp.kernel.append_only import AppendOnlyFile, check_ledger_place
-from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, StepEvent, new_session
+from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, checked_unit, new_session
 from equidp.kernel.ledger_format import (
     FORMAT,
     HEADER,
@@ -28,6 +27,7 @@ from equidp.kernel.ledger_format import (
     chained_line,
     check_seal,
     parsed,
+    plain,
     seal_path,
 )
 from equidp.kernel.pay_ahead import Kind, PayAhead
@@ -47,7 +47,7 @@ class LedgerFile(Ledger):
     | killed before the first line was complete | a new ledger |
     | a line edited, removed, or moved; seal missing; a format of an older equidp | BudgetError when opened |
     | steps of two sessions in turn, as in a budget | each line pays for one session |
-    | steps of a kind that was not announced by `expect` | paid for one by one |
+    | steps of a kind that was not announced by `expect`, and releases | paid for one by one |
 
     Args:
         path: the file; made if there is none.
@@ -106,6 +106,15 @@ class LedgerFile(Ledger):
         """Allows blocks of this kind to reach `steps` steps ahead."""
         with self._threads:
             self._ahead.expect((event, session or self._session), steps)
+
+    @property
+    def unit(self) -> str:
+        return str(self.facts.get("unit", ""))
+
+    def take_unit(self, unit: str) -> None:
+        kept = self.unit if self.steps else ""
+        if checked_unit(kept, unit, f"the ledger {os.fspath(self.path)!r}") != self.unit:
+            self.add_facts({"unit": unit})
 
     def settle(self) -> None:
         """Writes how many steps of the last block were not spent; no more of its kind are expected."""
@@ -196,8 +205,7 @@ class LedgerFile(Ledger):
             self._spent.count(last.event, steps, last.session)
 
     def _paid(self, kind: Kind, steps: int) -> dict[str, Any]:
-        event = "spend" if isinstance(kind[0], StepEvent) else "choice"
-        return {event: asdict(kind[0]), "steps": steps, "for": kind[1], "time": self._day(kind[0])}
+        return {**plain(kind[0]), "steps": steps, "for": kind[1], "time": self._day(kind[0])}
 
     def _day(self, event: Event | None = None) -> str:
         """The day, by the machine's clock; "" where it is not kept."""

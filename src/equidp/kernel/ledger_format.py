@@ -3,9 +3,10 @@ file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
 pays for a block of equal steps of the session that it names, `choice` for private choices in the same way,
-with all queries of one try and the mean number of tries, `unspent` says how many steps of the block before
-were not spent, and `facts` adds to those of the first line. An equidp that does not know `choice` refuses the
-file. The seal holds the number of lines and the last checksum, so that lines missing at the end are noticed.
+with all queries of one try and the mean number of tries, and `release` for one release beside the steps, with
+its name and the random id of this payment. `unspent` says how many steps of the block before were not spent,
+and `facts` adds to those of the first line, among them the `unit`, whose privacy is counted. The seal holds
+the number of lines and the last checksum, so that lines missing at the end are noticed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from equidp.errors import BudgetError
-from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent
+from equidp.kernel.ledger import ChoiceEvent, Event, ReleaseEvent, StepEvent, kind_of
 
-FORMAT = 2
-HEADER = b'{"equidp_ledger":2,"id":"'
+FORMAT = 3
+HEADER = b'{"equidp_ledger":3,"id":"'
 _CHECK = 32  # hex digits of a checksum
 
 
@@ -34,7 +35,7 @@ class Spent:
         process: number of the process that wrote it, from 1 on.
         run: the name that process gave.
         session: random name of the session that it paid for: "run.stretch", see `Ledger.session`.
-        event: one step, or one private choice.
+        event: one step, one private choice, or one release.
         steps: number that counts as spent.
         settled: whether the count is exact. The block that a process was killed in counts in full.
         time: day of writing, by the machine's clock, for readers only; "" where it is not kept.
@@ -67,10 +68,11 @@ class LedgerContent:
 
     @property
     def entries(self) -> tuple[tuple[Event, int], ...]:
-        """(event, number of steps) pairs, each event once."""
+        """(event, number of steps) pairs, each event once, releases without their ids."""
         counts: dict[Event, int] = {}
         for block in self.blocks:
-            counts[block.event] = counts.get(block.event, 0) + block.steps
+            event = kind_of(block.event)
+            counts[event] = counts.get(event, 0) + block.steps
         return tuple((event, steps) for event, steps in counts.items() if steps)
 
 
@@ -144,8 +146,8 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
         if records and (found := records[0]["equidp_ledger"]) != FORMAT:
             raise BudgetError(
                 f"{os.fspath(path)!r} is a ledger of format {found}; this version reads format {FORMAT}, "
-                "which names the run that each step was paid for. Go on with the version that wrote it. Or, "
-                "for a budget, make a new file for what the old one has left: epsilons add up, and so do "
+                "which names each release and whose privacy it counts. Go on with the version that wrote it. "
+                "Or, for a budget, make a new file for what the old one has left: epsilons add up, and so do "
                 "deltas."
             )
         facts, blocks = _told(records)
@@ -176,15 +178,24 @@ def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spen
             # A process begins a block only after it used up the one before.
             if len(blocks) > first and "torn" not in record:
                 blocks[-1] = replace(blocks[-1], settled=True)
-            event = _choice(record["choice"]) if "choice" in record else StepEvent(**record["spend"])
+            event = event_of(record)
             session, steps, time = str(record["for"]), record["steps"], record["time"]
             blocks.append(Spent(process, run, session, event, steps, False, time))
     return facts, tuple(blocks)
 
 
-def _choice(record: Mapping[str, Any]) -> ChoiceEvent:
-    tried = tuple((StepEvent(**event), int(count)) for event, count in record["tried"])
-    return ChoiceEvent(tried, record["mean"])
+def plain(event: Event) -> dict[str, Any]:
+    """An event as a ledger's line has it; `event_of` reads it."""
+    names = {ReleaseEvent: "release", ChoiceEvent: "choice"}
+    return {names.get(type(event), "spend"): asdict(event)}
+
+
+def event_of(record: Mapping[str, Any]) -> Event:
+    """The event of a line, or of what `plain` gave."""
+    if "choice" in record:
+        tried = tuple((StepEvent(**event), int(count)) for event, count in record["choice"]["tried"])
+        return ChoiceEvent(tried, record["choice"]["mean"])
+    return ReleaseEvent(**record["release"]) if "release" in record else StepEvent(**record["spend"])
 
 
 def has_a_line(path: str | os.PathLike[str]) -> bool:

@@ -22,6 +22,7 @@ examples. Policies are trusted not to be malicious: smuggling values past the ke
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -144,7 +145,7 @@ class PrivateStep:
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
         self.state: Any = copied(checked_state(policy, policy.init(setting)))
-        self._held, self._paid = attributes(policy), False
+        self._held, self._paid_in = attributes(policy), 0
 
     def __call__(
         self, inputs: Inputs, targets: Tensor, groups: Tensor, indices: Tensor | None = None
@@ -160,9 +161,9 @@ class PrivateStep:
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             parts: list[Part] = in_parts((inputs, targets, groups, indices), self.physical_batch_size)
-            if not self._paid:
+            if self._paid_in != os.getpid():  # a forked process has no payment
                 self.pay()
-            self._paid = False
+            self._paid_in = 0
             penalty = penalty_of(self.policy, self.state)
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
@@ -191,7 +192,11 @@ class PrivateStep:
             self.ledger.spend(self.event)
 
         self.processes.led(spend)
-        self._paid = True
+        self._paid_in = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no payment: it would draw a second time for one."""
+        return {**vars(self), "_paid_in": 0}
 
     def rehearse(self, groups: Tensor) -> None:
         """Refuses a policy whose rules cannot be applied to examples of these groups; nothing is spent.

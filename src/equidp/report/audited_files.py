@@ -18,7 +18,7 @@ _OF_RELEASES = {
 _PEOPLE = ("data/people.py", "engines/units.py")
 _CHOICE = ("training/choice.py", "runs/choice.py", "data/release.py")
 _PROCESSES = ("training/together.py",)
-_BUDGET = ("accounting/budget.py",)
+_BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py")
 
 
 def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = False) -> dict[str, str]:

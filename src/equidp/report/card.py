@@ -21,7 +21,7 @@ from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import repeats
-from equidp.kernel.ledger import Event, StepEvent
+from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
 from equidp.report.audited_files import audited_files
 from equidp.report.figures import for_card, judged, withheld_in_words
 from equidp.report.format import counted, number, points, upper
@@ -60,7 +60,6 @@ def write_card(
     released: Mapping[str, float] | None = None,
     group_risks: Mapping[str, Mapping[str, float]] | None = None,
     details: Mapping[str, Any] | None = None,
-    releases: Sequence[tuple[str, StepEvent]] = (),
     composition: str = "",
     hashes: Mapping[str, str] | None = None,
     too_noisy: Sequence[str] = (),
@@ -79,7 +78,6 @@ def write_card(
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
         group_risks: by group, the figures of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
-        releases: (name, event) of each release that the run paid for beside its steps.
         composition: a sentence on what this run and others in one budget have spent together; "" without a
             budget.
         hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
@@ -122,7 +120,7 @@ def write_card(
     fewest = f"{FEWEST} {'people' if by_person else 'test examples'}"
     rows = _ROWS_OF_PEOPLE if by_person else ""
     spent, facts = run.epsilon(), run.facts
-    paid = releases or _of_individual_privacy(run, released)
+    paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
     headline, *further = guarantee_in_words(run)
     values = {
         "title": f"Model card: {data}" if data else "Model card",
@@ -130,9 +128,9 @@ def write_card(
         "private": math.isfinite(spent),
         "guarantee": [headline, *([composition] if composition else []), *further, *risk_in_words(run)],
         "summary": _summary(found) + judged(found),
-        "parameters": _parameters(run, spent, paid),
+        "parameters": _parameters(run, spent),
         "recompute": _recompute(run),
-        "audited": audited_files(run, [name for name, _ in paid], in_budget=bool(composition)),
+        "audited": audited_files(run, paid, in_budget=bool(composition)),
         "evaluation": found,
         "notices": [] if found is None else [*found.blind_spots, *risks_in_words(found, facts)],
         **for_card(found),
@@ -225,13 +223,7 @@ def _summary(evaluation: Evaluation | None) -> str:
     )
 
 
-def _of_individual_privacy(run: Run, released: Mapping[str, float] | None) -> list[tuple[str, StepEvent]]:
-    """What paid for what was released, where the caller does not name it."""
-    single = [event for event, steps in run.entries if isinstance(event, StepEvent) and steps == 1]
-    return [("individual privacy", event) for event in single if event.sample_rate == 1 and released]
-
-
-def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]]) -> list[tuple[str, str]]:
+def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", _why_delta(run)),
@@ -247,11 +239,10 @@ def _parameters(run: Run, spent: float, releases: Sequence[tuple[str, StepEvent]
     for event, steps in run.entries:
         counts[event] += steps
     for event, steps in counts.items():
-        names = [name for name, each in releases if each == event]
-        if names:
-            rows.append((f"{counted(len(names), 'release')} of {' and '.join(names)}", event.in_words))
-        if left := steps - len(names):
-            rows.append((counted(left, "step" if isinstance(event, StepEvent) else "choice"), event.in_words))
+        what = counted(steps, "step" if isinstance(event, StepEvent) else "choice")
+        if isinstance(event, ReleaseEvent):
+            what = f"{counted(steps, 'release')} of {event.name}"
+        rows.append((what, event.in_words))
     return rows
 
 

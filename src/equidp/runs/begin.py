@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import check_folder, sync_folder, write_whole
-from equidp.accounting.releases import COUNTS, PREPROCESSING, charge_releases
+from equidp.accounting.releases import COUNTS, PREPROCESSING
 from equidp.data.people import first_rows
 from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import base_rate_cut
+from equidp.kernel.ledger import Ledger, Payment
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs import layout
@@ -31,9 +32,9 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
 
     An empty folder is filled, its settings last. What a kill left in it of an earlier try is passed over.
 
-    Private preprocessing and class counts are drawn here, once, after their cost is in the run's ledger and
-    its budget. A run that is stopped before its folder is there never was: what a budget paid for it stays
-    paid.
+    Private preprocessing and class counts are paid for and drawn here, and kept in the folder; copies of it
+    take what is kept. A run that is stopped before its folder is there never was: what a budget paid for it
+    stays paid.
 
     Returns:
         What training begins with.
@@ -86,18 +87,23 @@ def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         if budget is not None:
             further["budget_id"] = budget.id
+        payments: dict[str, Payment] = {}
         if releases:
-            if budget is not None:
-                budget.for_data(prepared.split.train.source)
-            ledger = stack.enter_context(
+            train = prepared.split.train
+            ledger: Ledger = stack.enter_context(
                 LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=config.choose is None)
             )
-            charge_releases(releases.values(), ledger, budget)
-        if PREPROCESSING in releases:
-            split, encoder = config.load_privately(releases[PREPROCESSING])
+            if budget is not None:
+                budget.for_data(train.source, train.unit)
+                ledger = budget.ledger(ledger)
+            ledger.take_unit(train.unit)
+            ledger.promise(prepared.stated)
+            payments = {name: ledger.pay(name, each.noise_multiplier) for name, each in releases.items()}
+        if PREPROCESSING in payments:
+            split, encoder = config.load_privately(payments[PREPROCESSING])
             prepared = replace(prepared, split=split, encoder=encoder)
-        if COUNTS in releases:
-            prepared, counts = _counted(prepared, releases[COUNTS].noise_multiplier)
+        if COUNTS in payments:
+            prepared, counts = _counted(prepared, payments[COUNTS].draw())
             write_whole(draft / layout.COUNTS, (json.dumps(counts, indent=2) + "\n").encode())
     return prepared, {**prepared.facts, **further}
 

@@ -106,7 +106,6 @@ def write_cards(
         remarks=config.card_notes,
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
-        releases=tuple(config.releases(plan.delta).items()),
         composition=composition,
         hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )

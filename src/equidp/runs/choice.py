@@ -18,6 +18,7 @@ import torch
 from equidp._files import check_writable, write_whole
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
+from equidp.accounting.limit import Together
 from equidp.accounting.releases import RECALIBRATION, release_event
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import DataSplit
@@ -150,17 +151,18 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
             "are not held out to score tries; choose a smaller batch size."
         )
     plans, event = choice_of(config, len(fit))
-    ledger = MemoryLedger(tuple((each, 1) for each in plans[0].releases))
     for plan in plans:
-        trainer = make_trainer(config, plan, replace(split, train=fit), ledger, None, device=device)
+        trainer = make_trainer(config, plan, replace(split, train=fit), None, None, device=device)
+    drawn = config.releases(plans[0].delta).items()
+    stated: Together = (*((each, 1) for name, each in drawn if name != RECALIBRATION), (event, 1))
     with ExitStack() as stack:
         if config.budget is not None:
             check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
-            budget.for_data(split.train.source)
-            budget.check(event, 1)
-    return Prepared(config, plans[0], split, encoder, trainer, device, held_out)
+            budget.for_data(split.train.source, split.train.unit)
+            budget.ledger(MemoryLedger()).promise(stated)
+    return Prepared(config, plans[0], split, encoder, trainer, device, stated, held_out)
 
 
 def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Run, Evaluation]:
@@ -191,8 +193,9 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
             raise DataError(layout.MADE_ONCE.strip())
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         if budget is not None:
-            budget.for_data(split.train.source)
+            budget.for_data(split.train.source, split.train.unit)
         account = ledger if budget is None else budget.ledger(ledger)
+        account.take_unit(split.train.unit)
         found = choose(
             plans,
             fit,

@@ -29,7 +29,7 @@ from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Payment, ReleaseEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.policies.methods import method_named
 from equidp.training.parts import BEYOND_BUDGET
@@ -160,11 +160,11 @@ class TrainConfig:
         split = rows.encoded(drawn, source.notes(drawn))
         return split, drawn if self.recipe.target or drawn.private else None
 
-    def load_privately(self, event: StepEvent) -> tuple[DataSplit, TableEncoder]:
-        """The split by private preprocessing, drawn once; `event` was paid for."""
+    def load_privately(self, payment: Payment) -> tuple[DataSplit, TableEncoder]:
+        """The split by private preprocessing, which is drawn for this payment."""
         source = can_be_private(self.source())
         rows = source.unencoded(self.seed)
-        release = Release(event.noise_multiplier, SystemRandomness())
+        release = Release(payment.draw(), SystemRandomness())
         encoder = rows.labelled(source.private_encoder(rows.training, release))
         return rows.encoded(encoder, source.notes(encoder)), encoder
 
@@ -222,13 +222,14 @@ class TrainConfig:
         costs[RECALIBRATION] = self._recalibration * whole or None
         return {name: cost for name, cost in costs.items() if cost is not None}
 
-    def releases(self, delta: float) -> dict[str, StepEvent]:
-        """What is released beside the steps, by name, each paid for before the first of them.
+    def releases(self, delta: float) -> dict[str, ReleaseEvent]:
+        """What is released beside the steps, by name, each paid for when it is drawn.
 
         Args:
             delta: of the run.
         """
-        return {name: release_event(cost, delta) for name, cost in self.release_costs.items()}
+        noises = {name: release_event(cost, delta) for name, cost in self.release_costs.items()}
+        return {name: ReleaseEvent(1.0, each.noise_multiplier, name=name) for name, each in noises.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

@@ -14,7 +14,7 @@ import torch
 from equidp._files import check_writable
 from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.releases import charge_releases
+from equidp.accounting.limit import Together
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
 from equidp.errors import SettingError
@@ -40,6 +40,7 @@ class Prepared:
             one stands for it that no rows were read for.
         trainer: in memory; not for training.
         device: where it is to train.
+        stated: all that it will spend: steps and releases.
         held_out: the training examples that a private choice scores tries on, a mask [n].
     """
 
@@ -49,6 +50,7 @@ class Prepared:
     encoder: TableEncoder | None
     trainer: Trainer
     device: torch.device
+    stated: Together
     held_out: torch.Tensor | None = None
 
     @property
@@ -104,10 +106,13 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
             check_writable(config.budget)
             path = config.budget if os.path.exists(config.budget) else None
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
-        ledger = MemoryLedger()
-        charge_releases(config.releases(plan.delta).values(), ledger, budget)
+            budget.for_data(split.train.source, split.train.unit)
+        ledger: Ledger = MemoryLedger() if budget is None else budget.ledger(MemoryLedger())
+        releases = tuple((event, 1) for event in config.releases(plan.delta).values())
+        ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
-        return Prepared(config, plan, split, encoder, trainer, device)
+        stated: Together = (*releases, (trainer.event, trainer.steps))
+        return Prepared(config, plan, split, encoder, trainer, device, stated)
 
 
 def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:

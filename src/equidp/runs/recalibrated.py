@@ -9,6 +9,7 @@ from pathlib import Path
 
 from equidp._files import write_whole
 from equidp.errors import DataError
+from equidp.kernel.ledger import ReleaseEvent
 from equidp.runs import layout
 from equidp.training.recalibrated import Recalibration
 from equidp.training.recalibration import fitted
@@ -17,29 +18,44 @@ from equidp.training.trainer import Trainer
 
 
 def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: float | None) -> Run:
-    """Returns the run with its recalibration, which was paid for before the first step; None: it has none.
+    """Returns the run with its recalibration, drawn now and paid for now, or kept; None: it has none.
 
-    A run that was stopped after it was drawn takes what the folder keeps. What was drawn and not kept was
-    shown to nobody, and is drawn again.
+    A run that was stopped after it was drawn takes what the folder keeps. What was paid for and not kept,
+    drawn or not, stays paid, and another is drawn and paid for.
 
     Raises:
-        DataError: the model is there, and what it was recalibrated by is gone or damaged.
+        DataError: the model is there, and what it was recalibrated by is gone, damaged or of another run.
+        BudgetError: it does not fit into the budget any more.
     """
     if noise_multiplier is None:
         return run
-    kept: Recalibration | None = trainer.processes.told(lambda: _read(place))
-    by = fitted(run.model, trainer, noise_multiplier) if kept is None else kept
-    if kept is None and trainer.processes.first:
+    kept: Recalibration | None = trainer.processes.told(lambda: _read(place, trainer))
+    if kept is not None:
+        return _applied(kept, run, trainer)
+    by = fitted(run.model, trainer, noise_multiplier)
+    if trainer.processes.first:
         content = {**asdict(by), "noise_multiplier": noise_multiplier}
         write_whole(place / layout.RECALIBRATION, (json.dumps(content, indent=2) + "\n").encode())
-    return replace(run, model=by.applied(run.model), facts=replace(run.facts, recalibrated=True))
+    return _applied(by, run, trainer)
 
 
-def _read(place: Path) -> Recalibration | None:
+def _applied(by: Recalibration, run: Run, trainer: Trainer) -> Run:
+    facts = replace(run.facts, recalibrated=True)
+    return replace(run, model=by.applied(run.model), entries=trainer.ledger.entries, facts=facts)
+
+
+def kept_in(place: Path) -> bool:
+    """Whether the folder keeps one."""
+    return (place / layout.RECALIBRATION).exists()
+
+
+def _read(place: Path, trainer: Trainer) -> Recalibration | None:
     path = place / layout.RECALIBRATION
     try:
         content = json.loads(path.read_text())
-        return Recalibration(float(content["scale"]), tuple(map(float, content["shift"])))
+        kept = Recalibration(
+            float(content["scale"]), tuple(map(float, content["shift"])), str(content["payment"])
+        )
     except FileNotFoundError as error:
         if not (place / layout.MODEL).exists():
             return None
@@ -48,3 +64,7 @@ def _read(place: Path) -> Recalibration | None:
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
+    spent = (event for each in trainer.ledger.by_session.values() for event in each)
+    if kept.payment not in ["", *(event.id for event in spent if isinstance(event, ReleaseEvent))]:
+        raise DataError(f"{os.fspath(path)!r} is not what this run's ledger paid for; bring back its own.")
+    return kept

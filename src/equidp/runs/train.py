@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from equidp._files import write_whole
-from equidp.accounting.releases import charge_releases
+from equidp.accounting.releases import INDIVIDUAL, RECALIBRATION
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.individual import IndividualAccountant
 from equidp.kernel.group import processes_here
-from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.ledger_format import read_ledger
 from equidp.runs import layout
@@ -28,7 +28,7 @@ from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
-from equidp.runs.recalibrated import recalibrated
+from equidp.runs.recalibrated import kept_in, recalibrated
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
 from equidp.training.record import RunRecord
@@ -85,15 +85,20 @@ def train(
             _check_budget(config.budget, facts.get("budget_id", ""), place)
             budget = stack.enter_context(open_budget(config, config.budget))
         checkpoints = _checkpoints(config, place, lambda _: record.save(place / layout.RECORD))
-        releases = config.releases(plan.delta)
-        resumed = processes.told(lambda: any(event not in releases.values() for event, _ in ledger.entries))
+        account: Ledger = ledger if budget is None else budget.ledger(ledger)
+        if budget is not None:
+            budget.for_data(split.train.source, split.train.unit)
+        resumed = processes.told(lambda: any(type(event) is StepEvent for event, _ in ledger.entries))
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
         accountants = _accountants(config)
         watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
-        charge_releases(releases.values(), ledger, budget)
-        trainer = make_trainer(config, plan, split, ledger, budget, watchers, device)
+        later = {RECALIBRATION: kept_in(place), INDIVIDUAL: (place / layout.RELEASED).exists()}
+        releases = config.releases(plan.delta)
+        owed = [name for name, kept in later.items() if name in releases and not kept]
+        account.promise([(releases[name], 1) for name in owed])
+        trainer = make_trainer(config, plan, split, account, budget, watchers, device)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
@@ -102,7 +107,9 @@ def train(
         evaluation = evaluated(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
-            _release(place, accountant, trainer, config)
+            _release(place, accountant, trainer, releases[INDIVIDUAL])
+        account.settle()  # the card names the ledger's last line
+        run = replace(run, entries=ledger.entries)
         weights = io.BytesIO()
         torch.save(run.model.cpu().state_dict(), weights)
         run.model.to(device)
@@ -186,16 +193,17 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
     return RunRecord(record.settings, rows)
 
 
-def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, config: TrainConfig) -> None:
-    """Writes each group's mean epsilon with noise, once: it was paid for before the first step."""
+def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, event: ReleaseEvent) -> None:
+    """Writes each group's mean epsilon with noise, paid for now, unless the folder keeps what was drawn."""
     path = place / layout.RELEASED
-    if path.exists() or config.release_epsilon is None:
+    if path.exists():
         return
     if (place / layout.MODEL).exists():
         raise DataError(
             f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
         )
-    report = accountant.report(trainer, accountant="rdp" if config.accountant == "rdp" else "pld")
-    means = replace(report, ledger=MemoryLedger()).release_by_group(config.release_epsilon, trainer.delta)
+    payment = trainer.ledger.pay(INDIVIDUAL, event.noise_multiplier)  # before the report, which counts it
+    report = accountant.report(trainer, accountant="rdp" if trainer.accountant == "rdp" else "pld")
+    means = report.means_by_group(payment)
     means["risk"] = [risk.figures() for risk in report.group_risks().values()]
     write_whole(path, means.to_json(orient="records", indent=2).encode())

@@ -180,7 +180,7 @@ def choose(
     """
 
     def trainer_of(plan: ResolvedPlan) -> Trainer:
-        return build(plan, train, seed=seed, secure=True, engine=engine, device=device, ledger=plan.ledger())
+        return build(plan, train, seed=seed, secure=True, engine=engine, device=device)
 
     *tried, (score, times) = event.tried
     for plan in plans:

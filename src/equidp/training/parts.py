@@ -24,7 +24,7 @@ from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import ROWS, Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.owned_generators import owned_generators
@@ -119,17 +119,19 @@ def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int,
 def opened(
     ledger: Ledger | None,
     budget: PrivacyBudget | None,
-    source: str,
+    train: object,
     event: StepEvent,
     steps: int,
     beyond: str,
 ) -> tuple[Ledger, int]:
     """The ledger to record in, charged to the budget where there is one, and the steps that it allows."""
     ledger = MemoryLedger() if ledger is None else ledger
-    if budget is None:
-        return ledger, steps
-    budget.for_data(source)
-    return budget.ledger(ledger), steps_within(budget, event, steps, ledger.count_of(event), beyond)
+    if budget is not None:
+        budget.for_data(source_of(train), unit_of(train))
+        ledger = budget.ledger(ledger)
+        steps = steps_within(budget, event, steps, ledger.count_of(event), beyond)
+    ledger.take_unit(unit_of(train))
+    return ledger, steps
 
 
 def chosen_randomness(secure: bool, seed: int | None, spent: int, *own_code: object) -> Randomness:
@@ -249,6 +251,11 @@ def loader(
 def source_of(train: object) -> str:
     """Whose examples these are, by name; "" where the dataset does not say."""
     return train.source if isinstance(train, GroupedDataset) else ""
+
+
+def unit_of(train: object) -> str:
+    """Whose privacy a run on a dataset counts."""
+    return train.unit if isinstance(train, GroupedDataset) else ROWS
 
 
 def class_names(train: object) -> tuple[str, ...]:

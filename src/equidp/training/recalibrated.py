@@ -20,6 +20,7 @@ class Recalibration:
     Attributes:
         scale: of all classes, > 0.
         shift: of each class.
+        payment: random id of what was paid for it; "": nothing.
 
     >>> mended = Recalibration(2.0, (0.0, 1.0)).applied(nn.Sequential(nn.Linear(3, 2)))
     >>> type(mended[-1]).__name__
@@ -28,6 +29,7 @@ class Recalibration:
 
     scale: float
     shift: tuple[float, ...]
+    payment: str = ""
 
     @classmethod
     def identity(cls, classes: int) -> Recalibration:

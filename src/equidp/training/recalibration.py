@@ -9,7 +9,7 @@ What the fit reads, and what it costs:
    in (a, b); of an example of several rows, such as a person, their sum. It is released as a Gaussian
    mechanism of noise multiplier sigma / sqrt(w_t), at sample rate 1. The w_t add up to 1, so all steps are
    dominated by one Gaussian mechanism of noise multiplier sigma (Dong, Roth and Su 2022, corollary 3.3):
-   `StepEvent(1.0, sigma)`, which is charged before.
+   what `Ledger.pay` charges, just before the first step.
 2. All else follows from these sums: with little data beside the noise, a stays near 1 and b near 0.
 
 Groups are not read. The fit knows classes alone, so people are not treated differently by their group.
@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_number
+from equidp.accounting.releases import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.data.weights import ClassWeighted, RowWeighted
@@ -34,7 +34,7 @@ from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import doubled
 from equidp.kernel.noisy_sum import release
 from equidp.training import parts
@@ -55,44 +55,43 @@ _EXPECTED, _LONGEST = 1.0, 2.0
 """How far scale (in `_UNIT`) and shifts are expected to move, for where noise leaves it open; and the
 longest step."""
 
-_drawn: WeakKeyDictionary[Trainer, int] = WeakKeyDictionary()
-"""Trainer -> fits that were drawn: each is paid for by a count of its own in the ledger."""
 
 _CHUNK, _NUMBERS = 4096, 2**22
 """Examples that logits are taken of at a time, and numbers that rows fill at a time."""
 
 
-def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | None) -> Run:
+def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | None) -> Run:
     """Returns the run with recalibrated logits, fitted on the training data.
 
-    Pay for it first: spend `StepEvent(1.0, noise_multiplier)`, such as `release_event(epsilon, delta)`, in
-    the trainer's ledger, before the first step where all is to be checked against a budget. Draw it once.
+    Each call draws a fit of its own and pays for it, in the trainer's ledger and its budget: keep what came
+    out. `trainer.ledger.promise` sets it aside in a budget before the first step, and
+    `trainer.ledger.pay("recalibration", sigma)` pays before; give what that returns in place of sigma.
 
     Args:
         run: what the trainer gave.
         trainer: of a classifier that is trained on cross entropy, perhaps weighted.
-        noise_multiplier: sigma of the whole fit; 0 for a run without privacy; None: the run stays as it is.
+        noise_multiplier: sigma of the whole fit, such as that of `release_event(epsilon, delta)`; or its
+            payment; 0 for a run without privacy; None: the run stays as it is.
 
     Raises:
-        SettingError: the ledger does not hold the event, or the model or its loss has no logits to mend.
+        SettingError: the model or its loss has no logits to mend.
+        BudgetError: it does not fit; nothing is drawn.
 
     Example:
         >>> import equidp
-        >>> from equidp.kernel.ledger import StepEvent
         >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> trainer = equidp.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), data,
         ...     policy=equidp.DPSGD(), batch_size=16, steps=4, noise_multiplier=2.0, delta=1e-3)
-        >>> trainer.ledger.spend(StepEvent(1.0, 20.0))
         >>> run = equidp.recalibrate(trainer.fit(), trainer, 20.0)
         >>> [event.noise_multiplier for event, _ in run.entries]
-        [20.0, 2.0]
+        [2.0, 20.0]
     """
     if noise_multiplier is None:
         return run
-    model = fitted(run.model, trainer, noise_multiplier).applied(run.model)
-    return replace(run, model=model, facts=replace(run.facts, recalibrated=True))
+    by, facts = fitted(run.model, trainer, noise_multiplier), replace(run.facts, recalibrated=True)
+    return replace(run, model=by.applied(run.model), entries=trainer.ledger.entries, facts=facts)
 
 
 def check_recalibrates(trainer: Trainer) -> None:
@@ -108,7 +107,7 @@ def check_recalibrates(trainer: Trainer) -> None:
         )
 
 
-def fitted(model: nn.Module, trainer: Trainer, noise_multiplier: float) -> Recalibration:
+def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recalibration:
     """Returns scale and shift for a model, the same in all processes.
 
     Formal guarantee: for training data that differ in one example, added or removed, this is a Gaussian
@@ -119,48 +118,46 @@ def fitted(model: nn.Module, trainer: Trainer, noise_multiplier: float) -> Recal
     | logits that are infinite or NaN | the example counts nowhere |
     | a class without examples | its shift is negative, as far as noise lets that be seen |
     | few examples beside the noise | scale about 1, shifts about 0 |
-    | a second fit, paid for once | SettingError |
+    | a second fit | paid for again |
     | noise_multiplier = 0 | after training without privacy, the exact fit; otherwise SettingError |
     | several processes | each sums its shard; the first adds the noise |
 
     Raises:
-        SettingError: the trainer's ledger does not hold `StepEvent(1.0, noise_multiplier)`, or see
-            `check_recalibrates`.
+        SettingError: see `check_recalibrates`.
+        BudgetError: it cannot be paid for.
         ModelError: outputs are no logits, [batch, classes].
     """
+    paid = [noise] if isinstance(noise, Payment) else []
+    noise_multiplier = noise.event.noise_multiplier if isinstance(noise, Payment) else noise
     check_number("[0, inf)", noise_multiplier=noise_multiplier)
     check_recalibrates(trainer)
-    event = StepEvent(1.0, noise_multiplier)
     if not noise_multiplier and trainer.event.noise_multiplier:
         raise SettingError(
             "noise_multiplier=0 would recalibrate a private run without noise, and end its guarantee; give "
             "the noise that was paid for."
         )
-    if noise_multiplier and event == trainer.event:
-        raise SettingError(
-            f"{event} is a step of the training itself, so that the ledger cannot tell the two apart; choose "
-            "another noise multiplier for the recalibration."
-        )
-    if noise_multiplier and trainer.ledger.count_of(event) <= _drawn.get(trainer, 0):
-        raise SettingError(
-            f"the ledger does not hold {event}, which pays for this recalibration, or one was drawn for it "
-            "already; spend it there first: trainer.ledger.spend(...)."
-        )
-    _drawn[trainer] = _drawn.get(trainer, 0) + 1
+    first = trainer.processes.first  # which alone has the ledger that pays
+    if paid and first and not any(paid[0].event in spent for spent in trainer.ledger.by_session.values()):
+        raise SettingError("the recalibration was paid for in another ledger than the trainer's; pay there.")
+    if noise_multiplier and not paid:
+        trainer.processes.led(lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier)))
+    if paid:
+        paid[0].draw()
     with trainer.processes.or_leave():
         with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
             logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
         place = torch.zeros(classes + 1, dtype=torch.float64)
         for share in _SHARES:
-            noise = noise_multiplier / math.sqrt(share)
+            multiplier = noise_multiplier / math.sqrt(share)
             total = _summed(logits, targets, weights, place.to(logits.device))
-            release([total], 1.0, noise, trainer.randomness, 1.0, trainer.processes)
-            place = _moved(place, total.cpu(), noise)
+            release([total], 1.0, multiplier, trainer.randomness, 1.0, trainer.processes)
+            place = _moved(place, total.cpu(), multiplier)
         found = doubled(place.to(logits.device))
         trainer.processes.share([found])  # rounding may differ between machines
     scale, *shift = found.tolist()
-    return Recalibration(min(max(1 + scale / _UNIT, 0.1), 10.0), tuple(shift))
+    payment = paid[0].event.id if paid else ""
+    return Recalibration(min(max(1 + scale / _UNIT, 0.1), 10.0), tuple(shift), payment)
 
 
 def _unweighted(loss: object) -> tuple[object, ClassWeighted | None]:

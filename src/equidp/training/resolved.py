@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from equidp._parts import is_import_path, own_part
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.models import model_named
 from equidp.policies.methods import make_policy
@@ -62,12 +62,8 @@ class ResolvedPlan:
 
     @property
     def releases(self) -> tuple[StepEvent, ...]:
-        """What the plan itself pays for beside its steps."""
+        """What the plan itself costs beside its steps."""
         return (StepEvent(1.0, self.recalibration),) if self.recalibration else ()
-
-    def ledger(self, releases: Sequence[StepEvent] = ()) -> MemoryLedger:
-        """A ledger in memory that has paid for these releases and the plan's own."""
-        return MemoryLedger(tuple((event, 1) for event in (*releases, *self.releases)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""

@@ -144,7 +144,7 @@ class Trainer:
             steps_of = self.event, self.planned_steps
             same = (*steps_of, policy, engine, (secure, seed), delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
-            opened = partial(parts.opened, ledger, budget, parts.source_of(train), *steps_of, beyond_budget)
+            opened = partial(parts.opened, ledger, budget, train, *steps_of, beyond_budget)
             self.ledger, self.steps = together.led(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
             self.randomness = parts.chosen_randomness(secure, seed, ledger.steps, model, loss, train)

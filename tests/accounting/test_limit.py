@@ -1,0 +1,159 @@
+"""What fits a limit holds for analysts who choose by results; worked out apart from the product."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.integrate import quad
+from scipy.signal import fftconvolve
+from scipy.stats import norm
+
+from equidp.accounting.limit import Limit, beyond, routes
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import ChoiceEvent, ReleaseEvent, StepEvent
+
+DELTA = 1e-5
+
+
+def gaussian_delta(loss: float, mu: float) -> float:
+    """The hockey-stick divergence at e^loss of N(mu, 1) and N(0, 1)."""
+    return float(norm.cdf(mu / 2 - loss / mu) - math.exp(loss) * norm.cdf(-mu / 2 - loss / mu))
+
+
+@pytest.mark.parametrize("limit", [1.0, 3.0, 8.0])
+def test_the_base_of_each_route_is_that_of_its_formula(limit):
+    """Stated: 4 Gaussian mechanisms of noise 10, of mu = .2 together, with a closed form."""
+    beside, alone = routes(((StepEvent(1.0, 10.0), 4),), limit, DELTA, "pld")
+    assert (beside.beside, alone.beside, beside.share + alone.share) == (True, False, pytest.approx(1.0))
+    order = beside.order
+
+    def integrand(x: float) -> float:
+        loss = beside.base - math.log(1 - 1 / order) - x
+        return gaussian_delta(loss, 0.2) * (order - 1) * math.exp(-(order - 1) * x)
+
+    reached = quad(integrand, 0, 60, limit=500, epsabs=1e-14)[0]
+    assert 0.97 * beside.share * DELTA < reached <= beside.share * DELTA
+    order = alone.order
+    by_hand = math.log(1 - 1 / order) - math.log(alone.share * DELTA * order) / (order - 1)
+    assert alone.base == pytest.approx(by_hand)
+
+
+@pytest.mark.soak
+def test_what_was_stated_is_as_tight_as_a_plan_and_what_is_later_is_not():
+    step, fit = StepEvent(0.1, 2.0), ReleaseEvent(1.0, 20.0, name="fit")
+    stated = ((step, 50), (fit, 1))
+    whole = epsilon(stated, DELTA)
+    for limit in (whole, 3.0):
+        known = Limit(limit, DELTA, "pld", stated)
+        assert known.holds(stated)
+        assert known.spent(stated) == whole
+        assert known.spent(((step, 20),)) == epsilon(((step, 20),), DELTA)
+    assert not Limit(whole, DELTA, "pld", stated).holds((*stated, (fit, 1)))
+    more = (*stated, (step, 1))
+    assert epsilon(more, DELTA) < Limit(3.0, DELTA, "pld", stated).spent(more) <= 3.0
+    assert Limit(3.0, DELTA, "rdp", stated).spent(more) > epsilon(more, DELTA, "rdp") - 1e-12
+
+
+def test_a_choice_that_was_stated_is_counted_by_renyi():
+    step = StepEvent(0.1, 4.0)
+    choice = ChoiceEvent(((step, 20), (StepEvent(1.0, 30.0), 1)), 4.0)
+    limit = Limit(6.0, DELTA, "pld", ((choice, 1),))
+    assert limit.spent(((choice, 1),)) == epsilon(((choice, 1),), DELTA)
+    assert limit.spent(((choice, 1), (step, 5))) > limit.spent(((choice, 1),))
+    assert [route.beside for route in limit.routes] == [False]
+
+
+def test_a_stated_step_stands_for_steps_that_tell_less_and_for_no_other():
+    stated = ((StepEvent(0.1, 1.0), 5), (StepEvent(0.5, 4.0), 1))
+    for told in (StepEvent(0.1, 1.1), StepEvent(0.05, 1.0), StepEvent(0.1, 2.0, 2.0)):
+        assert beyond(((told, 5),), stated) == ()
+    for told in (StepEvent(0.1, 0.9), StepEvent(0.11, 1.0), StepEvent(0.1, 1.0, 1.0), StepEvent(1.0, 9.0)):
+        assert beyond(((told, 1),), stated) == ((told, 1),)
+    assert beyond(((StepEvent(0.1, 1.0), 3), (StepEvent(0.1, 1.1), 3)), stated) == ((StepEvent(0.1, 1.1), 1),)
+
+
+def test_steps_without_noise_never_fit_beside_what_was_stated():
+    stated = ((StepEvent(0.1, 2.0), 5),)
+    limit = Limit(3.0, DELTA, "pld", stated)
+    assert limit.spent((*stated, (StepEvent(0.1, 0.0), 1))) == math.inf
+    assert Limit(math.inf, DELTA, "rdp", stated).holds((*stated, (StepEvent(0.1, 0.0), 1)))
+
+
+class Analyst:
+    """One who adds a run of kind A or of kind B as long as a limit holds, by the likelihood ratio so far.
+
+    Exact, by dynamic programming over the loss so far; losses are rounded down, so that delta is a lower
+    bound.
+    """
+
+    WIDTH, LOW, HIGH, EPSILON = 1e-2, -8.0, 14.0, 3.0
+
+    def __init__(self, kinds: tuple[tuple[StepEvent, int], ...], limit: Limit) -> None:
+        self.kinds, self.limit = kinds, limit
+        self.grid = np.arange(round(self.LOW / self.WIDTH), round(self.HIGH / self.WIDTH) + 1) * self.WIDTH
+        self.end = np.maximum(0, -np.expm1(self.EPSILON - self.grid))
+        self.fitting: dict[tuple[int, ...], bool] = {}
+
+    def delta(self) -> float:
+        """The most that delta at the limit's epsilon can be made."""
+        return max(self._of_direction(remove) for remove in (True, False))
+
+    def _of_direction(self, remove: bool) -> float:
+        laws = [self._law(*kind, remove) for kind in self.kinds]
+        table: dict[tuple[int, int], np.ndarray] = {}
+
+        def value(a: int, b: int) -> np.ndarray:
+            if (a, b) not in table:
+                following = [((a + 1, b), laws[0]), ((a, b + 1), laws[1])]
+                options = [self._after(value(*there), law) for there, law in following if self._fits(*there)]
+                table[a, b] = np.max([self.end, *options], axis=0)
+            return table[a, b]
+
+        return float(value(0, 0)[np.argmin(np.abs(self.grid))])
+
+    def _fits(self, *counts: int) -> bool:
+        if counts not in self.fitting:
+            spent = tuple(
+                (event, steps * n) for (event, steps), n in zip(self.kinds, counts, strict=True) if n
+            )
+            self.fitting[counts] = self.limit.holds(spent)
+        return self.fitting[counts]
+
+    def _law(self, event: StepEvent, steps: int, remove: bool):
+        losses = pld.from_gaussian_mechanism(
+            event.noise_multiplier,
+            sampling_prob=event.sample_rate,
+            value_discretization_interval=self.WIDTH,
+            pessimistic_estimate=False,
+        ).self_compose(steps)
+        dense = (losses._pmf_remove if remove else losses._pmf_add).to_dense_pmf()
+        return dense._lower_loss, np.asarray(dense._probs), dense._infinity_mass
+
+    def _after(self, values: np.ndarray, law) -> np.ndarray:
+        """E values(loss + L); beyond the grid, values are 0 below and 1 above."""
+        low, probs, infinite = law
+        reach = len(probs) + abs(low)
+        padded = np.concatenate([np.zeros(reach), values, np.ones(reach)])
+        full = fftconvolve(padded, probs[::-1], mode="full")
+        start = reach + len(probs) - 1 + low
+        return np.clip(full[start : start + len(values)], 0, 1) + infinite
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stated", [0, 1, 2])
+def test_no_analyst_exceeds_delta(stated):
+    """Neither with nothing stated, nor with some whole-batch steps that are used when he likes."""
+    kinds = ((StepEvent(1.0, 2.8), 1), (StepEvent(0.01, 0.6), 5))
+    first = ((kinds[0][0], stated),) if stated else ()
+    assert Analyst(kinds, Limit(3.0, DELTA, "pld", first)).delta() <= DELTA
+    assert Analyst(kinds, Limit(3.0, DELTA, "rdp", first)).delta() <= DELTA
+
+
+@pytest.mark.soak
+def test_adding_losses_of_plans_that_follow_from_results_would_exceed_delta():
+    """What the limit is for; a limit that takes all as stated lets it happen."""
+    kinds = ((StepEvent(1.0, 2.8), 1), (StepEvent(0.01, 0.6), 5))
+    assert Analyst(kinds, Limit(3.0, DELTA, "pld", None)).delta() > 1.4 * DELTA
