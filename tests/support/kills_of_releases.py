@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from equidp.accounting.cache import remembered
 from equidp.data import Recipe
@@ -95,6 +96,7 @@ def release_over_and_over(folder: Path, events: dict[str, int] | None = None, se
     """
     tally, chances = Tally(), random.Random(seed)
     _write_table(folder / "visits.csv")
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # loads what each child would
     listed = [event for event, count in (EVENTS if events is None else events).items() for _ in range(count)]
     chances.shuffle(listed)
     for number, event in enumerate(listed):
@@ -176,7 +178,9 @@ class _Story:
         for _ in range(5):
             if self._go_on(run):
                 break
-        assert (run / layout.MANIFEST).exists(), f"{run} was not completed"
+        error = run.with_name(f"{run.name}.error")
+        told = error.read_text() if error.exists() else ""
+        assert (run / layout.MANIFEST).exists(), f"{run} was not completed: {told}"
         self.tally.completed += 1
 
     def _start(self, run: Path, **moment: Any) -> int:
