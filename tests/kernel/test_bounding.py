@@ -13,8 +13,10 @@ from torch import Tensor
 
 from equidp.errors import PolicyError
 from equidp.kernel.bounding import (
+    ROUNDING,
     SMALLEST_NORM,
     bounded_rows,
+    bounded_sums,
     capped_weights,
     each_alone,
     example_rows,
@@ -227,3 +229,36 @@ def test_the_share_clipped_counts_weights_below_that_of_a_vanishing_gradient():
     bounds = state_of(policy)._replace(bounds=torch.tensor([1.0, 2.0, 4.0]))
     norms, groups = torch.tensor([1.5, 1.5, 1.5, 5.0]), torch.tensor([0, 1, 2, 2])
     assert share_clipped(policy, bounds, step_weights(policy, bounds, norms, groups), groups) == 0.5
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(-14, 3))
+def test_a_held_sum_is_never_farther_from_the_true_one(seed, count, error):
+    """Whatever rounding did to the sum; one that is within its lengths stays as it is, to the last bit."""
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(count, 7, dtype=torch.float64, generator=generator)
+    gradients *= 10.0 ** torch.randint(-12, 3, (count, 1), generator=generator)
+    weights = torch.rand(count, generator=generator).double()
+    true = weights @ gradients
+    off = 10.0**error * torch.randn(7, dtype=torch.float64, generator=generator)
+    one, other = (torch.nn.Parameter(torch.zeros(size)) for size in (3, 4))
+    for computed in (true.clone(), true + off):
+        held = bounded_sums(
+            {one: computed[:3].clone(), other: computed[3:].clone()}, weights, gradients.norm(dim=1)
+        )
+        total = torch.cat([held[one], held[other]])
+        assert (total - true).norm() <= (computed - true).norm() * (1 + 1e-9) + 1e-300
+        if torch.equal(computed, true):
+            assert torch.equal(total, true)
+        longest = weights @ gradients.norm(dim=1).clamp_min(SMALLEST_NORM)
+        assert total.norm() <= (1 + 2 * ROUNDING) * longest
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e30])
+def test_a_sum_that_is_longer_than_its_examples_is_cut_and_no_number_is_none(wrong):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    held = bounded_sums(
+        {parameter: torch.tensor([wrong, 1.0]).double()}, torch.ones(2), torch.tensor([3.0, 1.0])
+    )
+    expected = 4 * (1 + ROUNDING) if wrong == 1e30 else 0.0
+    assert held[parameter].norm() == pytest.approx(expected, rel=1e-12)
+    assert bounded_sums({}, torch.empty(0), torch.empty(0)) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, shape_in_words
+from equidp.kernel.engine import Sums
 from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy, copied, on_device
 
@@ -89,6 +91,38 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     caps = sensitivity / norms.clamp_min(SMALLEST_NORM)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     return torch.minimum(weights.clamp_min_(0.0), caps)
+
+
+def bounded_sums(sums: Sums, weights: Tensor, norms: Tensor) -> Sums:
+    """A weighted sum of gradients, no longer than the sum of what its examples were measured to add.
+
+    Formal guarantee: where each true norm is at most max(norm, 1e-10) (1 + 2^-12), as engines promise, the
+    true sum is no longer than R = (1 + 2^-12) sum_i weight_i max(norm_i, 1e-10), and what is returned is no
+    farther from it than what was given: it is the nearest point of the ball of radius R, which holds the true
+    sum. So it adds nothing to what one example moves. Where an engine breaks its promise there is no
+    guarantee to restore; then nothing longer than R is released, whatever a device or a user's module did.
+
+    | sum | result |
+    | --- | --- |
+    | length <= R | the same tensors, unchanged |
+    | length > R | scaled in place to length R |
+    | an infinite or NaN entry | zeros |
+
+    Args:
+        sums: in float64, [*shape] by parameter.
+        weights, norms: [batch], finite.
+    """
+    if not sums:
+        return sums
+    longest = (1 + ROUNDING) * float(torch.dot(doubled(weights), doubled(norms.clamp_min(SMALLEST_NORM))))
+    flat = [total.reshape(-1) for total in sums.values()]
+    squares = [torch.dot(each, each) for each in flat]
+    length = math.sqrt(float(torch.stack(squares).sum() if len(squares) > 1 else squares[0]))
+    if length <= longest:
+        return sums
+    if not math.isfinite(length):
+        return {parameter: torch.zeros_like(total) for parameter, total in sums.items()}
+    return {parameter: total.mul_(longest / length) for parameter, total in sums.items()}
 
 
 def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:

@@ -31,7 +31,13 @@ from torch import Tensor
 
 from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
-from equidp.kernel.bounding import bounded_shares, capped_weights, example_rows, example_weights
+from equidp.kernel.bounding import (
+    bounded_shares,
+    bounded_sums,
+    capped_weights,
+    example_rows,
+    example_weights,
+)
 from equidp.kernel.engine import Engine, Measured, Penalty, Sums
 from equidp.kernel.inputs import Inputs, in_parts, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
@@ -71,6 +77,7 @@ class PrivateStep:
     | --- | --- |
     | empty sample | charged; noise alone is released |
     | gradient zero | its weight is capped as if its norm were 1e-10 |
+    | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
     | a policy that penalises | one penalty for the whole batch, from before any of it was measured |
     | a group that is absent from the sample | counts in the sensitivity like any other |
@@ -274,7 +281,8 @@ class PrivateStep:
         weights = torch.zeros_like(norms)
         if finite.any():
             weights[finite] = self._weights(norms[finite], groups[finite], indices[finite], sensitivity)
-        for parameter, total in measured.sum_gradients(weights).items():
+        sums = bounded_sums(measured.sum_gradients(weights), weights[finite], norms[finite])
+        for parameter, total in sums.items():
             totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
 
     def _weights(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> Tensor:
