@@ -166,10 +166,10 @@ class Payment:
     def draw(self) -> float:
         """Returns the noise multiplier of the release, which is to be drawn now."""
         if self._drawn or os.getpid() != self._process:
-            where = "once already" if self._drawn else "for another process"
+            why = "was drawn already" if self._drawn else "was paid for by another process"
             raise BudgetError(
-                f"the release of {self.event.name} was paid for {where}, and a payment is drawn once; pay "
-                "again (Ledger.pay)."
+                f"the release of {self.event.name} {why}, and a payment is drawn once, where it was made; "
+                "pay again (Ledger.pay)."
             )
         self._drawn = True
         return self.event.noise_multiplier
