@@ -83,7 +83,7 @@ def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatc
     ("column", "row", "value", "message"),
     [
         ("age", 190, "1e30", "holds numbers beyond"),
-        ("age", 190, "old", "holds texts, the first in row 1, where the training data had numbers"),
+        ("age", 190, "old", "holds texts, the first in row 191, where the training data had numbers"),
         ("age", 190, "", "1 of 200 rows have missing values"),
     ],
 )

@@ -151,8 +151,8 @@ def evaluate(
         SettingError: a level outside (0, 1), or a metric or positive class that the task has not.
 
     >>> import torch
-    >>> inputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]])
-    >>> targets, groups = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 1, 1])
+    >>> inputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]]).repeat(5, 1)
+    >>> targets, groups = torch.tensor([0, 1, 1, 0] * 5), torch.tensor([0, 0, 1, 1] * 5)
     >>> test = GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=("no", "yes"))
     >>> model = nn.Linear(2, 2, bias=False)
     >>> _ = model.load_state_dict({"weight": torch.eye(2)})

@@ -61,6 +61,7 @@ class LedgerFile(Ledger):
             always before a step that cannot be recorded draws noise.
 
     >>> import tempfile
+    >>> from equidp.kernel.ledger import StepEvent
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with LedgerFile(folder + "/ledger") as ledger:
     ...         ledger.spend(StepEvent(sample_rate=0.01, noise_multiplier=1.0))

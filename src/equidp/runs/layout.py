@@ -7,7 +7,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent
+from equidp.kernel.ledger_format import event_of, plain
 from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
 
@@ -181,7 +181,7 @@ def settings_to_give(
         "config": given.to_dict(),
         "plan": plan.to_dict(),
         "facts": {name: value for name, value in facts.items() if name not in left_out},
-        "entries": [[_event_to_plain(event), steps] for event, steps in entries],
+        "entries": [[plain(event), steps] for event, steps in entries],
     }
 
 
@@ -193,19 +193,6 @@ def write_last(
     write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
     write_whole(place / GIVEN, manifest_of_given(place, config).encode())
     write_whole(place / MANIFEST, manifest(place).encode())
-
-
-def _event_to_plain(event: Event) -> dict[str, Any]:
-    if isinstance(event, StepEvent):
-        return asdict(event)
-    return {"tried": [[asdict(each), steps] for each, steps in event.tried], "mean": event.mean}
-
-
-def _event_from_plain(content: dict[str, Any]) -> Event:
-    if "tried" not in content:
-        return StepEvent(**content)
-    tried = tuple((StepEvent(**each), int(steps)) for each, steps in content["tried"])
-    return ChoiceEvent(tried, content["mean"])
 
 
 def is_given(place: Path) -> bool:
@@ -221,7 +208,7 @@ def read_given_entries(place: Path) -> Entries:
     """
     try:
         entries = json.loads((place / SETTINGS).read_text())["entries"]
-        return tuple((_event_from_plain(event), int(steps)) for event, steps in entries)
+        return tuple((event_of(event), int(steps)) for event, steps in entries)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
