@@ -338,3 +338,39 @@ def test_a_budget_for_other_people_is_refused(tmp_path):
     make_trainer(budget=in_memory, train=named("adult"))
     with pytest.raises(BudgetError, match="this budget is for the people of 'adult'"):
         make_trainer(budget=in_memory, train=named("dutch"))
+
+
+def test_what_a_run_took_before_does_not_let_a_promised_run_exceed_the_budget():
+    """Its steps may have led to the plan that was promised, so that losses of both do not add up."""
+    event = StepEvent(0.02, 1.0)
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-5)
+    run = budget.ledger(MemoryLedger())
+    run.expect(event, 569)  # epsilon 2.95 alone, and 3.4 as a later run
+    with pytest.raises(BudgetError):
+        budget.ledger(MemoryLedger(((event, 1),)))
+    run.spend(event)
+    assert budget.spent() <= 3.0
+    assert [steps for _, steps in budget.entries] == [1]
+
+
+def test_a_ledger_from_before_is_taken_as_far_as_it_fits_whatever_led_to_it():
+    event = StepEvent(0.02, 1.0)
+    for steps, fits in ((300, True), (580, False)):  # epsilon 2.1 and 2.98, 2.4 and 3.4 as a later run
+        budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-5)
+        if fits:
+            budget.ledger(MemoryLedger(((event, steps),)))
+        else:
+            with pytest.raises(BudgetError):
+                budget.ledger(MemoryLedger(((event, steps),)))
+        assert budget.spent() <= 3.0
+
+
+def test_plans_that_are_stated_leave_room_for_what_was_promised():
+    event, other = StepEvent(0.02, 1.0), StepEvent(0.01, 0.8)
+    budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-5)
+    run = budget.ledger(MemoryLedger())
+    run.expect(event, 500)
+    with pytest.raises(BudgetError):
+        budget.state([(other, 20)])
+    budget.state([(event, 500), (other, 20)])
+    assert budget.spent() == 0.0

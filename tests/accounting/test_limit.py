@@ -66,13 +66,33 @@ def test_a_choice_that_was_stated_is_counted_by_renyi():
     assert [route.beside for route in limit.routes] == [False]
 
 
-def test_a_stated_step_stands_for_steps_that_tell_less_and_for_no_other():
-    stated = ((StepEvent(0.1, 1.0), 5), (StepEvent(0.5, 4.0), 1))
-    for told in (StepEvent(0.1, 1.1), StepEvent(0.05, 1.0), StepEvent(0.1, 2.0, 2.0)):
-        assert beyond(((told, 5),), stated) == ()
-    for told in (StepEvent(0.1, 0.9), StepEvent(0.11, 1.0), StepEvent(0.1, 1.0, 1.0), StepEvent(1.0, 9.0)):
-        assert beyond(((told, 1),), stated) == ((told, 1),)
-    assert beyond(((StepEvent(0.1, 1.0), 3), (StepEvent(0.1, 1.1), 3)), stated) == ((StepEvent(0.1, 1.1), 1),)
+def test_a_stated_step_stands_for_the_same_mechanism_and_for_no_other():
+    """One that tells less would leave open which of two was used up, until a later result decides."""
+    stated = ((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 4.0), 1))
+    told = StepEvent(0.1, 1.0), ReleaseEvent(1.0, 4.0, name="fit")
+    assert [beyond(((each, 1),), stated) for each in told] == [(), ()]
+    for other in (StepEvent(0.1, 1.1), StepEvent(0.05, 1.0), StepEvent(0.1, 0.9), StepEvent(0.1, 1.0, 9.0)):
+        assert beyond(((other, 5),), stated) == ((other, 5),)
+    mixed = ((told[1], 1), (StepEvent(1.0, 4.0), 1), (told[0], 3))
+    assert sum(steps for _, steps in beyond(mixed, stated)) == 1
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        ((StepEvent(1.0, 60.0), 1),),  # fits at orders above 64 alone
+        ((ChoiceEvent(((StepEvent(1.0, 100.0), 1),), 4.0), 1),),
+    ],
+)
+def test_one_delta_is_not_taken_twice_where_what_was_stated_fits_at_few_orders(stated):
+    """What was stated is within the one route that has all of delta, or no other step fits."""
+    for accountant in ("pld", "rdp", "rdp-classic"):
+        limit = epsilon(stated, DELTA, accountant)
+        (*_, route) = Limit(limit, DELTA, accountant, stated).routes
+        if route.share < 1.0 or route.beside:
+            continue
+        within = route.epsilon(stated, stated) <= limit * (1 + 1e-12)
+        assert within or not Limit(limit, DELTA, accountant, stated).holds(((StepEvent(1.0, 1e4), 1),))
 
 
 def test_steps_without_noise_never_fit_beside_what_was_stated():

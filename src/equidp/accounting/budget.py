@@ -42,6 +42,7 @@ class PrivacyBudget:
     | what `state` was given before the first step | the same |
     | anything later | by the Renyi divergence of one order, fixed with the first step |
     | a later run with the same sample rate and noise as a stated one that was cut short | its rest |
+    | steps that a run's own ledger holds from before, and all after them | the same |
 
     Args:
         path: a ledger file that outlives the process, used by one process at a time; None: kept in memory.
@@ -212,17 +213,26 @@ class PrivacyBudget:
                 raise SettingError(
                     "plans are stated before anything is spent, all at once; give a new budget, or train."
                 )
-            if not self._fits(stated):
+            if not self._limit.holds(stated):
                 raise BudgetError(
                     f"the plans that were stated cost epsilon {self._limit.spent(stated):.4g} together, more "
                     f"than the budget's {self.epsilon:g}; state less. Nothing was spent."
+                )
+            if not self._after(stated).holds(self._promised()):
+                raise BudgetError(
+                    "runs that began already, or were promised what they will spend, do not fit beside the "
+                    "plans that were stated; state their plans as well, all at once. Nothing was spent."
                 )
             self._fix(stated)
 
     def _fix(self, stated: Entries) -> None:
         """Ends the time before the first result."""
-        self._limit = Limit(self.epsilon, self.delta, self.accountant, stated)
+        self._limit = self._after(stated)
         self._remember(stated=[{**plain(event), "steps": steps} for event, steps in stated])
+
+    def _after(self, stated: Entries) -> Limit:
+        """The limit once this was stated, and results may be there."""
+        return Limit(self.epsilon, self.delta, self.accountant, stated)
 
     def _fix_routes(self, more: Entries) -> None:
         """Keeps the routes that lead on from what was stated before anything is spent by them."""
@@ -358,17 +368,19 @@ class PrivacyBudget:
             self._check_process()
             more = tuple((event, steps) for event, steps, _ in missing)
             error = None
-            if not self._fits(more):
+            # What it took elsewhere may have led to all else, also to what was promised since.
+            limit = self._after(()) if self._limit.stated is None else self._limit
+            if not limit.holds((*self._promised(), *more)):
                 error = BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
-                    f"{self._limit.spent(more):.4g}, that the budget was not charged, and that do not fit: "
+                    f"{limit.spent(more):.4g}, that the budget was not charged, and that do not fit: "
                     f"{self.left_in_words()} They are spent all the same"
                     f"{'; give a budget that holds them' if refuse else ', and charged now'}."
                 )
                 if refuse:
                     raise error
             if self._limit.stated is None:
-                self._fix(())  # what it took elsewhere may have followed from results
+                self._fix(())
             self._fix_routes(more)
             for event, steps, session in missing:
                 self._ledger.expect(event, steps, session)

@@ -192,14 +192,20 @@ def _alone(
     """Renyi's route.
 
     Args:
-        fitting: what was stated must fit by it, if it does at any order.
+        fitting: what was stated must fit by it, since all of delta is for this route; where it fits at no
+            order, nothing else fits.
     """
     orders, divergences, usable = _unit(stated)
     bases = np.log(1 / (share * delta)) / (orders - 1)
     if not classic:
         bases += np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    if fitting and (usable & (divergences <= epsilon - bases)).any():
-        usable &= divergences <= epsilon - bases
+    fits = divergences <= epsilon - bases
+    if fitting and stated and not (usable & fits).any():
+        usable = np.isfinite(divergences)
+        if not (usable & fits).any():  # delta is taken by what was stated, so that nothing fits beside it
+            bases = np.maximum(bases, np.nextafter(float(epsilon), math.inf))
+    if fitting and (usable & fits).any():
+        usable = usable & fits
     return _best(orders, bases, divergences, usable, epsilon, beside=False, share=share)
 
 
@@ -268,34 +274,36 @@ def together(*entries: tuple[Event, int]) -> Together:
 def beyond(spent: Together, stated: Together) -> Together:
     """What was spent and not stated: of each event, how many steps more.
 
-    One that was stated stands for a step that tells less: of at most its sample rate and at least its noise,
-    whose dominating pair it dominates (noise may be added, and the divergence is convex in mixtures).
+    Steps of equal sample rate and noise are the same mechanism. One that tells less does not stand for one
+    that was stated: which of both it used up would follow from later results, and the proof does not hold.
 
-    >>> from equidp.kernel.ledger import StepEvent
+    >>> from equidp.kernel.ledger import ReleaseEvent
     >>> one, other = StepEvent(0.02, 1.0), StepEvent(0.02, 2.0)
     >>> beyond(((one, 5), (other, 1)), ((one, 3), (other, 4))) == ((one, 2),)
     True
-    >>> beyond(((StepEvent(0.01, 1.5), 3),), ((one, 2), (other, 4))) == ((StepEvent(0.01, 1.5), 1),)
+    >>> beyond(((ReleaseEvent(1.0, 9.0, name="fit"), 3),), ((StepEvent(1.0, 9.0), 2),))[0][1]
+    1
+    >>> beyond(((StepEvent(0.01, 1.5), 3),), ((one, 2),)) == ((StepEvent(0.01, 1.5), 3),)
     True
     """
-    left, more = dict(stated), dict(spent)
-    pairs = [(event, event) for event in more]
-    pairs += [(event, other) for event in more for other in left if _tells_less(event, other)]
-    for event, other in pairs:
-        taken = min(more[event], left.get(other, 0))
+    left: dict[Event | tuple[float, float], int] = {}
+    for event, steps in stated:
+        left[_mechanism(event)] = left.get(_mechanism(event), 0) + steps
+    more = []
+    for event, steps in spent:
+        taken = min(steps, left.get(_mechanism(event), 0))
         if taken:
-            more[event], left[other] = more[event] - taken, left[other] - taken
-    return tuple((event, steps) for event, steps in more.items() if steps)
+            left[_mechanism(event)] -= taken
+        more.append((event, steps - taken))
+    return tuple((event, steps) for event, steps in more if steps)
 
 
-def _tells_less(event: Event, other: Event) -> bool:
-    """Whether a step tells no more than another, whatever it is."""
-    if isinstance(event, ChoiceEvent) or isinstance(other, ChoiceEvent):
-        return False
-    noise, less = (
-        effective_noise_multiplier(each.noise_multiplier, each.statistics_noise) for each in (event, other)
-    )
-    return event.sample_rate <= other.sample_rate and noise >= less > 0
+def _mechanism(event: Event) -> Event | tuple[float, float]:
+    """What is the same for events that are the same mechanism."""
+    if isinstance(event, ChoiceEvent):
+        return event
+    noise = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
+    return float(event.sample_rate), noise
 
 
 BySession = Mapping[str, Mapping[Event, int]]
