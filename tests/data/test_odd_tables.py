@@ -328,7 +328,28 @@ ODD = {
     "UUIDs": Odd([uuid.UUID(int=row % 3).bytes for row in range(N)], pa.uuid(), inputs=3),
     "bytes": Odd(turns(b"a", b"b"), pa.binary(), refused=("'x' holds values of type bytes",)),
     "lists": Odd(turns([1], [2]), pa.list_(pa.int64()), refused=("'x' holds values of type list",)),
+    "views of texts": Odd(
+        turns("NA", "a", None),
+        pa.string_view(),
+        {**GROUP, **CATEGORY, "not_na": {"x": "NA"}},
+        names=("NA", "a", "missing"),
+    ),
+    "views of bytes": Odd(turns(b"a", b"b"), pa.binary_view(), refused=("'x' holds values of type bytes",)),
     # amounts
+    "thirds after a comma": Odd(
+        turns("0,125", "0,250", "12,375"),
+        says=("numbers with decimal commas", "--decimal 'x=comma'"),
+        inputs=3,
+    ),
+    "percent after a comma": Odd(
+        turns("0,125 %", "0,250 %", "12,375 %"), says=("--numeric 'x' --decimal 'x=comma'",), inputs=3
+    ),
+    "thirds after a point, with points for thousands": Odd(
+        turns("0.125", "1.250", "12.375", "8.125"),
+        recipe={"numeric": ["x"], "thousands": {"x": "."}, "decimal": {"x": ","}, **CATEGORY},
+        says=("30 of its 120 values are not, the first in row 1, and count as missing",),
+        numbers=(np.nan, 1250, 12375),
+    ),
     "dollars": Odd(
         [f"${1000 + row:,}.00" for row in range(N)],
         says=("'x' holds numbers with marks", "120 of its 120", "--numeric 'x' --thousands 'x=comma'"),

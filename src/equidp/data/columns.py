@@ -147,7 +147,8 @@ def without_dates(found: pd.Series, codes: Collection[str], form: str) -> pd.Ser
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
     """Returns floats, NaN where a text is no number with these marks.
 
-    Marks between thousands must stand between groups of three digits. U+2212 is a minus.
+    Marks between thousands must stand between groups of three digits, of which the first begins with no
+    zero: 0,125 is none of thousands. U+2212 is a minus.
 
     >>> as_numbers(pd.Series(["28,746.52", "1,5", "\u22127"], dtype="string"), ".", ",").tolist()
     [28746.52, nan, -7.0]
@@ -156,7 +157,7 @@ def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
         text = text.str.replace(f"^{MINUS}", "-", regex=True)
     if thousands is not None:
         mark = r"\s" if thousands == " " else "['’]" if thousands == "'" else re.escape(thousands)
-        grouped = text.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+({re.escape(decimal)}\d*)?")
+        grouped = text.str.fullmatch(rf"[+-]?[1-9]\d{{0,2}}({mark}\d{{3}})+({re.escape(decimal)}\d*)?")
         text = text.where(~grouped, text.str.replace(mark, "", regex=True))
     if decimal != ".":
         text = text.mask(text.str.contains(".", regex=False)).str.replace(decimal, ".", regex=False)

@@ -219,8 +219,10 @@ def _parquet_column(stored: pa.ChunkedArray | pa.Array) -> pd.Series:
     if pa.types.is_temporal(kind):
         found: pd.Series = stored.to_pandas()
         return found
-    if pa.types.is_null(kind):
+    if pa.types.is_null(kind) or pa.types.is_string_view(kind):  # pandas computes with no views
         stored = stored.cast(pa.string())
+    if pa.types.is_binary_view(kind):
+        stored = stored.cast(pa.binary())
     return pd.Series(pd.arrays.ArrowExtensionArray(stored))
 
 
