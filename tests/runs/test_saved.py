@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from equidp.errors import BudgetError, DataError, DataWarning, SettingError
+from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.ledger_file import LedgerFile
 from equidp.runs import layout
@@ -43,6 +44,23 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
         kept.inputs(tmp_path / "new.csv")
     with pytest.raises(SettingError, match="not on a table; leave the table out"):
         replace(kept, encoder=None).inputs(finished.table)
+
+
+def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path, monkeypatch):
+    kept = open_run(finished.folder)
+    recipe = kept.config.recipe.with_changes({"person": "id", "rows_per_person": 2})
+    kept = replace(kept, config=replace(kept.config, recipe=recipe))
+    table = pd.read_csv(finished.table)
+    ids = [f"0{row}" if sex == "M" else "one" for row, sex in enumerate(table.sex)]
+    table.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)
+    for limit in ("inf", "0"):  # in memory and by batches
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        found = evaluate(kept.run.model, kept.grouped(tmp_path / "new.csv"))
+        assert found.people == 1 + (table.sex == "M").sum()
+        assert found.small.groups == ("F",)
+    table.assign(further="x").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(DataWarning, match=r"lacks 'id', which says whose rows they are: each of its 200 rows"):
+        assert kept.grouped(tmp_path / "new.csv").people is None
 
 
 def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, tmp_path):

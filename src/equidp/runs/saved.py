@@ -200,10 +200,11 @@ class KeptRun:
                 DataWarning,
                 stacklevel=2,
             )
-        columns = [str(config.recipe.target), *config.recipe.group]
-        read, bounds = self._read(path, *columns), config.recipe.target_bounds
-        table = read.table
+        columns, person = [str(config.recipe.target), *config.recipe.group], config.recipe.person
+        read = self._read(path, *columns, *([] if person is None else [person]))
+        table, bounds = read.table, config.recipe.target_bounds
         check_read(table, columns)
+        people = _people(table, person)
         if bounds is not None:
             wrong = [
                 *number_problem(table[columns[0]], (), read.first_text(columns[0])),
@@ -218,7 +219,7 @@ class KeptRun:
         names = tuple(groups), tuple(classes)
         if not read.key:
             inputs = torch.cat(list(self._encoded(table)))
-            return GroupedDataset(inputs, *found, *names, target_bounds=bounds)
+            return GroupedDataset(inputs, *found, *names, target_bounds=bounds, people=people)
         assert self.encoder is not None
         encode = self.encoder.encode
         stored = stored_parts(
@@ -229,8 +230,24 @@ class KeptRun:
             {"targets": found[0].numpy(), "groups": found[1].numpy()},
         )["rows"]
         return GroupedDataset(
-            stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds
+            stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds, people=people
         )
+
+
+def _people(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
+    """Whose row each is, [n]; rows that do not say it count as one person's."""
+    if person is None:
+        return None
+    if person not in table:
+        warnings.warn(
+            f"the table lacks {person!r}, which says whose rows they are: each of its {len(table):,} rows "
+            "counts as a person of its own, so that figures may be of few people. Add that column before "
+            "they are given to others.",
+            DataWarning,
+            stacklevel=3,
+        )
+        return None
+    return torch.from_numpy(pd.factorize(table[person])[0].astype(np.int64))
 
 
 def _unseen(encoder: TableEncoder) -> str:
