@@ -510,3 +510,73 @@ def test_a_model_that_training_turns_into_one_that_mixes_is_found_on_public_exam
     assert trainer.steps_done == 100
     torch.manual_seed(0)
     trainer_of(OpensLater(), torch.randn(40, 6), steps=150, batch_size=2).fit()
+
+
+class LimitedTogether(torch.autograd.Function):
+    """Limits the gradient of a whole batch on its way back."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient * (50 / gradient.norm()).clamp(max=1.0)
+
+
+def limited_by_a_hook(self: Any, x: Tensor) -> Tensor:
+    middle = torch.relu(self.first(x))
+    if middle.requires_grad:
+        middle.register_hook(lambda gradient: gradient * (100 / gradient.norm()).clamp(max=1.0))
+    return self.last(middle)
+
+
+def one_left_over(self: Any, x: Tensor) -> Tensor:
+    middle = torch.relu(self.first(x))
+    if len(x) % 2 and len(x) > 8:
+        middle = middle + 0.3 * middle.roll(1, 0)
+    return self.last(middle)
+
+
+def full_experts(self: Any, x: Tensor) -> Tensor:
+    """Four experts, each of which takes at most 93% of a batch."""
+    middle = torch.relu(self.first(x))
+    shares = self.gate(middle).softmax(dim=1)
+    out = middle
+    for number, expert in enumerate((self.a, self.b, self.c, self.d)):
+        chosen = shares.argmax(dim=1) == number
+        chosen = chosen & (chosen.cumsum(0) <= max(8, round(0.93 * len(x))))
+        out = out + torch.where(chosen[:, None], expert(middle) * shares[:, number, None], 0.0)
+    return self.last(out)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda self, x: self.last(LimitedTogether.apply(torch.relu(self.first(x)))),
+        limited_by_a_hook,
+        one_left_over,
+        full_experts,
+    ],
+)
+def test_mixing_in_large_gradients_odd_batches_and_full_experts_is_refused(run):
+    torch.manual_seed(0)
+    experts = {name: nn.Linear(16, 16) for name in "abcd"} if run is full_experts else {}
+    gate = {"gate": nn.Linear(16, 4)} if experts else {}
+    model = Model(run, first=nn.Linear(10, 16), last=nn.Linear(16, 3), **gate, **experts)
+    row = torch.zeros(1, 10), torch.tensor([0])
+    with pytest.raises(ModelError):
+        checked_engine("ghost", model, loss, row, ("a", "b", "c"), others=False)
+
+
+def test_a_limit_on_each_examples_gradient_is_taken():
+    def run(self: Any, x: Tensor) -> Tensor:
+        middle = torch.relu(self.first(x))
+        if middle.requires_grad:
+            middle.register_hook(lambda each: each * (1 / each.norm(dim=1, keepdim=True)).clamp(max=1.0))
+        return self.last(middle)
+
+    model = Model(run, first=nn.Linear(10, 16), last=nn.Linear(16, 3))
+    checked_engine(
+        "ghost", model, loss, (torch.zeros(1, 10), torch.tensor([0])), ("a", "b", "c"), others=False
+    )

@@ -45,8 +45,9 @@ def check_mixing(
     """Refuses a model or loss whose results for an example change with others, or that keeps data.
 
     Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
-    rows of all lengths), then alone; two padded ones among others as short, then among extremes. All are made
-    up, of the shape and type of the inputs. Rows that the model cannot run on alone are left out; a batch of
+    rows of all lengths), then alone; one among copies of itself, which an expert of limited room may not all
+    take; two padded ones among others as short, then among extremes. All are made up, of the shape and type
+    of the inputs. Rows that the model cannot run on alone are left out; a batch of
     others that it cannot run on is refused. All of it is done once more with parameters that were moved
     (`moved.moved`): a gate that starts at 0 hides what training will open.
     The loss is compared on the same rows, and where one example's outputs are a thousand times as large.
@@ -86,6 +87,8 @@ def check_mixing(
         _compare(ordinary, among, _ORDINARY)
         if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
             _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
+        copies = trial.run(taken(ordinary.inputs, [-1] * size), seed)
+        _compare(ordinary, copies, _ORDINARY[-1:])
         if seeds == 1:
             _compare(ordinary, trial.run(taken(ordinary.inputs, _ORDINARY), seed), _ORDINARY, other_size=True)
         if not seed:
