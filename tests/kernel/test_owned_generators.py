@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 
@@ -69,10 +70,25 @@ def test_a_generator_is_found_wherever_an_object_holds_it(kind):
         functools.partial(drawn, own),
         lambda generator=own: generator,
         {"augment": (bound, 3)},
+        collections.deque([own]),
+        {own: "key"},
+        (drawn(own) for _ in range(3)),
+        *([own.random] if kind != "torch" else []),
     ):
         assert [each is own for each in owned_generators(held)] == [True]
     assert owned_generators(nn.Linear(2, 2), torch.zeros(3), "text", None, random, np.random) == ()
     assert owned_generators(random.SystemRandom()) == ()
+
+
+def test_a_bit_generator_is_filled_from_the_system_and_put_back():
+    bits = np.random.PCG64(0)
+    before = bits.state
+    seen = set()
+    for _ in range(2):
+        with from_the_system(owned=owned_generators([bits])):
+            seen.add(bits.random_raw())
+        assert bits.state == before
+    assert len(seen | {np.random.PCG64(0).random_raw()}) == 3
 
 
 def _with(generator: object) -> nn.Module:

@@ -141,7 +141,7 @@ def fill_from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) ->
         elif isinstance(each, random.Random):
             each.seed(os.urandom(_SEED_BYTES))
         else:
-            bits: Any = each.bit_generator if isinstance(each, np.random.Generator) else each._bit_generator
+            bits: Any = getattr(each, "_bit_generator", getattr(each, "bit_generator", each))
             bits.state = type(bits)(int.from_bytes(os.urandom(_SEED_BYTES), "little")).state
 
 

@@ -6,6 +6,7 @@ import functools
 import random
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -15,9 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-Owned = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+Owned = torch.Generator | np.random.Generator | np.random.BitGenerator | np.random.RandomState | random.Random
 
-_OWN = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_OWN = (
+    *(torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState),
+    random.Random,
+)
 _MOST, _OF_ONE = 100_000, 256
 """How many objects are looked at, and how many elements of one."""
 
@@ -30,7 +34,7 @@ def owned_generators(*roots: object) -> tuple[Owned, ...]:
     | --- | --- |
     | by one of these in turn, at any depth | yes, within the first 100,000 objects |
     | among more than 256 elements of one container, after those | no |
-    | made anew in each call, inside compiled code, or a global of an installed library | no |
+    | made anew in each call or at the first, inside compiled code, or a global of an installed library | no |
     | the global generators of torch, NumPy and Python | left out: `from_the_system` has them |
 
     >>> held = {"rng": np.random.default_rng(0)}
@@ -62,12 +66,17 @@ def _held_by(each: object) -> Iterator[object]:
         return
     if isinstance(each, dict):
         yield from each.values()
-    elif isinstance(each, list | tuple | set | frozenset):
+        yield from each
+    elif isinstance(each, list | tuple | set | frozenset | deque):
         yield from each
     elif isinstance(each, functools.partial):
         yield from (each.func, each.args, each.keywords)
     elif isinstance(each, types.MethodType):
         yield from (each.__self__, each.__func__)
+    elif isinstance(each, types.BuiltinMethodType):
+        yield each.__self__
+    elif isinstance(each, types.GeneratorType):
+        yield from () if each.gi_frame is None else each.gi_frame.f_locals.values()
     elif isinstance(each, types.FunctionType):
         if not _is_users(each.__module__):
             return
@@ -117,6 +126,8 @@ def states_of(generators: Iterable[Owned]) -> list[Any]:
         if isinstance(each, random.Random)
         else each.bit_generator.state
         if isinstance(each, np.random.Generator)
+        else each.state
+        if isinstance(each, np.random.BitGenerator)
         else each.get_state(legacy=False)
         for each in generators
     ]
@@ -129,5 +140,7 @@ def restore_states(generators: Iterable[Owned], states: Iterable[Any]) -> None:
             each.setstate(state)
         elif isinstance(each, np.random.Generator):
             each.bit_generator.state = state
+        elif isinstance(each, np.random.BitGenerator):
+            each.state = state
         else:
             each.set_state(state)
