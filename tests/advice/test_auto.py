@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
+import equidp.comparison.prepare
 from equidp.advice.auto import AUTO, choose, images_of
 from equidp.data import open_source
 from equidp.data.features import WithFeatures
