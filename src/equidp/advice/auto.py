@@ -209,7 +209,8 @@ def _table(num_examples: int, rows: int | None) -> Choice:
     )
     reasons = (
         Reason(
-            f"Clipping bound 2: {longer}; recalibration corrects what clipping shifts in predicted risks.",
+            f"Clipping bound 2: {longer}; what clipping shifts in predicted risks, recalibration corrects "
+            "where it is asked for.",
             ("clipping_bound", "model", "features"),
         ),
         _LARGE_SAMPLES,
