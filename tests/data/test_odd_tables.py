@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
+import shlex
 import uuid
 import warnings
 from dataclasses import dataclass, field
@@ -614,3 +616,28 @@ def test_inspect_proposes_what_settles_the_column(what, tmp_path):
     (found, said) = quiet(prepared, open_source(str(path), recipe=report.recipe), 0)
     assert not isinstance(found, str), found
     assert said == []
+
+
+NAME = """it's "{0}" $HOME"""
+NAMED = {
+    "leading zeros": Odd(turns("01", "02", "11")),
+    "1 and 1.0": Odd(turns("1", "2", "1.0")),
+    "dates": Odd(DAYS),
+    "dollars": Odd([f"${row},5" for row in range(N)]),
+    "decimal commas": Odd(turns("1,5", "2,5")),
+    "slips": Odd([*map(str, range(N - 1)), "n.d."]),
+    "long codes": Odd(turns(*LONGER)),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_a_message_says_of_a_column_of_any_name_can_be_typed_as_it_is(what, tmp_path):
+    path = tmp_path / "odd.csv"
+    pd.DataFrame({**people(), NAME: NAMED[what].cells}).to_csv(path, index=False)
+    found, said = quiet(prepared, open_source(str(path), recipe=ROLES), 0)
+    (message,) = said or [found]
+    options = re.findall(r"--[a-z]+ (?:'[^']*'|\\')+", message)
+    assert options
+    for each in options:
+        _, value = shlex.split(each)
+        assert value.partition("=")[0] == NAME

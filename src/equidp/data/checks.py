@@ -10,6 +10,7 @@ import pandas as pd
 
 from equidp._validate import unknown_name
 from equidp.data.columns import folded
+from equidp.data.plain import in_shell
 from equidp.data.weights import check_some_weight, check_weights
 from equidp.errors import DataError
 
@@ -77,7 +78,8 @@ def feature_problems(table: pd.DataFrame) -> list[str]:
         elif column.nunique() > MOST_CATEGORIES:
             left = int(folded(pd.Series(column.dropna().unique(), dtype="string")).nunique())
             fold = (
-                f" make {left:,} of them by taking capitals and leading zeros for the same (--fold {name!r});"
+                f" make {left:,} of them by taking capitals and leading zeros for the same (--fold "
+                f"{in_shell(name)});"
             )
             found.append(
                 f"column {name!r} has {column.nunique()} distinct texts, more than the {MOST_CATEGORIES} "

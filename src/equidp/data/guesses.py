@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equidp.data.columns import DAY_ZERO, MISSING, as_amounts, as_numbers, folded, read_dates
-from equidp.data.plain import MARKS, as_key
+from equidp.data.plain import MARKS, as_key, in_shell
 from equidp.data.recipe import Recipe
 
 FEW_TEXTS = 0.1
@@ -274,14 +274,14 @@ def absences(absent: Mapping[str, Mapping[str, int]], table: pd.DataFrame, recip
             found.append(
                 f"column {name!r} holds {listed}, which count as missing{beside}; where it is a value, say "
                 "so "
-                f"(--not-na '{as_key(name)}={next(iter(words))}')."
+                f"(--not-na {in_shell(f'{as_key(name)}={next(iter(words))}')})."
             )
         if recipe.missing == "category" and table[name].isna().any() and (table[name] == MISSING).any():
             rows = int((table[name] == MISSING).sum())
             found.append(
                 f"column {name!r} holds the text {MISSING!r} in {rows:,} rows, which are one category with "
                 "those "
-                f"without a value; if that is meant, say so (--na '{as_key(name)}={MISSING}')."
+                f"without a value; if that is meant, say so (--na {in_shell(f'{as_key(name)}={MISSING}')})."
             )
     return found
 
@@ -302,12 +302,12 @@ def _spellings(name: str, known: pd.Series, recipe: Recipe) -> str | None:
             f"person {name!r} has {number:,} different values, and without those that {alone} "
             f"{number - fewer:,}: epsilon is promised to each as a person of its own. If they are the same "
             "people, "
-            f"say so (--fold {name!r})."
+            f"say so (--fold {in_shell(name)})."
         )
     return (
         f"column {name!r} has {number:,} different values, and without those that {alone} "
         f"{number - fewer:,}; if "
-        f"they are the same, say so (--fold {name!r})."
+        f"they are the same, say so (--fold {in_shell(name)})."
     )
 
 
@@ -324,8 +324,8 @@ def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None
             return None
         return (
             f"column {name!r} holds dates or times, taken as {len(text):,} categories; say so (--date "
-            f"'{name}={form}'), or that "
-            f"they are texts (--categorical {name!r})."
+            f"{in_shell(f'{name}={form}')}), or that "
+            f"they are texts (--categorical {in_shell(name)})."
         )
     options = written.options(name, recipe)
     lost = written.values.isna().to_numpy()
@@ -334,7 +334,7 @@ def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None
     slips += f"{known.index[at[0]] + 1:,}" if len(at) else ""
     if not len(at) and not options and not written.amounts:  # codes of more digits than numbers have
         return None
-    says = [f"--{option} '{as_key(name)}={word_of(mark)}'" for option, mark in options.items()]
+    says = [f"--{option} {in_shell(f'{as_key(name)}={word_of(mark)}')}" for option, mark in options.items()]
     if not written.amounts and options and not len(at):
         kind = (
             f"decimal {word_of(options['decimal'])}s"
@@ -342,7 +342,7 @@ def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None
             else f"{word_of(options['thousands'])}s between thousands"
         )
         return f"column {name!r} holds numbers with {kind}, taken as categories; say so ({' '.join(says)})."
-    says = [f"--numeric {name!r}", *says]
+    says = [f"--numeric {in_shell(name)}", *says]
     if written.amounts or options:
         return (
             f"column {name!r} holds numbers with marks, such as a currency, a unit, percent or brackets, in "
@@ -364,7 +364,7 @@ def _missing_days(name: str, known: pd.Series) -> str | None:
     return (
         f"column {name!r} holds the date {' and '.join(found)} in {rows:,} of {len(known):,} rows, apart "
         "from the "
-        f"others; if it stands for no date, say so (--na '{as_key(name)}={next(iter(found))}')."
+        f"others; if it stands for no date, say so (--na {in_shell(f'{as_key(name)}={next(iter(found))}')})."
     )
 
 
@@ -398,7 +398,7 @@ def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
         return None
     return (
         f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if "
-        f"it stands for a missing value, say so (--na '{as_key(name)}={codes.mode()[0]:g}')."
+        f"it stands for a missing value, say so (--na {in_shell(f'{as_key(name)}={codes.mode()[0]:g}')})."
     )
 
 

@@ -30,6 +30,15 @@ def as_name(key: str) -> str:
     return key[1:] if re.fullmatch(r"\\+\*", key) else key
 
 
+def in_shell(text: str) -> str:
+    """Returns a text between single quotes, as a shell takes it.
+
+    >>> print(in_shell("zip"), in_shell("patient's zip"))
+    'zip' 'patient'\\''s zip'
+    """
+    return "'" + text.replace("'", r"'\''") + "'"
+
+
 def field(option: str, value: Any) -> Any:
     """A field of a recipe from a plain value."""
     if option in ("group", "drop", "categorical", "numeric", "fold"):

@@ -25,7 +25,7 @@ from equidp.data.encoding import TableEncoder
 from equidp.data.guesses import absences, doubts
 from equidp.data.labels import coded, crossed, rows_by_content
 from equidp.data.people import rows_by_person
-from equidp.data.plain import as_key
+from equidp.data.plain import as_key, in_shell
 from equidp.data.private_encoding import private_encoder
 from equidp.data.read import plain_name
 from equidp.data.recipe import Recipe
@@ -172,7 +172,7 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
         problems += _label_problems(read, recipe)
     if recipe.missing == "refuse":
         words = (
-            f" Where {word!r} is a value, say so (--not-na '{as_key(name)}={word}')."
+            f" Where {word!r} is a value, say so (--not-na {in_shell(f'{as_key(name)}={word}')})."
             for name, about in read.facts.items()
             for word in about.absent
             if word and name in table and table[name].dtype != float

@@ -34,6 +34,7 @@ from equidp.data.columns import (
     without_codes,
     without_dates,
 )
+from equidp.data.plain import in_shell
 from equidp.data.recipe import Recipe
 
 UNREADABLE_SHARE = 0.5
@@ -235,12 +236,11 @@ class ColumnReader:
         if self._stated and _LOST in self._seen:
             rows, first = self._seen[_LOST]
             kind = "numbers" if self._form is None else f"dates ({self._form})"
-            lost = f"column {self.name!r} is to hold {kind}"
-            lost += f"{{}} {rows:,} of its {self._known:,} values are not, "
-            lost += f"the first in row {first + 1:,}"
+            is_to = f"column {self.name!r} is to hold {kind}"
+            lost = f"{rows:,} of its {self._known:,} values are not, the first in row {first + 1:,}"
             if rows > UNREADABLE_SHARE * self._known:
-                raise Unusable(lost.format(", but") + "; equidp inspect shows what it holds.")
-            return True, lost.format(":") + ", and count as missing." + self._note_of_marks()
+                raise Unusable(f"{is_to}, but {lost}; equidp inspect shows what it holds.")
+            return True, f"{is_to}: {lost}, and count as missing.{self._note_of_marks()}"
         if self.numeric and _LONG not in self._seen:
             return True, self._note_of_marks() if self._stated else self._note_of_codes()
         if self.numeric and self.textual:
@@ -249,7 +249,8 @@ class ColumnReader:
                 "numbers "
                 "would merge those that differ at the end, so they are texts, each as it is written. Say "
                 "that "
-                f"they are (--categorical {self.name!r}), or that they are numbers (--numeric {self.name!r})."
+                f"they are (--categorical {in_shell(self.name)}), or that they are numbers (--numeric "
+                f"{in_shell(self.name)})."
             )
         if self._dates and not self.numeric:
             raise Unusable(_dates(self.name, *self._suggested()))
@@ -261,7 +262,8 @@ class ColumnReader:
                 "categories. "
                 "If it names the rows, drop it (--drop); if it holds numbers such as 1,234.5, say so "
                 "(--thousands, "
-                f"--decimal); if what is no number counts as missing, say so (--numeric {self.name!r})."
+                f"--decimal); if what is no number counts as missing, say so (--numeric "
+                f"{in_shell(self.name)})."
             )
         return False, ""
 
@@ -283,17 +285,17 @@ class ColumnReader:
         """A sentence where numbers lose how they are written, and may be codes; or nothing."""
         if self._trained:
             return ""
-        say = f"if it is a code, {{}}say so (--categorical {self.name!r})."
+        say = f"say so (--categorical {in_shell(self.name)})."
         if _ZEROS in self._seen:
             zeros = f"column {self.name!r} holds numbers with leading zeros, which are lost"
-            return f"{zeros}; {say.format('such as a ZIP code, ')}"
+            return f"{zeros}; if it is a code, such as a ZIP code, {say}"
         if _CODED in self._seen:
             where = self._where(_CODED)
             coded = f"column {self.name!r} holds numbers written as 3E2 or +49 are, in {where}"
-            return f"{coded}; they are read as 300 and 49: {say.format('')}"
+            return f"{coded}; they are read as 300 and 49: if it is a code, {say}"
         if self._spelled is not None and _MERGED in self._seen:
             several = f"column {self.name!r} writes one number in several ways, as 1.1 and 1.10 are"
-            return f"{several}, in {self._where(_MERGED)}; they count as one: {say.format('')}"
+            return f"{several}, in {self._where(_MERGED)}; they count as one: if it is a code, {say}"
         return ""
 
     def _note_of_marks(self) -> str:
@@ -307,7 +309,7 @@ class ColumnReader:
             f"column {self.name!r} holds numbers with several marks ({listed} rows), which are read as they "
             "stand, "
             "12.5% as 12.5; if they measure different things, write them in one unit, or drop it (--drop "
-            f"{self.name!r})."
+            f"{in_shell(self.name)})."
         )
 
     def _suggested(self) -> tuple[str, str]:
@@ -460,5 +462,6 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 def _dates(name: str, form: str = "", other: str = "") -> str:
     kind = "durations" if form == "=duration" else "dates"
-    numbers = f"column {name!r} holds {kind}; make them numbers (--date '{name}{form}'){other}"
-    return f"{numbers}, keep them as texts (--categorical {name!r}), or drop it (--drop {name!r})."
+    numbers = f"column {name!r} holds {kind}; make them numbers (--date {in_shell(name + form)}){other}"
+    texts_or_none = f"(--categorical {in_shell(name)}), or drop it (--drop {in_shell(name)})"
+    return f"{numbers}, keep them as texts {texts_or_none}."
