@@ -109,6 +109,27 @@ def test_parameters_of_a_large_model_are_watched_in_each_tensor(monkeypatch):
     assert (found.test, found.place) == ("variance of the noise of a tensor", "weight")
 
 
+@pytest.mark.parametrize(
+    ("test", "place"),
+    [
+        ("variance of the noise of a tensor in a step", "bias, step 10"),
+        ("variance of the sum of a tensor's noise", "weight"),
+    ],
+)
+def test_noise_that_lacks_in_few_steps_or_in_the_sum_of_a_tensor_is_found(test, place):
+    generator, tensors = np.random.default_rng(0), {"weight": 2000, "bias": 40}
+    record = draws.DrawRecord(tensors, 4, 1.0)
+    for step in range(200):
+        noise = generator.standard_normal(2040)
+        if place == "weight":
+            noise[:2000] -= noise[:2000].mean()
+        elif step % 50 == 10:
+            noise[2000:] = 0.0
+        record.note(noise, np.arange(4))
+    (found,) = draws.check_draws([record.arrays()], tensors, 1.0)
+    assert (found.test, found.place) == (test, place)
+
+
 @pytest.mark.parametrize("name", [None, "no noise on the last tensor", "noise again 5 steps later"])
 def test_an_audit_of_training_looks_at_noise_too(name, monkeypatch, tmp_path):
     if name is not None:

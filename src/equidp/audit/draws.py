@@ -8,6 +8,8 @@ audit together raise a false alarm in at most one of 10^6 audits: each has its s
 | test | of | alarm |
 | --- | --- | --- |
 | variance | each parameter, and each tensor of parameters | noise that is missing, or smaller |
+| variance | each tensor in each step | noise that some steps are without |
+| variance | the sum of each tensor | noise that adds up to nothing |
 | mean | the same | noise of one sign |
 | distances | each tensor, up to `_LAGS` steps apart | noise that comes again |
 | repeated steps | each tensor, any two steps | noise that comes again, at any distance |
@@ -80,6 +82,7 @@ class DrawRecord:
         self._squares, self._sums = np.zeros(len(tensors)), np.zeros(len(tensors))
         self._ends = np.cumsum([0, *tensors.values()])
         self._before: Floats | None = None
+        self._by_step: list[Floats] = []
         self._steps: list[Floats] = []
         self._few: list[Floats] = []
         self._taken: list[npt.NDArray[np.int64]] = []
@@ -96,8 +99,10 @@ class DrawRecord:
         before = np.zeros_like(one) if self._before is None else self._before
         self._columns += np.stack([one, one**2, one * before, sign * one])
         self._before = one
-        self._sums += np.add.reduceat(noise, self._ends[:-1])
-        self._squares += np.add.reduceat(noise**2, self._ends[:-1])
+        of_step = np.stack([np.add.reduceat(each, self._ends[:-1]) for each in (noise, noise**2)])
+        self._by_step.append(of_step.astype(np.float64))
+        self._sums += of_step[0]
+        self._squares += of_step[1]
         self._steps.append(np.bincount(self._buckets, noise * self._scales).astype(np.float64))
         self._few.append(one[_spread(len(one), _PAIRED)].astype(np.float64))
         self._taken.append(np.asarray(sample, dtype=np.int64))
@@ -111,6 +116,7 @@ class DrawRecord:
         return {
             "columns": self._columns,
             "tensors": np.stack([self._sums, self._squares]),
+            "by_step": np.stack(self._by_step),
             "steps": np.stack(self._steps),
             "few": np.stack(self._few),
             "counts": members.sum(axis=0).astype(np.float64),
@@ -151,6 +157,18 @@ def _noise_tests(given: list[Arrays], tensors: Mapping[str, int]) -> Iterator[Dr
     yield _least("variance of the noise of a parameter", one, parameter)
     whole = np.asarray(stats.chi2.cdf(squares, steps * sizes))
     yield _least("variance of the noise of a tensor", whole, lambda place: names[place])
+    large = np.flatnonzero(sizes >= _SKETCH)  # the grid of noise gives a few numbers 0 too often
+    if len(large):
+        by_step = np.concatenate([each["by_step"] for each in given])[:, :, large]
+        in_steps = np.asarray(stats.chi2.cdf(by_step[:, 1], sizes[large]))
+        yield _least(
+            "variance of the noise of a tensor in a step",
+            in_steps.ravel(),
+            lambda place: f"{names[large[place % len(large)]]}, step {place // len(large)}",
+        )
+        totals = np.asarray(stats.chi2.cdf((by_step[:, 0] ** 2).sum(axis=0) / sizes[large], steps))
+        chances = totals if steps >= _SKETCH else np.ones(len(large))
+        yield _least("variance of the sum of a tensor's noise", chances, lambda place: names[large[place]])
     yield _least("mean of the noise of a parameter", _two_sided(columns[0] / np.sqrt(steps)), parameter)
     means = _two_sided(sums / np.sqrt(steps * sizes))
     yield _least("mean of the noise of a tensor", means, lambda place: names[place])
