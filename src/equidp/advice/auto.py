@@ -92,8 +92,8 @@ class Choice:
         return asked if known else WithFeatures(asked, str(self.features))
 
     def in_words(self) -> list[str]:
-        """Lines for a reader."""
-        shown = _listed(self.settings)
+        """Lines for a reader; what is spent, of which delta is a part, has lines of its own."""
+        shown = _listed({name: value for name, value in self.settings.items() if name != "delta"})
         features = "" if self.features is None else f" on {self.features} features"
         taken = f"{self.method}{features}{f': {shown}' if shown else ''}"
         return [f"auto takes {taken}.", *(f"- {reason.text}" for reason in self.reasons)]
