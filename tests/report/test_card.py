@@ -159,7 +159,7 @@ def test_it_says_all_that_it_should(card, run):
         f" with 2, {upper(run.epsilon(rows=4))} with 4, ",
         f"finds at most {math.ceil(1e4 * run.risk().true_positive_rates[0]) / 10:.1f} of 1,000 that were",
         "dp-accounting",
-        "model weights (SHA-256)",
+        "weights (SHA-256 of names and bytes of the state, in its order)",
         "the operating system",
         "DPSGDF",
         "Demographic parity difference",

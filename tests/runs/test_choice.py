@@ -143,18 +143,19 @@ def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
     asked = TrainConfig(**{**vars(config), **given})
     train_choice(tmp_path / "run", begin(prepare_choice(asked), tmp_path / "run"))
     assert read_ledger(tmp_path / "budget").entries == read_ledger(tmp_path / "run" / layout.LEDGER).entries
-    with pytest.raises(BudgetError, match="a private choice: a random number of tries"):
+    with pytest.raises(BudgetError, match="does not fit into the budget"):
         prepare_choice(asked)
 
 
 @pytest.mark.soak
 def test_no_file_tells_when_the_tries_began(config, tmp_path, monkeypatch):
     """The time between two files, or from the ledger's line to the model, is the number of tries."""
-    budget, made = tmp_path / "budget", {}
+    budget, made, held = tmp_path / "budget", {}, []
     choose = choice.choose
 
     def seen(*given, **named):
         made.update({path.name: path.stat().st_ino for path in folder.iterdir()})
+        held.extend(path.open("rb") for path in folder.iterdir() if path.is_file())  # no inode is used again
         return choose(*given, **named)
 
     monkeypatch.setattr(choice, "choose", seen)
@@ -164,7 +165,10 @@ def test_no_file_tells_when_the_tries_began(config, tmp_path, monkeypatch):
     files = [*folder.iterdir(), folder, budget, tmp_path / "budget.seal"]
     (moment,) = {path.stat().st_mtime for path in files}
     assert moment % 86_400 == 0
-    assert not any(path.stat().st_ino == made.get(path.name) for path in folder.iterdir())
+    kept = [path.name for path in folder.iterdir() if path.stat().st_ino == made.get(path.name)]
+    for file in held:
+        file.close()
+    assert kept == []
     for path in (folder / layout.LEDGER, budget):
         lines = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
         assert all(len(line.get("time", "")) <= len("2026-11-25") for line in lines)

@@ -106,8 +106,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _num_outputs(self) -> int:
         return 1
 
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """In the units of y, [n]."""
+    def predict(self, X: Any) -> npt.NDArray[np.float32]:
+        """In the units of y, [n], as precise as the model computes."""
         middle, width = self._scale()
         values: npt.NDArray[np.float64] = self._outputs(X).squeeze(1).double().numpy() * width + middle
-        return values
+        return values.astype(np.float32)
