@@ -122,8 +122,10 @@ def check_folder(path: Name) -> None:
         raise _unwritable(path, error) from error
 
 
-def write_whole(path: Name, content: bytes) -> None:
+def write_whole(path: Name, content: bytes | str) -> None:
     """Writes or replaces a file; at any moment, power cuts included, the old or the new content is there.
+
+    A text is written in UTF-8; bytes of a file's name that are not UTF-8 stand in it as \\udcff does.
 
     A file that is replaced keeps its permissions, and a link to it stays a link. A pipe or a device is
     written to as it is; a reader that has seen enough of it is no error.
@@ -131,6 +133,8 @@ def write_whole(path: Name, content: bytes) -> None:
     Raises:
         OSError: nothing was written, or a part to a pipe or a device.
     """
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
     with written_whole(path) as file:
         file.write(content)
 

@@ -128,7 +128,9 @@ def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path):
 def test_an_interruption_ends_a_command_in_words(tmp_path):
     """At any moment of its start, once Python itself has started."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    code = "from equidp.cli import main; print('up', flush=True); main()"
+    # A process that was started in the background ignores interruptions until it says otherwise.
+    handled = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{handled}; from equidp.cli import main; print('up', flush=True); main()"
     for seconds in (0.05, 0.2, 0.5, 1.0, 1.5):
         command = [sys.executable, "-c", code, "compare", "--seeds", "1", "--jobs", "1"]
         with subprocess.Popen(

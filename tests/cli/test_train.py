@@ -420,8 +420,8 @@ def test_every_option_can_come_from_a_file(run):
             ("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"),
             'Invalid value "go" for --beyond-budget',
         ),
-        (("train", *TABLE, *PLAN, "--out", "people.csv"), "exists and is not empty"),
-        (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be made"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv"), "cannot be a folder: it is a file"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be a folder"),
         (("train", *TABLE, *PLAN, "--previous", "--out", "run"), "--previous is for --resume"),
         (("train", "--resume", "run"), "there is no folder 'run'"),
         (("train", *TABLE, "--epsilon", "inf", "--out", "run"), "--epsilon inf; expected a number"),
@@ -444,7 +444,10 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN, "--out", "run", "--average", "tale"), "Did you mean 'tail'?"),
         (("train", *TABLE, *PLAN, "--out", "run", "--average-share", "2"), "average_share=2.0; expected"),
         (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
-        (("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"), "is no ledger"),
+        (
+            ("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"),
+            "would be lost; choose another place",
+        ),
         (("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "3", "--out", "run"), "leaves nothing"),
         (("train", *TABLE, *PLAN, "--release-epsilon", "1", "--out", "run"), "give --individual too"),
         (("train", "digits", "--method", "sgd", "--individual", "--out", "run"), "sgd takes no noise"),
@@ -479,7 +482,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     table.assign(sex="X").to_csv(people / "x.csv", index=False)
     assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
     refused = run("train", *TABLE, *PLAN, "--out", "run")[2]
-    assert refused.endswith("continue the run there:\nequidp train --resume run\n")
+    assert refused.endswith("continue the run there: equidp train --resume run")
     assert "trained by dpsgd; a reference is a run by sgd" in run("evaluate", "run", "--reference", "run")[2]
     table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
     assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
@@ -555,7 +558,7 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("evaluate", "run")[2].split())
     (folder / "elsewhere.json").rename(folder / "released.json")
     (folder / "files.sha256").unlink()
-    assert run("evaluate", "run")[2].endswith("write it anew:\nequidp train --resume run\n")
+    assert run("evaluate", "run")[2].endswith("write it anew: equidp train --resume run")
     assert run("train", "--resume", "run")[0] == 0
     assert run("evaluate", "run")[0] == 0
 
@@ -596,8 +599,8 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     assert re.search(r"privacy \(epsilon 0\.5\): epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
     assert run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--out", "run")[0] == 0
     entries = read_ledger(people / "run" / "ledger").entries
-    assert [count for _, count in entries] == [1, 16]
-    assert 0.499 < equidp.kernel.epsilon.epsilon(entries[:1], 1e-4) <= 0.5
+    assert [count for _, count in entries] == [16, 1]
+    assert 0.499 < equidp.kernel.epsilon.epsilon(entries[1:], 1e-4) <= 0.5
     assert 2.999 < equidp.kernel.epsilon.epsilon(entries, 1e-4) <= 3
     rows = json.loads((people / "run" / "released.json").read_text())
     assert [row["group"] for row in rows] == ["F", "M"]
@@ -672,7 +675,7 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr("equidp.runs.train.make_trainer", stop)
-        told = "To continue:\nequidp train --resume run\n"
+        told = "To continue: equidp train --resume run"
         code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
         assert (code, told in err) == (130, True)
         code, _, err = run("train", "--resume", "run")

@@ -144,7 +144,7 @@ def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | No
     given = command_line("equidp", "train", Path(data) if os.path.exists(data) else data, *typed, "--out=run")
     print(f"\nTo train so:\n{given}")
     if out is not None:
-        write_whole(out, _toml([f"--data={data}", *typed], lines).encode())
+        write_whole(out, _toml([f"--data={data}", *typed], lines))
         print("or:\n" + command_line("equidp", "train", "--config", out, "--out", "run"))
 
 

@@ -56,9 +56,9 @@ def inspect_command(
     known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
     report = inspect_table(file, known.whole(), person=table.person)
     if json_file is not None:
-        write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n").encode())
+        write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n"))
     if out is not None:
-        write_whole(out, recipe_toml(report).encode())
+        write_whole(out, recipe_toml(report))
     _print(report)
     if out is not None:
         say(f"Recipe: {out}\nLook through it, then:")

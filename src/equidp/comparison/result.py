@@ -232,7 +232,7 @@ class Comparison:
             self.to_latex(name) if ending == ".tex" else f"{self._caption(name)}\n\n{self.to_markdown(name)}"
             for name in tables.TABLES
         ]
-        write_whole(path, "\n".join(parts).encode())
+        write_whole(path, "\n".join(parts))
 
     def _caption(self, name: str) -> str:
         setup = self.setup

@@ -153,7 +153,7 @@ def write_card(
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     for target in targets:
-        write_whole(target, filled(f"card{target.suffix.lower()}", **values).encode())
+        write_whole(target, filled(f"card{target.suffix.lower()}", **values))
 
 
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:

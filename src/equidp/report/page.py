@@ -40,7 +40,7 @@ def write_report(
         True
     """
     check_writable(path)
-    write_whole(path, render(comparison, include_sensitive=include_sensitive).encode())
+    write_whole(path, render(comparison, include_sensitive=include_sensitive))
 
 
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:

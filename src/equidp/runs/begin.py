@@ -55,7 +55,7 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
             "plan": prepared.plan.to_dict(),
             "facts": facts,
         }
-        write_whole(draft / layout.NOTICE, layout.notice(prepared.config).encode())
+        write_whole(draft / layout.NOTICE, layout.notice(prepared.config))
         write_whole(draft / layout.CONFIG, layout.salted(content).encode())
         if prepared.encoder is not None:
             write_whole(

@@ -191,8 +191,8 @@ def write_last(
     """Writes what a finished run's folder gets last: the settings that may leave, and both manifests."""
     content = settings_to_give(config, plan, facts, entries)
     write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
-    write_whole(place / GIVEN, manifest_of_given(place, config).encode())
-    write_whole(place / MANIFEST, manifest(place).encode())
+    write_whole(place / GIVEN, manifest_of_given(place, config))
+    write_whole(place / MANIFEST, manifest(place))
 
 
 def is_given(place: Path) -> bool:
