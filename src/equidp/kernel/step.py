@@ -278,10 +278,11 @@ class PrivateStep:
         _, _, groups, indices = part
         norms = measured.norms.detach()
         finite = torch.isfinite(norms)
-        weights = torch.zeros_like(norms)
-        if finite.any():
-            weights[finite] = self._weights(norms[finite], groups[finite], indices[finite], sensitivity)
-        sums = bounded_sums(measured.sum_gradients(weights), weights[finite], norms[finite])
+        which = slice(None) if finite.all() else finite  # a slice takes views, a mask copies
+        weights, kept = torch.zeros_like(norms), norms[which]
+        if len(kept):
+            weights[which] = self._weights(kept, groups[which], indices[which], sensitivity)
+        sums = bounded_sums(measured.sum_gradients(weights), weights[which], kept)
         for parameter, total in sums.items():
             totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
 
