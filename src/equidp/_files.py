@@ -23,13 +23,13 @@ Name = str | os.PathLike[str]
 
 
 class _Place(NamedTuple):
-    """Where the content of a named file goes."""
+    """Place that the content of a named file goes to."""
 
     name: str
     file: Path
     """The file itself, behind links."""
     plain: bool
-    """Whether it is, or becomes, a plain file, which is replaced; else a pipe or a device."""
+    """True for a plain file, which is replaced; False for a pipe or a device, which is written to."""
     descriptor: int | None
     """Number of the open file of this process that it is, such as that of /dev/stdout."""
 
@@ -206,7 +206,7 @@ def command_line(*words: object) -> str:
 
 
 def _place(path: Name) -> _Place:
-    """What a name stands for; raises SettingError for what no content can be written to."""
+    """Return the place that a name stands for; raise SettingError where no content can be written to it."""
     name, file = os.fspath(path), Path(_resolved(path))
     descriptor = _descriptor(name)
     try:
@@ -249,7 +249,7 @@ def _descriptor(name: str) -> int | None:
 
 
 def _takes_bytes(place: _Place) -> bool:
-    """Whether a pipe or a device may be written to."""
+    """Return True for a pipe or a device that may be written to."""
     if place.descriptor is None:
         return os.access(place.name, os.W_OK)
     import fcntl  # where there are such names, there is this
@@ -259,7 +259,7 @@ def _takes_bytes(place: _Place) -> bool:
 
 
 def _holds(other: str, file: Path) -> bool:
-    """Whether a file is another one, or lies in it."""
+    """Return True for a file that is another one, or lies in it."""
     return os.path.samefile(other, file) or (os.path.isdir(other) and file.is_relative_to(other))
 
 

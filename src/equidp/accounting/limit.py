@@ -1,4 +1,4 @@
-"""What fits under a limit on epsilon, also where later runs are chosen by results of earlier ones.
+"""Limits on epsilon over several runs, also where later runs are chosen by results of earlier ones.
 
 **Stated** is what is known before the first result: the whole plan of the first run, or of several runs. It
 is counted whole, used or not, and by the accountant of the limit as any plan is. **All else** may be chosen
@@ -57,14 +57,14 @@ Floats = npt.NDArray[np.float64]
 Together = tuple[tuple[Event, int], ...]
 
 _MAIN_SHARE = 0.9
-"""Of delta, for the route beside what was stated; the rest is for the route alone, which takes less epsilon
-where much of what was stated is not used in the end."""
+"""Share of delta for the route beside what was stated; the rest is for the route alone, which takes less
+epsilon where much of what was stated is not used in the end."""
 _ORDERS = 1.5, 64.0
-"""Of which one is chosen."""
+"""Least and largest Renyi order to choose from."""
 _USUAL = StepEvent(0.05, 1.0)
-"""What the order is for where nothing was stated."""
+"""Step that the order is chosen for where nothing was stated."""
 _FROM, _STEP = -40.0, 1e-3
-"""Least loss that is looked at, and between two that are."""
+"""Least privacy loss of the grid, and its spacing."""
 
 
 class Route(NamedTuple):
@@ -131,7 +131,7 @@ class Limit:
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """How what was not stated is counted."""
+        """Routes through the limit; what is spent must stay within one of them."""
         return self.fixed or routes(self._stated, self.epsilon, self.delta, self.accountant)
 
     @property

@@ -1,4 +1,4 @@
-"""The files of equidp that hold the guarantee of a run, for whoever audits it."""
+"""Source files of equidp that hold the guarantee of a run, for its auditor."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ FILES = {
     SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
     MANIFEST: (
         IF_KNOWN,
-        "checksums of all finished files, for whoever has all of them. Those that tell of the data hold a "
+        "checksums of all finished files, for those who have all of them. Those that tell of the data hold a "
         "random salt, so that a checksum confirms no guess of a row.",
     ),
     ENCODER: (
