@@ -239,20 +239,17 @@ class PrivateStep:
         self, parts: Sequence[Part], groups: Tensor, penalty: Penalty | None
     ) -> list[tuple[Part, Measured | None]]:
         """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
-        seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        norms, terms = [torch.empty(0, device=groups.device)], []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
             measured = self._measured(part, penalty)
-            norms = measured.norms.detach()
-            terms = None if measured.terms is None else measured.terms.detach()
-            seen.append((norms, part[2], terms))
+            norms.append(measured.norms.detach())
+            terms.extend([] if measured.terms is None else [measured.terms.detach()])
             known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
-        norms = torch.cat([each for each, _, _ in seen] or [torch.empty(0, device=groups.device)])
-        finite = torch.isfinite(norms)
-        with_terms = [each for *_, each in seen if each is not None]
-        terms = torch.cat(with_terms) if with_terms else None
-        self._update(norms[finite], groups[finite], None if terms is None else terms[finite])
+        seen = torch.cat(norms[1:] or norms)
+        finite = torch.isfinite(seen)
+        self._update(seen[finite], groups[finite], torch.cat(terms)[finite] if terms else None)
         return known
 
     def _update(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
