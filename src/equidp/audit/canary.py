@@ -17,6 +17,7 @@ from equidp.engines.preserved import flat_sums
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Sums
 from equidp.kernel.inputs import Inputs, taken
+from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy
 
 _NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
@@ -122,7 +123,7 @@ class CanaryEngine:
         self.total = total.clone()
         if not len(which):
             return sums
-        parts = total.double().split([parameter.numel() for parameter in self.parameters])
+        parts = doubled(total).split([parameter.numel() for parameter in self.parameters])
         return {
             parameter: part.reshape(parameter.shape)
             for parameter, part in zip(self.parameters, parts, strict=True)

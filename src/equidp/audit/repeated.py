@@ -21,7 +21,7 @@ from equidp.kernel.bounding import step_weights
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import PrivateLoop
-from equidp.kernel.noise import Randomness
+from equidp.kernel.noise import Randomness, doubled
 from equidp.kernel.policy import Policy, copied
 from equidp.kernel.step import PrivateStep
 
@@ -143,7 +143,7 @@ class RepeatedRuns:
             engine.total = None
             loop.take(batch)
             background, shares, sensitivity = self._expected(step.state, batch.indices.cpu(), judged)
-            noise = noted.released.double() * subject.expected_batch_size
+            noise = doubled(noted.released) * subject.expected_batch_size
             noise = noise if engine.total is None else noise - engine.total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
             seen.append((noted.taken() * subject.expected_batch_size - background) / sensitivity)
@@ -199,7 +199,7 @@ class RepeatedRuns:
         total = self._sum(measured, weights.to(device)).cpu()
         if not total.norm() > 1e-9:
             total = torch.from_numpy(generator.standard_normal(len(total)))
-        directions = Directions.dense(-total.double())
+        directions = Directions.dense(-doubled(total))
         along = [
             directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1, device=device)))
             for x, y in zip(inputs, targets, strict=True)

@@ -24,6 +24,7 @@ from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.noise import doubled
 from equidp.kernel.policy import copied
 from equidp.kernel.step import PrivateStep
 from equidp.training.averages import Averaging, WeightAverage
@@ -79,7 +80,7 @@ class GradientWatch:
         shares = ((weights * self._by_group).double() / sensitivity)[self.groups]
         gradient = flat([each.grad for each in self.parameters], self.parameters)
         event, total = step.event, self.engine.total
-        released = gradient.double() * step.expected_batch_size
+        released = doubled(gradient) * step.expected_batch_size
         noise = released if total is None else released - total.to(released)
         self.noise = (noise / (event.noise_multiplier * sensitivity)).cpu().numpy()
         self.engine.total = None

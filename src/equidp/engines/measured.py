@@ -13,6 +13,7 @@ from equidp.engines.called import called
 from equidp.engines.layers.rng_state import RandomState
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, mapped, taken
+from equidp.kernel.noise import doubled
 
 Example = tuple[Inputs, Tensor]
 """Inputs and targets, [batch, ...]."""
@@ -143,14 +144,14 @@ def _measured_anyhow(
         with torch.enable_grad():
             losses = loss(called(model, mapped(Tensor.detach, x)), y).sum()
         found = torch.autograd.grad(losses, trained, allow_unused=True, materialize_grads=True)
-        return [each.double() if each.device.type != "mps" else each for each in found]
+        return [doubled(each) for each in found]
 
     for place in range(len(batch[1])):
         states.append(RandomState(batch[1].device))
         norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients(place)])))
 
     def sum_under(weights: Tensor) -> Sums:
-        totals = [torch.zeros_like(each, dtype=torch.float64) for each in trained]
+        totals = [torch.zeros_like(doubled(each)) for each in trained]
         for place, (state, weight, norm) in enumerate(zip(states, weights.tolist(), norms, strict=True)):
             if not weight:
                 continue

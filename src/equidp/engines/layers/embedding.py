@@ -33,9 +33,9 @@ class _TableGradients(LayerGradients):
 
     def squared_norms(self) -> Norms:
         tokens, gradient = self._positions()
-        same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
+        different = tokens.unsqueeze(1) != tokens.unsqueeze(2)
         received = doubled(gradient)
-        products = torch.where(same, received @ received.transpose(1, 2), 0.0)
+        products = (received @ received.transpose(1, 2)).masked_fill(different.to(received.device), 0.0)
         return gram_norms(products, gradient.shape[2]).to(gradient), None
 
     @final
@@ -88,8 +88,8 @@ class EmbeddingBagGradients(_TableGradients):
         if self.rows > 1:
             return super().squared_norms()
         shares, gradient = doubled(self._shares()), self.pair()[1]
-        same = self.inputs.unsqueeze(1) == self.inputs.unsqueeze(2)
-        pairs = torch.where(same, shares.unsqueeze(1) * shares.unsqueeze(2), 0.0)
+        different = self.inputs.unsqueeze(1) != self.inputs.unsqueeze(2)
+        pairs = (shares.unsqueeze(1) * shares.unsqueeze(2)).masked_fill(different.to(shares.device), 0.0)
         return (pairs.sum(dim=(1, 2)) * doubled(gradient).square().sum(dim=1)).to(gradient), None
 
 

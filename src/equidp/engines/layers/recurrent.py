@@ -98,7 +98,7 @@ def _scan(
         if present is not None:
             kept = present[time]
             following = tuple(torch.where(kept, new, old) for new, old in zip(following, state, strict=True))
-            output = torch.where(kept, output, 0.0)
+            output = output.masked_fill(~kept, 0.0)
         outputs.append(output)
         state = following
     return torch.stack(outputs[::-1] if backwards else outputs), state
