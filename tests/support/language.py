@@ -1,0 +1,123 @@
+"""Checks names and docstrings of a package: the two rules of language that a program can judge.
+
+    python tests/support/language.py [src/equidp ...]
+
+Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any.
+
+- A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`.
+- A function is named by a verb and its object, or by a noun with its object: not by a participle alone, such
+  as `kept` or `_measured`. Properties are attributes to those who use them, and may be (`closed`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+QUESTIONS = frozenset({"What", "Whether", "Who", "Whose", "How", "Of", "As", "Those"})
+IRREGULAR = frozenset(
+    {
+        "begun",
+        "bought",
+        "brought",
+        "built",
+        "chosen",
+        "done",
+        "drawn",
+        "fed",
+        "felt",
+        "found",
+        "given",
+        "gone",
+        "got",
+        "grown",
+        "heard",
+        "held",
+        "hidden",
+        "kept",
+        "known",
+        "led",
+        "left",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "paid",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "sold",
+        "spent",
+        "stood",
+        "taken",
+        "thought",
+        "told",
+        "understood",
+        "won",
+        "written",
+    }
+)
+NO_PARTICIPLES = frozenset({"embed", "feed", "need", "seed", "speed"})
+
+
+class Offence(NamedTuple):
+    """A broken rule and its place."""
+
+    file: Path
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+def find_offences(root: Path) -> Iterator[Offence]:
+    """Yields all offences of the modules below a folder, file by file."""
+    for file in sorted(root.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        yield from find_questions(file, tree)
+        yield from find_participles(file, tree)
+
+
+def find_questions(file: Path, tree: ast.Module) -> Iterator[Offence]:
+    """Yields the docstrings that start with a word of `QUESTIONS`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            words = (ast.get_docstring(node) or "").split()
+            if words and words[0].rstrip(",:.") in QUESTIONS:
+                line = node.body[0].lineno
+                yield Offence(file, line, f"docstring starts with {words[0]!r}; start with a noun or a verb")
+
+
+def find_participles(file: Path, tree: ast.Module) -> Iterator[Offence]:
+    """Yields the functions whose whole name is a participle."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_property(node):
+            name = node.name.strip("_")
+            regular = re.fullmatch(r"[a-z]+ed", name) and name not in NO_PARTICIPLES
+            if regular or name in IRREGULAR:
+                yield Offence(file, node.lineno, f"function {node.name!r}; name it by a verb and its object")
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = {ast.unparse(each).split(".")[-1] for each in node.decorator_list}
+    return bool(names & {"property", "cached_property", "setter"})
+
+
+def main() -> int:
+    """Checks the folders that are named on the command line, or the package."""
+    roots = [Path(each) for each in sys.argv[1:]] or [Path(__file__).parents[2] / "src" / "equidp"]
+    found = [each for root in roots for each in find_offences(root)]
+    for offence in found:
+        print(offence)
+    print(f"{len(found)} offences", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The checker of language sees docstrings that begin with questions and functions named by participles."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.language import find_offences
+
+
+def lines_found(folder, text: str) -> list[int]:
+    (folder / "module.py").write_text(text)
+    return [each.line for each in find_offences(folder)]
+
+
+@pytest.mark.parametrize(
+    "first", ["What it is.", "Whether it is.", "How many.", "Of a group.", "As, say, this."]
+)
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ('"""{}"""\n', 1),
+        ('class Mean:\n    """{}"""\n', 2),
+        ('def mean_of(values):\n    """{}"""\n', 2),
+        ('class Mean:\n    @property\n    def size(self):\n        """{}"""\n', 4),
+    ],
+)
+def test_docstrings_that_start_with_a_question_are_found(tmp_path, first, form, line):
+    assert lines_found(tmp_path, form.format(first)) == [line]
+
+
+@pytest.mark.parametrize(
+    "first", ["Return the mean.", "Mean of values.", "Often used.", "Whatever is given."]
+)
+def test_other_docstrings_are_not_found(tmp_path, first):
+    assert lines_found(tmp_path, f'"""{first}"""\n') == []
+
+
+@pytest.mark.parametrize("name", ["kept", "_measured", "told", "__drawn"])
+def test_functions_named_by_a_participle_are_found(tmp_path, name):
+    assert lines_found(tmp_path, f"def {name}():\n    pass\n\nclass Run:\n    def {name}(self): ...\n") == [
+        1,
+        5,
+    ]
+
+
+@pytest.mark.parametrize("name", ["keep_run", "released_counts", "seed", "_embed", "read"])
+def test_other_functions_are_not_found(tmp_path, name):
+    assert lines_found(tmp_path, f"def {name}():\n    pass\n") == []
+
+
+def test_properties_may_be_participles(tmp_path):
+    properties = [
+        f"    @{kind}\n    def closed(self): ...\n" for kind in ("property", "functools.cached_property")
+    ]
+    assert lines_found(tmp_path, "class File:\n" + "".join(properties)) == []
