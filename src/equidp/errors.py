@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_FIELD = re.compile(r"(?:unknown (?P<name>[a-z ]+) '|(?P<field>-{0,2}[A-Za-z_][\w.-]*)(?:=| '| \"))")
 
 
 class EquidpError(Exception):
@@ -14,6 +18,20 @@ class EquidpError(Exception):
     >>> issubclass(SettingError, EquidpError)
     True
     """
+
+    @property
+    def field(self) -> str:
+        """Argument, option or part of the data that is wrong, where the message starts with it; else "".
+
+        Messages start with what was given: `clipping_bound=-1.0; expected ...` or `column 'age' ...`.
+
+        >>> SettingError("tau=2; expected a number in (0, 1].").field
+        'tau'
+        >>> DataError("column 'age' is missing; choose another.").field
+        'column'
+        """
+        named = _FIELD.match(str(self))
+        return (named["name"] or named["field"]) if named else ""
 
 
 class SettingError(EquidpError, ValueError):

@@ -1,0 +1,18 @@
+"""Checks of errors by type and field; what the messages say is free to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from equidp.errors import EquidpError
+
+
+@contextmanager
+def raises_field(kind: type[EquidpError], field: str) -> Iterator[pytest.ExceptionInfo[EquidpError]]:
+    """Expects an error of a type that names a field, such as an argument, an option or a column."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert caught.value.field == field, f"field {caught.value.field!r} in: {caught.value}"

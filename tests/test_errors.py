@@ -1,0 +1,34 @@
+"""Errors say which argument, option or part of the data is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+import equidp
+from equidp._validate import check_number, unknown_name
+from equidp.errors import DataError, EquidpError
+
+
+@pytest.mark.parametrize(
+    ("error", "field"),
+    [
+        (DataError("column 'age' is missing; choose another."), "column"),
+        (EquidpError("--bounds age=1: expected low:high."), ""),
+        (EquidpError("--bounds='age'; expected low:high."), "--bounds"),
+        (EquidpError("the disk is full."), ""),
+        (EquidpError(), ""),
+        (unknown_name("method", "dpsgf", ["dpsgd"]), "method"),
+        (unknown_name("method setting", "sofness", ["softness"]), "method setting"),
+    ],
+)
+def test_the_field_is_what_the_message_starts_with(error, field):
+    assert error.field == field
+
+
+def test_checks_and_settings_name_their_field():
+    with pytest.raises(EquidpError) as caught:
+        check_number("(0, 1]", tau=2)
+    assert caught.value.field == "tau"
+    with pytest.raises(EquidpError) as caught:
+        equidp.DPSGD(clipping_bound=-1.0)
+    assert caught.value.field == "clipping_bound"
