@@ -17,7 +17,8 @@ SOUND = {
     "errors.py": "import torch\n",
     "_files.py": "from equidp.errors import wrong\n",
     "kernel/__init__.py": "from equidp.kernel.step import step\n",
-    "kernel/step.py": "import torch\nfrom equidp.errors import wrong\nfrom equidp._files import write\n",
+    "kernel/step.py": "import torch\nfrom equidp.errors import wrong\n",
+    "ledger/file.py": "from equidp.kernel.step import step\nfrom equidp._files import write\n",
     "policies/dpsgd.py": "from equidp.kernel import step\nfrom ..kernel.step import step as same\n",
     "cli/__init__.py": "from .train import app\n",
     "cli/train.py": "import json\nimport equidp.policies.dpsgd\n",
@@ -99,11 +100,19 @@ def test_a_folder_without_a_place_is_an_offence(tmp_path):
     assert seen(upward(made), made.root) == {"utils/all.py:1"}
 
 
-@pytest.mark.parametrize("name", ["models", "_provenance"])
+@pytest.mark.parametrize("name", ["models", "_provenance", "_files"])
 def test_the_trusted_kernel_may_not_import_all_that_stands_below_it(tmp_path, name):
     made = package(tmp_path, **{f"{name}.py": "", "kernel/bad.py": f"from equidp.{name} import x\n"})
     assert seen(trusted(made), made.root) == {"kernel/bad.py:1"}
     assert seen(upward(made), made.root) == set()
+
+
+def test_the_ledger_may_import_the_kernel_and_the_ground_alone(tmp_path):
+    made = package(
+        tmp_path, **{"ledger/bad.py": "from equidp._files import x\nfrom equidp.models import y\n"}
+    )
+    made = package(tmp_path, **{"models.py": "", "distributed/bad.py": "from equidp.ledger.file import z\n"})
+    assert seen(trusted(made), made.root) == {"ledger/bad.py:2", "distributed/bad.py:1"}
 
 
 @pytest.mark.parametrize(

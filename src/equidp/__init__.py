@@ -26,7 +26,7 @@ _HOMES = {
     "evaluation.metrics": "METRICS",
     "evaluation.predictions": "Cut Predictions",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
-    "kernel.ledger_file": "LedgerFile",
+    "ledger.file": "LedgerFile",
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",

@@ -46,10 +46,10 @@ from equidp.individual import (
     IndividualClipping as IndividualClipping,
     IndividualReport as IndividualReport,
 )
-from equidp.kernel.ledger_file import LedgerFile as LedgerFile
 from equidp.kernel.noisy_sum import private_sum as private_sum
 from equidp.kernel.policy import NoState as NoState, Policy as Policy, Setting as Setting
 from equidp.kernel.step import PrivateStep as PrivateStep
+from equidp.ledger.file import LedgerFile as LedgerFile
 from equidp.policies import (
     DPSGD as DPSGD,
     DPSGDF as DPSGDF,

@@ -15,7 +15,7 @@ import equidp
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from support.toy import make_trainer, toy
 
 

@@ -12,7 +12,7 @@ from equidp.accounting.releases import release_event
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.training.plan import Plan
 
 STEP = StepEvent(0.1, 1.0)

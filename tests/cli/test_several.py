@@ -12,7 +12,7 @@ import pytest
 
 from equidp.cli import several
 from equidp.cli.messages import fail
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from support.command import equidp
 
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import equidp
-from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.loop import PrivateLoop
+from equidp.ledger.format import read_ledger
 from equidp.report.format import upper
 
 PLAN = ("--batch-size", "40", "--epochs", "4", "--noise-multiplier", "2", "--accountant", "rdp")

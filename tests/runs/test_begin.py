@@ -9,7 +9,7 @@ import pytest
 
 from equidp.data import Recipe
 from equidp.errors import SettingError
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import begin as begin_module, layout
 from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig

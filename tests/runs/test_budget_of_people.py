@@ -9,7 +9,7 @@ import pytest
 import equidp
 from equidp.data import Recipe
 from equidp.errors import BudgetError
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare

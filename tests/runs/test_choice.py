@@ -15,7 +15,7 @@ from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import choice, layout
 from equidp.runs.begin import begin
 from equidp.runs.choice import combinations, prepare_choice, train_choice

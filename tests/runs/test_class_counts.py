@@ -12,7 +12,7 @@ import equidp
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig

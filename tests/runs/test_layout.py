@@ -15,7 +15,7 @@ import equidp
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig

@@ -13,7 +13,7 @@ from equidp.data import Recipe, table as table_module
 from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig

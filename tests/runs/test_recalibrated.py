@@ -12,7 +12,7 @@ from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.predict import predict
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout, train as training
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig

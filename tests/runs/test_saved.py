@@ -13,7 +13,7 @@ import torch
 from equidp.errors import BudgetError, DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.ledger_file import LedgerFile
+from equidp.ledger.file import LedgerFile
 from equidp.runs import layout
 from equidp.runs.saved import open_run
 from equidp.runs.train import train

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import distributed
-
 import equidp
 
 GIVEN: dict[str, Any] = {

@@ -22,9 +22,9 @@ import equidp
 from equidp.advice.norm_profile import private_profile
 from equidp.comparison.ablation import ablate
 from equidp.kernel import noise
-from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.noise import SeededRandomness, SystemRandomness, exact_place
 from equidp.kernel.noisy_sum import private_sum
+from equidp.ledger.file import LedgerFile
 from equidp.models import resnet20, small_cnn
 from equidp.policies.methods import METHODS, make_policy
 from equidp.training.checkpoint import Checkpoints

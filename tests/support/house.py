@@ -20,13 +20,18 @@ from typing import NamedTuple
 
 GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "models")
 FOLDERS = (
-    *("kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual"),
+    *("kernel", "ledger", "distributed"),
+    *("policies", "engines", "data", "accounting", "evaluation", "training", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
     *("reproduction", "cli"),
 )
 TOP = ("__init__", "__main__")
-TRUSTED = "kernel"
-TRUSTED_MAY_IMPORT = ("errors", "_validate", "_files", TRUSTED)
+TRUSTED = {
+    "kernel": ("errors", "_validate", "kernel"),
+    "ledger": ("errors", "_validate", "_files", "kernel", "ledger"),
+    "distributed": ("errors", "_validate", "kernel", "distributed"),
+}
+"""Tiers of the guarantee that are whole folders -> what each may import of the package."""
 
 
 class Offence(NamedTuple):
@@ -188,18 +193,18 @@ def _top(name: str) -> str:
 
 
 def trusted(package: Package) -> Iterator[Offence]:
-    """Imports by the trusted kernel of anything of the package that an auditor would have to read too."""
+    """Imports by a tier of the guarantee of anything else that its auditor would have to read too."""
     for importer, imported, line in package.imports:
-        if _top(importer) == TRUSTED and _top(imported) not in TRUSTED_MAY_IMPORT:
-            allowed = ", ".join(TRUSTED_MAY_IMPORT)
-            message = f"{importer} imports {imported}; {TRUSTED} may import {allowed} only"
+        allowed = TRUSTED.get(_top(importer))
+        if allowed is not None and _top(imported) not in allowed:
+            message = f"{importer} imports {imported}; {_top(importer)} may import {', '.join(allowed)} only"
             yield Offence(package.files[importer], line, message)
 
 
 def private_torch(package: Package) -> Iterator[Offence]:
-    """Uses of private names of torch in the trusted kernel."""
+    """Uses of private names of torch in the tiers of the guarantee."""
     for name, tree in package.trees.items():
-        if _top(name) == TRUSTED:
+        if _top(name) in TRUSTED:
             for node in ast.walk(tree):
                 for used in _torch_names(node):
                     if any(part.startswith("_") and not part.startswith("__") for part in used.split(".")):

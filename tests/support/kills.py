@@ -31,9 +31,9 @@ from equidp.individual.histories import Histories
 from equidp.individual.history_files import HistoryFiles
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import run_of
-from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
+from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare

@@ -39,9 +39,9 @@ from equidp.errors import BudgetError
 from equidp.individual import report
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Ledger, Payment, ReleaseEvent
-from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
+from equidp.ledger.format import read_ledger
 from equidp.runs import begin as beginning, config as configured, layout, train as training
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare

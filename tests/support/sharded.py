@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import equidp
+from equidp.distributed.group import processes_here
 from equidp.errors import EquidpError
 from equidp.evaluation.predict import predict
-from equidp.kernel.group import processes_here
 from support.toy import make_trainer, toy
 
 ACCOUNTANTS: dict[str, Callable[[], Any]] = {

@@ -20,8 +20,8 @@ from equidp.accounting.limit import Limit, Route, beyond, lacking, together
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import ROWS, Event, Ledger, MemoryLedger, ReleaseEvent, checked_unit, kind_of
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import event_of, has_a_line, plain
+from equidp.ledger.file import LedgerFile
+from equidp.ledger.format import event_of, has_a_line, plain
 
 Entries = tuple[tuple[Event, int], ...]
 

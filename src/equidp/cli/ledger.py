@@ -13,7 +13,7 @@ from equidp.errors import DataError
 from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import PEOPLE, ChoiceEvent, ReleaseEvent, kind_of, run_of
-from equidp.kernel.ledger_format import LedgerContent, Spent, read_ledger
+from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import counted
 from equidp.runs.config import TrainConfig
 from equidp.runs.layout import read_config

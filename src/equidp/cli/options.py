@@ -22,8 +22,8 @@ from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.recipe import MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
-from equidp.kernel.append_only import check_ledger_place
 from equidp.kernel.epsilon import ACCOUNTANTS
+from equidp.ledger.append_only import check_ledger_place
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
 from equidp.training.plan import Plan, default_plan

@@ -37,7 +37,7 @@ def several_processes(device: torch.device) -> Iterator[Processes]:
     """
     import torch.distributed as dist
 
-    from equidp.kernel.group import processes_here
+    from equidp.distributed.group import processes_here
     from equidp.kernel.processes import ALONE
 
     if not dist.is_torchelastic_launched():

@@ -16,15 +16,15 @@ _OF_RELEASES = {
     INDIVIDUAL: ("individual/",),
 }
 _PEOPLE = ("data/people.py", "engines/units.py")
-_CHOICE = ("training/choice.py", "runs/choice.py", "data/release.py")
-_PROCESSES = ("training/together.py",)
+_CHOICE = ("accounting/choice.py", "training/choice.py", "runs/choice.py", "data/release.py")
+_PROCESSES = ("distributed/", "training/together.py")
 _BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py")
 
 
 def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = False) -> dict[str, str]:
     """Returns what a reader of `src/equidp` reads for this run: why -> files, with commas.
 
-    What the kernel trusts stands in docs/guarantees.md; the first two rows are the whole of it for a run on
+    What the kernel trusts stands in docs/guarantees.md; the first three rows are the whole of it for a run on
     single rows in one process, without releases beside its steps.
 
     Args:
@@ -36,6 +36,7 @@ def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = Fals
     engine = "engines/functional.py" if "unctional" in facts.engine else "engines/ghost.py, engines/layers/"
     files = {
         "each step, its noise, the record and epsilon": ("kernel/",),
+        "the record on disk": ("ledger/",),
         "norms and sums of gradients": (engine, "engines/norms.py", "training/trainer.py"),
     }
     if facts.rows is not None:

@@ -25,7 +25,7 @@ from equidp.individual import IndividualAccountant, IndividualClipping
 from equidp.individual.epsilons import individual_epsilons
 from equidp.kernel.inputs import taken
 from equidp.kernel.ledger import MemoryLedger
-from equidp.kernel.ledger_file import LedgerFile
+from equidp.ledger.file import LedgerFile
 from equidp.reproduction import watchers
 from equidp.reproduction.item import COLUMNS, Asked
 from equidp.reproduction.runs import kept

@@ -18,8 +18,8 @@ from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import base_rate_cut
 from equidp.kernel.ledger import Ledger, Payment
-from equidp.kernel.ledger_file import LedgerFile
 from equidp.kernel.noise import SystemRandomness
+from equidp.ledger.file import LedgerFile
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, open_budget

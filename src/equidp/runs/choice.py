@@ -22,14 +22,14 @@ from equidp.accounting.limit import Together
 from equidp.accounting.releases import RECALIBRATION, release_event
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import DataSplit
+from equidp.distributed.group import processes_here
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
-from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import seal_path
 from equidp.kernel.noise import SystemRandomness
 from equidp.kernel.policy import statistics_noise
+from equidp.ledger.file import LedgerFile
+from equidp.ledger.format import seal_path
 from equidp.policies.methods import method_named
 from equidp.runs import layout
 from equidp.runs.begin import run_name

@@ -18,7 +18,7 @@ from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
-from equidp.kernel.ledger_format import event_of, plain
+from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
 from equidp.training.resolved import ResolvedPlan
 

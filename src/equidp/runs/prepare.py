@@ -17,8 +17,8 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import Together
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.encoding import TableEncoder
+from equidp.distributed.group import alone
 from equidp.errors import SettingError
-from equidp.kernel.group import alone
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig

@@ -26,7 +26,7 @@ from equidp.data.stored import read_table, stored_parts
 from equidp.data.stream import content_digest
 from equidp.data.understood import Columns
 from equidp.errors import DataError, DataWarning, SettingError
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.training.recalibrated import Recalibration

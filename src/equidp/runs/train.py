@@ -16,13 +16,13 @@ from equidp._files import write_whole
 from equidp.accounting.releases import INDIVIDUAL, RECALIBRATION
 from equidp.data.dataset import DataSplit
 from equidp.data.encoding import TableEncoder
+from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.individual import IndividualAccountant
-from equidp.kernel.group import processes_here
 from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import read_ledger
+from equidp.ledger.file import LedgerFile
+from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards

@@ -2,8 +2,8 @@
 
 After Papernot and Steinke (2022). Each try draws one of the plans at random, trains a model, and scores it on
 held-out examples of the training data: the accuracy of the worst group, from noisy counts. The number of
-tries is random too (`kernel.choice`). The best model leaves with its settings and its score. Nothing of the
-other tries is kept, logged or returned.
+tries is random too (`accounting.choice`). The best model leaves with its settings and its score. Nothing of
+the other tries is kept, logged or returned.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equidp.accounting.choice import number_of_tries
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.data.release import private_counts
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
-from equidp.kernel.choice import number_of_tries
 from equidp.kernel.ledger import ChoiceEvent, Ledger
 from equidp.kernel.noise import Randomness
 from equidp.training.build import build

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+from equidp.accounting.choice import number_of_tries
 from equidp.accounting.risk import Risk
 from equidp.errors import SettingError
-from equidp.kernel.choice import number_of_tries
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import read_ledger
 from equidp.kernel.noise import SeededRandomness
+from equidp.ledger.file import LedgerFile
+from equidp.ledger.format import read_ledger
 
 STEP, SCORE = StepEvent(0.02, 2.0), StepEvent(1.0, 20.0)
 CHOICE = ChoiceEvent(((STEP, 200), (SCORE, 1)), 8.0)

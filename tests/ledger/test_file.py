@@ -20,11 +20,11 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp.errors import BudgetError
-from equidp.kernel import append_only, ledger_file
 from equidp.kernel.ledger import ChoiceEvent, StepEvent, run_of
-from equidp.kernel.ledger_file import LedgerFile
-from equidp.kernel.ledger_format import FORMAT, chained_line, read_ledger, seal_path
-from equidp.kernel.pay_ahead import PayAhead
+from equidp.ledger import append_only, file as ledger_file
+from equidp.ledger.file import LedgerFile
+from equidp.ledger.format import FORMAT, chained_line, read_ledger, seal_path
+from equidp.ledger.pay_ahead import PayAhead
 from support.odd_places import made
 
 STEP = StepEvent(0.1, 1.25, 12.5)
@@ -531,8 +531,8 @@ def test_a_ledger_behind_a_link_is_written_there(tmp_path):
 def test_a_ledger_left_open_at_the_end_of_the_interpreter_says_nothing():
     code = """
 import tempfile
-from equidp.kernel import append_only
-from equidp.kernel.ledger_file import LedgerFile
+from equidp.ledger import append_only
+from equidp.ledger.file import LedgerFile
 ledger = LedgerFile(tempfile.mkdtemp() + "/ledger")
 append_only.os = None  # as the interpreter takes names of modules away at its end
 del ledger

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from scipy import stats
 
+from equidp.distributed.group import processes_here
 from equidp.errors import SettingError
-from equidp.kernel.group import processes_here
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.processes import Alone
 from equidp.kernel.sampling import PoissonSampler

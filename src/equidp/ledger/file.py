@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, final
 
 from equidp.errors import BudgetError
-from equidp.kernel.append_only import AppendOnlyFile, check_ledger_place
 from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, checked_unit, new_session
-from equidp.kernel.ledger_format import (
+from equidp.ledger.append_only import AppendOnlyFile, check_ledger_place
+from equidp.ledger.format import (
     FORMAT,
     HEADER,
     LedgerContent,
@@ -30,7 +30,7 @@ from equidp.kernel.ledger_format import (
     plain,
     seal_path,
 )
-from equidp.kernel.pay_ahead import Kind, PayAhead
+from equidp.ledger.pay_ahead import Kind, PayAhead
 
 
 @final

@@ -1,0 +1,64 @@
+"""The page of guarantees names files that exist, and tiers import nothing beyond what their row says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.house import TRUSTED, Package
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "equidp"
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+
+
+def tiers() -> dict[str, list[str]]:
+    """Promise -> files and folders, by the table of the page."""
+    table = PAGE.partition("| what is promised | files |")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    return {promise.strip(): re.findall(r"`([^`]+)`", files) for promise, files in rows}
+
+
+def named(name: str) -> list[str]:
+    """The files of a name in the table, relative to the package."""
+    found = sorted((SOURCE / name).rglob("*.py")) if name.endswith("/") else [SOURCE / name]
+    return [file.relative_to(SOURCE).as_posix() for file in found]
+
+
+def test_every_tier_names_files_that_exist():
+    assert len(tiers()) >= 10
+    for promise, files in tiers().items():
+        assert files, promise
+        for name in files:
+            assert (SOURCE / name).exists(), f"{promise}: {name}"
+
+
+def test_every_source_file_that_the_page_names_exists():
+    names = set(re.findall(r"`([a-z_/]+\.py)`", PAGE))
+    assert len(names) > 10
+    assert {
+        name
+        for name in names
+        if not any((folder / name).exists() for folder in (SOURCE, SOURCE / "kernel", ROOT))
+    } == set()
+
+
+@pytest.mark.parametrize("folder", sorted(TRUSTED))
+def test_the_page_names_every_file_of_a_tier(folder):
+    """An auditor reads the folder along this page: a file that it leaves out would not be read."""
+    files = {path.name for path in (SOURCE / folder).glob("*.py")} - {"__init__.py"}
+    assert {name for name in files if name not in PAGE} == set()
+
+
+@pytest.mark.parametrize("folder", sorted(TRUSTED))
+def test_a_tier_imports_only_its_row_and_the_rows_above(folder):
+    rows = list(tiers().values())
+    place = next(index for index, files in enumerate(rows) if f"{folder}/" in files)
+    allowed = {file for files in rows[: place + 1] for name in files for file in named(name)}
+    package = Package(SOURCE)
+    for importer, imported, line in package.imports:
+        if importer.split(".")[0] == folder:
+            file = package.files[imported].relative_to(SOURCE).as_posix()
+            assert file in allowed, f"{importer}:{line} imports {file}"
