@@ -12,8 +12,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from equidp.accounting.choice import number_of_tries
 from equidp.accounting.risk import Risk
+from equidp.accounting.rows import epsilon
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness

@@ -9,7 +9,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from equidp.kernel.epsilon import EpsilonMeter, epsilon
+from equidp.accounting.meter import EpsilonMeter
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import Entries, effective_noise_multiplier
 from equidp.kernel.ledger import StepEvent
 

@@ -2,8 +2,10 @@
 
 from equidp.accounting.cache import epsilon, remembered
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
-from equidp.kernel.epsilon import ACCOUNTANTS, EpsilonMeter, check_delta
-from equidp.kernel.events import effective_noise_multiplier, run_event
+from equidp.accounting.meter import EpsilonMeter, check_delta
+from equidp.accounting.rows import run_event
+from equidp.kernel.epsilon import ACCOUNTANTS
+from equidp.kernel.events import effective_noise_multiplier
 
 __all__ = [
     "ACCOUNTANTS",

@@ -22,6 +22,7 @@ from typing import Any, ParamSpec
 
 import equidp.kernel.epsilon
 from equidp._files import write_whole
+from equidp.accounting import rows as rows_of_one_person
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.events import Entries
 
@@ -80,11 +81,11 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
 
 @remember
 def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str, rows: int) -> float:
-    return equidp.kernel.epsilon.epsilon(entries, delta, accountant, rows)
+    return rows_of_one_person.epsilon(entries, delta, accountant, rows)
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
-    """As `equidp.kernel.epsilon.epsilon`, remembered on disk inside `remembered`."""
+    """As `equidp.accounting.rows.epsilon`, remembered on disk inside `remembered`."""
     return _epsilon(tuple(entries), delta, accountant, rows)
 
 
@@ -99,8 +100,8 @@ def _code() -> str:
     """A digest of the code that decides an epsilon or a calibration, and dp_accounting's version."""
     kernel, here = Path(equidp.kernel.epsilon.__file__), Path(__file__)
     sources = (
-        *(kernel.with_name(name) for name in ("epsilon.py", "events.py", "losses.py")),
-        *(here.with_name(name) for name in ("calibration.py", "risk.py")),
+        *(kernel.with_name(name) for name in ("epsilon.py", "events.py")),
+        *(here.with_name(name) for name in ("calibration.py", "risk.py", "rows.py", "privacy_losses.py")),
     )
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return f"dp-accounting {version('dp-accounting')}, {digest}"

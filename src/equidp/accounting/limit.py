@@ -49,7 +49,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
-from equidp.kernel.epsilon import epsilon as epsilon_of, has_profile, privacy_profile, renyi_of
+from equidp.accounting.privacy_losses import has_profile, privacy_profile
+from equidp.kernel.epsilon import epsilon as epsilon_of, renyi_of
 from equidp.kernel.events import Entries, effective_noise_multiplier, run_event
 from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent, kind_of
 

@@ -11,10 +11,11 @@ from equidp._validate import check_whole
 from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
+from equidp.accounting.rows import checked_rows
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
-from equidp.kernel.events import checked_rows, effective_noise_multiplier, run_event
+from equidp.kernel.events import effective_noise_multiplier, run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy

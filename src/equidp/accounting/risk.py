@@ -20,9 +20,11 @@ import numpy.typing as npt
 
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.cache import epsilon, remember
+from equidp.accounting.privacy_losses import privacy_profile
+from equidp.accounting.rows import run_event
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS, privacy_profile
-from equidp.kernel.events import Entries, run_event
+from equidp.kernel.epsilon import ACCOUNTANTS
+from equidp.kernel.events import Entries
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 
 from equidp.accounting.planned import account
 from equidp.accounting.risk import RiskTarget
+from equidp.accounting.rows import checked_rows
 from equidp.cli import options
 from equidp.cli.app import command
-from equidp.kernel.events import checked_rows
 
 app = command(
     "account",

@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.meter import EpsilonMeter, check_delta
 from equidp.accounting.schedule import Schedule, checked_schedule
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import EpsilonMeter, check_delta, checked_accountant
+from equidp.kernel.epsilon import checked_accountant
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop

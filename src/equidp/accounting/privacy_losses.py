@@ -12,7 +12,15 @@ import numpy.typing as npt
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution as pld
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from equidp.kernel.events import RARE
+from equidp.kernel.epsilon import (
+    FINE,
+    ROUNDING,
+    WIDEST,
+    count_steps,
+    renyi_accountant,
+    transforms_lose_digits,
+)
+from equidp.kernel.events import repeats
 
 Floats = npt.NDArray[np.float64]
 LossDistribution = Any
@@ -20,6 +28,9 @@ LossDistribution = Any
 
 _REACH = 10.0  # standard deviations beyond which a Gaussian has less than `_TAIL`
 _TAIL = 1e-22  # mass that a direction may leave out of its bins; counted as an infinite loss
+_PROFILE = 2e-4
+"""Width of the bins of a privacy profile over epsilon: about 0.1% above."""
+
 _TABLE, _NEWTON, _FLAT = 4096, 3, 1e-300
 
 
@@ -30,7 +41,7 @@ def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistrib
     Guarantee: for every epsilon, delta of the result, in either direction, is at least that of the run, up to
     dp_accounting's rounding of about 10^-15 a step.
 
-    >>> from equidp.kernel.events import run_event
+    >>> from equidp.accounting.rows import run_event
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = run_event([(StepEvent(0.1, 1.0), 5)], rows=2)
     >>> round(loss_distribution(event, 1e-3).get_epsilon_for_delta(1e-5), 1)
@@ -41,6 +52,52 @@ def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistrib
         return None
     parts = [_self_composed(each.event, each.count, width) for each in events]
     return reduce(lambda one, other: one.compose(other), parts, pld.identity(width))
+
+
+def privacy_profile(
+    event: dp_accounting.DpEvent, epsilons: npt.NDArray[np.float64], usual: float
+) -> npt.NDArray[np.float64]:
+    """Returns delta at each epsilon, of both directions the larger: the whole trade-off, not one point of it.
+
+    Guarantee: for every pair, what `epsilon` guarantees.
+
+    | case | delta |
+    | --- | --- |
+    | no steps | 0 |
+    | a step without noise, or usual above 10^5 | 1 |
+    | epsilon below 0 | the hockey-stick divergence at e^epsilon |
+
+    Args:
+        event: a `run_event`.
+        epsilons: increasing, [n]; >= 0 where the event holds no step or a private choice.
+        usual: about the epsilon at a small delta; bins are a small part of it.
+
+    >>> from equidp.kernel.events import run_event
+    >>> from equidp.kernel.ledger import StepEvent
+    >>> event = run_event([(StepEvent(sample_rate=1.0, noise_multiplier=1.0), 1)])
+    >>> privacy_profile(event, np.array([0.0, 1.0]), usual=5.0).round(3)
+    array([0.383, 0.127])
+    """
+    if event == dp_accounting.NoOpDpEvent():
+        return np.zeros(len(epsilons))
+    if repeats(event):
+        renyi = renyi_accountant(event)
+        return np.array([min(1.0, float(renyi.get_delta(each))) for each in epsilons])
+    width = max(FINE, _PROFILE * usual)
+    distribution = None if usual > 1 / WIDEST else loss_distribution(event, width)
+    if distribution is None:
+        return np.ones(len(epsilons))
+    deltas = np.asarray(distribution.get_delta_for_epsilon(epsilons), dtype=np.float64)
+    return np.clip(deltas + 10 * (100 + count_steps(event)) * ROUNDING, 0.0, 1.0)
+
+
+def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:
+    """Whether `privacy_profile` is made of privacy losses, and is exact enough beside this delta."""
+    private = not any(
+        isinstance(each, dp_accounting.NonPrivateDpEvent) for each in getattr(event, "events", [event])
+    )
+    known = event != dp_accounting.NoOpDpEvent() and not repeats(event) and private
+    return known and not transforms_lose_digits(event, delta)
 
 
 def _self_composed(step: dp_accounting.DpEvent, steps: int, width: float) -> LossDistribution:
@@ -114,42 +171,3 @@ def _pmf(epsilons: Floats, deltas: Floats, width: float) -> Any:
     first, last = (round(end / width) for end in (epsilons[0], epsilons[-1]))
     never_rising = np.maximum.accumulate(raised[::-1])[::-1]
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, first, last, never_rising)
-
-
-def crude_epsilon(
-    event: dp_accounting.DpEvent, rows: int, delta: float, orders: Floats, divergences: Floats
-) -> float:
-    """Returns an upper bound on epsilon for someone who owns several rows; loose, and cheap at any size.
-
-    Guarantee: the smaller of two bounds at this delta.
-
-    - Group privacy: from Renyi divergences r(o) of the run for one row, (m e, delta)-DP holds for m rows with
-      e = ((o - 1) r(o) + log(m / delta)) / (o - m) at any order o > m, since delta grows by at most
-      m e^((m - 1) e) (Vadhan 2017, Lemma 2.2) from e^((o - 1) (r(o) - e)) (Mironov 2017, Proposition 3).
-    - Order 2: a step's divergence from the mixture is log E e^(k k' / sigma^2) over independent numbers k, k'
-      of rows drawn, towards it at most log E e^(k^2 / sigma^2), since 1 / x is convex.
-
-    Args:
-        event: `run_event` of m rows.
-        rows: m >= 2.
-        delta: in (0, 1).
-        orders, divergences: of the whole run for one row.
-    """
-    usable = orders > rows
-    group = ((orders - 1) * divergences + math.log(rows / delta))[usable] / (orders - rows)[usable]
-    total, missed = 0.0, 0.0
-    for each in getattr(event, "events", [event]):
-        if isinstance(each, dp_accounting.NonPrivateDpEvent):
-            return math.inf
-        step = each.event
-        if isinstance(step, dp_accounting.GaussianDpEvent):
-            total += each.count / step.noise_multiplier**2
-        else:
-            chances, shifts = np.asarray(step.sampling_probs), np.asarray(step.sensitivities)
-            likely = chances > RARE
-            missed += each.count * chances[~likely].sum()
-            chances, shifts = chances[likely], shifts[likely] / step.standard_deviation
-            pairs = np.log(np.outer(chances, chances)) + np.outer(shifts, shifts)
-            total += each.count * max(logsumexp(pairs), logsumexp(np.log(chances) + shifts**2))
-    second = total + 3 * missed - math.log(delta - missed) if delta > missed else math.inf
-    return float(min(rows * group.min(initial=math.inf), second))

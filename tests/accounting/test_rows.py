@@ -13,11 +13,10 @@ from hypothesis import given, settings, strategies as st
 from scipy import optimize, stats
 
 from equidp.accounting import epsilon, run_event
+from equidp.accounting.privacy_losses import loss_distribution, privacy_profile
+from equidp.accounting.rows import rows_drawn
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import privacy_profile
-from equidp.kernel.events import rows_drawn
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.losses import loss_distribution
 
 MNIST = ((StepEvent(256 / 54649, 0.8), 12808),)
 EPSILONS = np.array([0.0, 0.3, 1.0, 2.5, 6.0])
