@@ -15,7 +15,17 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from equidp.errors import SettingError
-from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness, grid
+from equidp.kernel.noise import (
+    Randomness,
+    SeededRandomness,
+    SystemRandomness,
+    _quantiles,
+    doubled,
+    exact_place,
+    grid,
+)
+
+CPU = torch.device("cpu")
 
 SOURCES = {"seeded": lambda: SeededRandomness(0), "system": SystemRandomness}
 
@@ -170,3 +180,28 @@ def test_only_the_seeded_source_repeats_with_its_seed():
         assert torch.equal(draws[0], draws[1])
         assert not torch.equal(draws[0], draws[2])
     assert not np.array_equal(SystemRandomness().uniform(5), SystemRandomness().uniform(5))
+
+
+@pytest.mark.parametrize("word", [-(2**63), -(2**63) + 2**20, -1, 0, 1, 2**53 + 1, 2**63 - 2**40, 2**63 - 1])
+def test_a_device_makes_the_same_draws_of_words_as_the_cpu(word):
+    class Given(Randomness):
+        def words(self, count):
+            return np.full(count, word)
+
+    on_the_cpu = Given().normal(3, deviation=2.5)
+    assert torch.equal(_quantiles(Given().words_on(CPU, 3), 2.5), on_the_cpu)
+
+
+@pytest.mark.parametrize("error", [TypeError, RuntimeError])
+def test_a_device_without_float64_leaves_sums_to_the_cpu(monkeypatch, error):
+    def refused(*_, **given):
+        raise error("Cannot convert a MPS Tensor to float64 dtype")
+
+    exact_place.cache_clear()
+    monkeypatch.setattr(torch, "zeros", refused)
+    assert exact_place(torch.device("mps")) == CPU
+    exact_place.cache_clear()
+
+
+def test_numbers_are_doubled_exactly():
+    assert torch.equal(doubled(torch.tensor([0.1, 2.0])), torch.tensor([0.1, 2.0]).to(torch.float64))

@@ -21,6 +21,7 @@ from torch import nn
 import equidp
 from equidp.advice.norm_profile import private_profile
 from equidp.comparison.ablation import ablate
+from equidp.experimental import DeviceRandomness, device_randomness
 from equidp.kernel import noise
 from equidp.kernel.noise import SeededRandomness, SystemRandomness, exact_place
 from equidp.kernel.noisy_sum import private_sum
@@ -346,11 +347,13 @@ def test_noisy_sums_are_on_the_grid_of_their_noise():
 
 def test_very_many_words_are_made_on_the_device_unless_it_computes_otherwise(monkeypatch):
     asked = []
-    monkeypatch.setattr(noise, "keystream", lambda *given: asked.append(given) or torch.zeros(given[1]))
-    SystemRandomness().words_on(DEVICE, 2**18 - 1)
+    monkeypatch.setattr(
+        device_randomness, "keystream", lambda *given: asked.append(given) or torch.zeros(given[1])
+    )
+    DeviceRandomness().words_on(DEVICE, 2**18 - 1)
     assert not asked
-    SystemRandomness().words_on(DEVICE, 2**18)
+    DeviceRandomness().words_on(DEVICE, 2**18)
     assert [(len(key), count, device) for key, count, device in asked] == [(32, 2**18, DEVICE)]
-    monkeypatch.setattr(noise, "is_exact", lambda device: False)
-    assert SystemRandomness().words_on(DEVICE, 2**18).device.type == DEVICE.type
+    monkeypatch.setattr(device_randomness, "is_exact", lambda device: False)
+    assert DeviceRandomness().words_on(DEVICE, 2**18).device.type == DEVICE.type
     assert len(asked) == 1

@@ -21,7 +21,7 @@ from typing import NamedTuple
 GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "models")
 FOLDERS = (
     *("kernel", "ledger", "distributed"),
-    *("policies", "engines", "data", "accounting", "evaluation", "training", "individual"),
+    *("policies", "engines", "data", "accounting", "evaluation", "training", "experimental", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
     *("reproduction", "cli"),
 )

@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.kernel.keystream import is_exact, keystream
 from equidp.kernel.model_randomness import (
     fill_from_the_system,
     from_the_system,
@@ -34,7 +33,6 @@ from equidp.kernel.model_randomness import (
 from equidp.kernel.owned_generators import Owned, owned_generators
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
-_VERY_MANY = 2**18  # words; below, an accelerator would wait longer for 500 small operations than for AES
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used
 _GRID = 10
 _SMALLEST = 1e-100
@@ -164,8 +162,8 @@ class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
     Guarantee: few words are os.urandom's own; many are the keystream of AES-256 in counter mode under a key
-    of os.urandom for this call alone; and very many on a device such as a GPU that of ChaCha20, made there,
-    under such a key. Nothing is kept between calls that a fork or a copy of the process could reuse.
+    of os.urandom for this call alone, made on the processor and copied to a device such as a GPU. Nothing is
+    kept between calls that a fork or a copy of the process could reuse.
 
     Args:
         owned: generator objects of the user's code that `for_model` fills as well.
@@ -180,11 +178,6 @@ class SystemRandomness(Randomness):
             os.urandom(size) if size <= _SHORT else _keystream(os.urandom(32), size), dtype=np.int64
         )
         return words
-
-    def words_on(self, device: torch.device, count: int) -> Tensor:
-        if device.type == "cpu" or count < _VERY_MANY or not is_exact(device):
-            return super().words_on(device, count)
-        return keystream(os.urandom(32), count, device)
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
         """A context in which the global generators draw from the operating system, and are restored after."""

@@ -1,16 +1,14 @@
-"""Words made on a device are ChaCha20's, bit for bit, and become the draws that the CPU makes of them."""
+"""Words made on a device are ChaCha20's, bit for bit."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given, strategies as st
 
-from equidp.kernel import keystream as module
-from equidp.kernel.keystream import is_exact, keystream
-from equidp.kernel.noise import Randomness, SystemRandomness, _quantiles, doubled, exact_place
+from equidp.experimental import device_randomness as module
+from equidp.experimental.device_randomness import DeviceRandomness, is_exact, keystream
 
 CPU = torch.device("cpu")
 
@@ -45,34 +43,9 @@ def test_a_device_that_computes_otherwise_is_found_out(monkeypatch, wrong):
 def test_each_draw_of_very_many_words_has_a_key_of_its_own(monkeypatch):
     """On a device that is not the CPU, which "meta" stands for: it holds no values."""
     keys = []
-    monkeypatch.setattr("equidp.kernel.noise.is_exact", lambda device: True)
-    monkeypatch.setattr("equidp.kernel.noise.keystream", lambda key, *_: keys.append(key))
+    monkeypatch.setattr(module, "is_exact", lambda device: True)
+    monkeypatch.setattr(module, "keystream", lambda key, *_: keys.append(key))
     for _ in range(2):
-        SystemRandomness().words_on(torch.device("meta"), 2**18)
+        DeviceRandomness().words_on(torch.device("meta"), 2**18)
     assert [len(key) for key in keys] == [32, 32]
     assert keys[0] != keys[1]
-
-
-@pytest.mark.parametrize("word", [-(2**63), -(2**63) + 2**20, -1, 0, 1, 2**53 + 1, 2**63 - 2**40, 2**63 - 1])
-def test_a_device_makes_the_same_draws_of_words_as_the_cpu(word):
-    class Given(Randomness):
-        def words(self, count):
-            return np.full(count, word)
-
-    on_the_cpu = Given().normal(3, deviation=2.5)
-    assert torch.equal(_quantiles(Given().words_on(CPU, 3), 2.5), on_the_cpu)
-
-
-@pytest.mark.parametrize("error", [TypeError, RuntimeError])
-def test_a_device_without_float64_leaves_sums_to_the_cpu(monkeypatch, error):
-    def refused(*_, **given):
-        raise error("Cannot convert a MPS Tensor to float64 dtype")
-
-    exact_place.cache_clear()
-    monkeypatch.setattr(torch, "zeros", refused)
-    assert exact_place(torch.device("mps")) == CPU
-    exact_place.cache_clear()
-
-
-def test_numbers_are_doubled_exactly():
-    assert torch.equal(doubled(torch.tensor([0.1, 2.0])), torch.tensor([0.1, 2.0]).to(torch.float64))

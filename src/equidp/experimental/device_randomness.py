@@ -1,7 +1,8 @@
-"""ChaCha20 (RFC 8439) from operations on tensors, so that a GPU makes random words where they are used."""
+"""Random words made on a GPU: ChaCha20 (RFC 8439) from operations on tensors."""
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 import numpy as np
@@ -9,9 +10,37 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
+from equidp.kernel.noise import SystemRandomness
+
+_VERY_MANY = 2**18
+"""Words; for fewer, a GPU would wait longer for 500 small operations than for AES on the processor."""
+
 _CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
 _WORDS = 8
 """Words of 64 bits in a block."""
+
+
+class DeviceRandomness(SystemRandomness):
+    """Cryptographic draws for release, very many of which are made on the device that uses them.
+
+    Guarantee: that of `SystemRandomness`, but that 2^18 words and more on a device such as a GPU are the
+    keystream of ChaCha20, made there, under a key of os.urandom for this call alone. A device that computes
+    otherwise than the library `cryptography` (`is_exact`) gets the words of the processor.
+
+    Args:
+        owned: generator objects of the user's code that `for_model` fills as well.
+
+    Example:
+        >>> import torch
+        >>> from equidp.experimental import DeviceRandomness
+        >>> DeviceRandomness().normal(3, torch.device("cpu")).shape  # PrivateStep(randomness=...) takes it
+        torch.Size([3])
+    """
+
+    def words_on(self, device: torch.device, count: int) -> Tensor:
+        if device.type == "cpu" or count < _VERY_MANY or not is_exact(device):
+            return super().words_on(device, count)
+        return keystream(os.urandom(32), count, device)
 
 
 def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
