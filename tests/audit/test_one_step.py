@@ -169,6 +169,22 @@ def test_a_canary_has_the_gradient_that_was_chosen_and_others_their_own(engine):
     torch.testing.assert_close(total, expected)
 
 
+def test_sums_of_parts_are_those_of_the_whole_batch():
+    torch.manual_seed(0)
+    model, data = nn.Linear(5, 2), with_canaries(toy(6), torch.tensor([0, 1]))
+    inner = make_engine("ghost", model, nn.CrossEntropyLoss(reduction="none"))
+    directions = Directions.single(2, 12, np.random.default_rng(0))
+    engine = CanaryEngine(inner, list(model.parameters()), directions, torch.tensor([3.0, 7.0]), 2)
+    taken = []
+    for parts in ([slice(0, 8)], [slice(0, 3), slice(3, 7), slice(7, 8)]):
+        for part in parts:
+            engine(data.inputs[part], data.targets[part]).sum_gradients(torch.ones(part.stop - part.start))
+        taken.append(engine.take_sums())
+    for whole, in_parts in zip(*taken, strict=True):
+        torch.testing.assert_close(whole, in_parts)
+    assert engine.take_sums()[1] is None
+
+
 def test_a_batch_of_canaries_alone_is_measured():
     model = nn.Linear(5, 2)
     inner = make_engine("ghost", model, nn.CrossEntropyLoss(reduction="none"))

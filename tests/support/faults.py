@@ -41,7 +41,8 @@ def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
         call(self, inputs, targets, groups, indices)
 
     def over_present(self: PrivateStep) -> float:
-        return float(self.policy.released(self.state)["clipping_bound"][self.present].max())  # type: ignore[attr-defined]
+        present = getattr(self, "present", slice(None))  # a rehearsal has no batch
+        return float(self.policy.released(self.state)["clipping_bound"][present].max())
 
     monkeypatch.setattr(PrivateStep, "__call__", seeing)
     monkeypatch.setattr(PrivateStep, "_sensitivity", over_present)

@@ -13,9 +13,10 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.accounting.schedule import checked_schedule
-from equidp.engines import ENGINES
+from equidp.engines import ENGINES, make_engine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.noise import SeededRandomness
 from support.toy import make_trainer, toy
 
 
@@ -174,6 +175,45 @@ def test_engines_train_alike(engine):
     trainer.fit()
     other.fit()
     torch.testing.assert_close(trainer.model.weight, other.model.weight, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("physical", [None, 7])
+def test_an_engine_as_an_object_trains_as_one_by_name(physical):
+    settings = {"secure": False, "seed": 1, "physical_batch_size": physical}
+    by_name = make_trainer(**settings)
+    model = nn.Linear(5, 2)
+    engine = make_engine("ghost", model, toy().training_loss())
+    given = make_trainer(model=model, engine=engine, **settings)
+    assert given.engine is engine
+    model.load_state_dict(by_name.model.state_dict())
+    assert torch.equal(by_name.fit().model.weight, given.fit().model.weight)
+
+
+@pytest.mark.parametrize(
+    ("engine", "policy"), [(3, equidp.DPSGD(1.0)), (lambda inputs, targets: None, equidp.FairLens())]
+)
+def test_an_object_that_cannot_measure_is_refused_while_nothing_is_spent(engine, policy):
+    ledger = MemoryLedger()
+    with pytest.raises(SettingError, match="engine"):
+        make_trainer(engine=engine, policy=policy, ledger=ledger)
+    assert not ledger.steps
+
+
+def test_a_sample_rate_of_its_own_is_paid_for_and_drawn_at():
+    trainer = make_trainer(batch_size=400, epochs=None, steps=50, sample_rate=0.2)
+    sizes = []
+    for batch in trainer.batches():
+        sizes.append(len(batch.indices))
+        trainer.step(batch)
+    assert trainer.event.sample_rate == 0.2
+    assert trainer.expected_batch_size == 400
+    assert abs(sum(sizes) / 50 - 60) < 6 * (300 * 0.2 * 0.8 / 50) ** 0.5  # six standard errors
+
+
+def test_randomness_as_an_object_draws_samples_and_noise():
+    by_seed = make_trainer(secure=False, seed=4).fit()
+    given = make_trainer(randomness=SeededRandomness(4)).fit()
+    assert torch.equal(by_seed.model.weight, given.model.weight)
 
 
 class Sequence(nn.Module):

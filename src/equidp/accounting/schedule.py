@@ -36,9 +36,14 @@ def default_delta(num_examples: int) -> float:
 
 
 def checked_schedule(
-    num_examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None
+    num_examples: int,
+    batch_size: int,
+    *,
+    epochs: float | None = None,
+    steps: int | None = None,
+    sample_rate: float | None = None,
 ) -> Schedule:
-    """Returns sample rate q = b / n and number of steps, T = floor(epochs n / b) where epochs are given.
+    """Returns sample rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
 
     Raises:
         SettingError: a batch larger than the data, both or none of epochs and steps, or no step at all.
@@ -47,7 +52,9 @@ def checked_schedule(
     Schedule(sample_rate=0.05, steps=40)
     """
     check_whole(1, batch_size=batch_size)
-    if batch_size > num_examples:
+    if sample_rate is not None:
+        check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
+    elif batch_size > num_examples:
         raise SettingError(
             f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller "
             "batch size."
@@ -56,11 +63,13 @@ def checked_schedule(
         raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")
     if epochs is not None:
         check_number("(0, inf)", epochs=epochs)
-        steps = math.floor(epochs * num_examples / batch_size)
+        steps = math.floor(
+            epochs * num_examples / batch_size if sample_rate is None else epochs / sample_rate
+        )
         if steps < 1:
             raise SettingError(
                 f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer."
             )
     check_whole(1, steps=steps)
     assert steps is not None
-    return Schedule(batch_size / num_examples, steps)
+    return Schedule(batch_size / num_examples if sample_rate is None else float(sample_rate), steps)

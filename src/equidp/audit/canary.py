@@ -82,9 +82,9 @@ class CanaryEngine:
         first: the number of classes.
 
     Attributes:
-        background: what the other examples of the last batch added, along each direction, [m], float64: an
-            adversary who knows all others can tell.
-        total: the sum of the last batch before noise, canaries included, [parameters]; None: there was none.
+        background: sum of the other examples since `take_sums`, along each direction, [m], float64: an
+            adversary who knows all others can work it out.
+        total: sum of all examples since then, before noise, canaries included, [parameters]; None: no sum.
     """
 
     def __init__(
@@ -100,12 +100,17 @@ class CanaryEngine:
         self.background = torch.zeros(len(directions), dtype=torch.float64)
         self.total: Tensor | None = None
 
+    def take_sums(self) -> tuple[Tensor, Tensor | None]:
+        """Return `background` and `total` of a step, however many parts it had, and begin anew."""
+        taken = self.background, self.total
+        self.background, self.total = torch.zeros_like(self.background), None
+        return taken
+
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         first_targets = targets.reshape(len(targets), -1)[:, 0].long()  # of several rows and weights
         canary = first_targets >= self.first
         which = first_targets[canary] - self.first
-        self.background = torch.zeros(len(self.directions), dtype=torch.float64)
         others = None if bool(canary.all()) else self.engine(*taken((inputs, targets), ~canary))
         own = self.norms.to(targets.device)[which]
         norms = own if others is None else others.norms.new_zeros(len(targets))
@@ -117,10 +122,10 @@ class CanaryEngine:
     def _sums(self, others: MeasuredBatch | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
         sums = {} if others is None else others.sum_gradients(weights[~canary])
         total = flat_sums(sums, self.parameters)
-        self.background = self.directions.along(total)
+        self.background += self.directions.along(total)
         if len(which):
             self.directions.add(total, which, weights[canary] * self.norms.to(weights.device)[which])
-        self.total = total.clone()
+        self.total = total.clone() if self.total is None else self.total + total
         if not len(which):
             return sums
         parts = doubled(total).split([parameter.numel() for parameter in self.parameters])

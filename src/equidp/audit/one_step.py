@@ -113,7 +113,7 @@ def audit_step(
     generator = np.random.default_rng([seed, examples])
     others = train.subset(torch.from_numpy(generator.choice(len(train), examples, replace=False)))
     model, measuring = subject(asked, others, engine, seed, place)
-    repetition = Repetition(model, measuring, others, asked.policy, event, steps)
+    repetition = Repetition(model, measuring, others, asked, event, steps)
     facts: dict[str, Any] = {
         "method": asked.method,
         "model": asked.model,

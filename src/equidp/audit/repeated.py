@@ -13,17 +13,16 @@ from torch import Tensor, nn
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio, with_canaries
 from equidp.audit.draws import DrawRecord
 from equidp.audit.rules import Features
-from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.noise import Randomness, doubled
-from equidp.kernel.policy import Policy, copied
-from equidp.kernel.step import PrivateStep
+from equidp.kernel.policy import copied
+from equidp.training.resolved import ResolvedPlan
+from equidp.training.trainer import Trainer
 
 
 @final
@@ -35,7 +34,7 @@ class Repetition:
         model: stays as it is: the optimizer notes private gradients and takes no step.
         engine: measures its examples.
         others: all examples but the canary.
-        policy: the method.
+        plan: method, loss, delta and batch size.
         event: of one step.
         steps: of one run.
     """
@@ -43,14 +42,9 @@ class Repetition:
     model: nn.Module
     engine: MeasuringEngine
     others: GroupedDataset
-    policy: Policy
+    plan: ResolvedPlan
     event: StepEvent
     steps: int
-
-    @property
-    def expected_batch_size(self) -> float:
-        """b = q n, where n counts all but the canary."""
-        return self.event.sample_rate * len(self.others)
 
 
 class _Known(NamedTuple):
@@ -75,8 +69,8 @@ class _Noted(torch.optim.Optimizer):
         self.released = flat([parameter.grad for parameter in self._parameters], self._parameters)
         self.total += float(self._directions.along(self.released)[0])
 
-    def taken(self) -> float:
-        """What was noted since the last time."""
+    def take_total(self) -> float:
+        """Return the sum since the last time, and begin anew."""
         total, self.total = self.total, 0.0
         return total
 
@@ -103,8 +97,12 @@ class RepeatedRuns:
         self._parameters = list(trained.values())
         self.tensors = {name: each.numel() for name, each in trained.items()}
         self.draws: dict[str, npt.NDArray[np.float64]] = {}
-        self._state = self._step(repetition.engine, None).state
-        self.norms = best_norms(repetition.policy, self._state, repetition.others.num_groups)
+        self._run_id = MemoryLedger().run_id  # all Trainers here are one run: the model stays as it is
+        first = self._trainer(
+            repetition.engine, repetition.others, torch.optim.SGD(self._parameters, lr=0.0), 1, None
+        )
+        self._state = first.policy_state
+        self.norms = best_norms(repetition.plan.policy, self._state, repetition.others.num_groups)
         self._known = self._know(generator)
 
     def features(self, runs: int, group: int | None, randomness: Randomness) -> npt.NDArray[np.float64]:
@@ -126,33 +124,26 @@ class RepeatedRuns:
         engine = CanaryEngine(
             subject.engine, self._parameters, self._known.directions, norms, others.num_classes
         )
-        step = self._step(engine, randomness)
         noted = _Noted(self._parameters, self._known.directions)
-        loop = PrivateLoop(
-            step,
-            subject.model,
-            noted,
-            num_examples=len(data),
-            steps=runs * subject.steps,
-            load=lambda samples: batches(data, samples),
-        )
+        trainer = self._trainer(engine, data, noted, runs * subject.steps, randomness)
         rows, seen, likelihood = [], [], np.zeros(len(judged))
         sigma, rate = subject.event.noise_multiplier, subject.event.sample_rate
         record = DrawRecord(self.tensors, len(data), rate)
-        for batch in loop.batches():
-            engine.total = None
-            loop.take(batch)
-            background, shares, sensitivity = self._expected(step.state, batch.indices.cpu(), judged)
-            noise = doubled(noted.released) * subject.expected_batch_size
-            noise = noise if engine.total is None else noise - engine.total.to(noise)
+        for batch in trainer.batches():
+            trainer.step(batch)
+            _, total = engine.take_sums()
+            state = trainer.policy_state
+            background, shares, sensitivity = self._expected(state, batch.indices.cpu(), judged)
+            noise = doubled(noted.released) * trainer.expected_batch_size
+            noise = noise if total is None else noise - total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
-            seen.append((noted.taken() * subject.expected_batch_size - background) / sensitivity)
+            seen.append((noted.take_total() * trainer.expected_batch_size - background) / sensitivity)
             likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, rate)
             if len(seen) == subject.steps:
                 spread = max(seen) - min(seen)
-                rows.append(np.concatenate([likelihood, [spread], _numbers(step.state)]))
+                rows.append(np.concatenate([likelihood, [spread], _numbers(state)]))
                 seen, likelihood = [], np.zeros(len(judged))
-                step.restore(self._state._asdict())
+                trainer.restore(self._state._asdict())
         self.draws = record.arrays()
         return np.stack(rows)
 
@@ -161,17 +152,29 @@ class RepeatedRuns:
         likelihoods = rows.shape[1] - 1 - len(_numbers(self._state))
         return Features(rows[:, place], rows[:, likelihoods], rows[:, likelihoods + 1 :])
 
-    def _step(self, engine: Any, randomness: Any) -> PrivateStep:
+    def _trainer(
+        self,
+        engine: MeasuringEngine,
+        data: GroupedDataset,
+        optimizer: torch.optim.Optimizer,
+        steps: int,
+        randomness: Randomness | None,
+    ) -> Trainer:
         subject = self.repetition
-        return PrivateStep(
-            engine,
-            subject.policy,
-            self._parameters,
-            event=subject.event,
-            expected_batch_size=subject.expected_batch_size,
-            num_groups=subject.others.num_groups,
-            ledger=MemoryLedger(),
+        return Trainer(
+            subject.model,
+            optimizer,
+            data,
+            policy=subject.plan.policy,
+            batch_size=subject.plan.batch_size,
+            steps=steps,
+            noise_multiplier=subject.event.noise_multiplier,
+            delta=subject.plan.delta,
+            loss=subject.plan.loss_function,
+            engine=engine,
+            ledger=MemoryLedger(run=self._run_id),
             randomness=randomness,
+            sample_rate=subject.event.sample_rate,
         )
 
     def _expected(
@@ -183,8 +186,9 @@ class RepeatedRuns:
         others = sample[sample < len(subject.others)]
         norms = torch.cat([known.norms[others], self.norms[judged]])
         groups = torch.cat([subject.others.groups[others], torch.tensor(judged)])
-        weights = step_weights(subject.policy, state, norms, groups).double()
-        sensitivity = float(subject.policy.sensitivity(copied(state)))
+        policy = subject.plan.policy
+        weights = step_weights(policy, state, norms, groups).double()
+        sensitivity = float(policy.sensitivity(copied(state)))
         shares = (weights * norms)[len(others) :] / sensitivity
         return float(weights[: len(others)] @ known.along[others]), shares.numpy(), sensitivity
 
@@ -195,7 +199,7 @@ class RepeatedRuns:
         inputs, targets = moved_to((data.one_tensor, data.trained_targets), device)
         measured = subject.engine(inputs, targets)
         norms = measured.norms.detach().cpu()
-        weights = step_weights(subject.policy, self._state, norms, data.groups)
+        weights = step_weights(subject.plan.policy, self._state, norms, data.groups)
         total = self._sum(measured, weights.to(device)).cpu()
         if not total.norm() > 1e-9:
             total = torch.from_numpy(generator.standard_normal(len(total)))

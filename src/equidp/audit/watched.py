@@ -15,7 +15,6 @@ from equidp.audit.asked import Progress, randomness
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio
 from equidp.audit.draws import Arrays, DrawRecord
 from equidp.audit.kept import Kept
-from equidp.data.batches import batches
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import flat
@@ -23,14 +22,12 @@ from equidp.engines.units import reading
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import step_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.loop import PrivateLoop
 from equidp.kernel.noise import doubled
 from equidp.kernel.policy import copied
-from equidp.kernel.step import PrivateStep
-from equidp.training.averages import Averaging, WeightAverage
-from equidp.training.optimizers import follow, made_optimizer
+from equidp.training.build import build
+from equidp.training.checkpoint import restore_state, trainer_state
 from equidp.training.resolved import ResolvedPlan
-from equidp.training.schedules import chosen_scheduler
+from equidp.training.trainer import Trainer
 
 _SAVED = "training"
 _STRETCH = 200
@@ -65,26 +62,27 @@ class GradientWatch:
         self.total = torch.zeros(len(groups), dtype=torch.float64)
         self._by_group: Tensor | None = None
 
-    def choose_norms(self, step: PrivateStep, num_groups: int) -> None:
-        """Gives canaries the norms that the policy, at its start, lets say most."""
-        self._by_group = best_norms(step.policy, step.state, num_groups)
+    def choose_norms(self, trainer: Trainer) -> None:
+        """Give canaries the norms at which the policy, in its first state, uses most of its sensitivity."""
+        assert trainer.num_groups is not None
+        self._by_group = best_norms(trainer.policy, trainer.policy_state, trainer.num_groups)
         self.engine.norms = self._by_group[self.groups]
 
-    def after_step(self, step: PrivateStep) -> None:
-        """Takes the private gradient in `p.grad` into account."""
+    def after_step(self, trainer: Trainer) -> None:
+        """Add the private gradient in `p.grad` to the scores."""
         assert self._by_group is not None
-        background, self.engine.background = self.engine.background, torch.zeros(len(self.groups)).double()
-        sensitivity = float(step.policy.sensitivity(copied(step.state)))
+        background, total = self.engine.take_sums()
+        policy, state = trainer.policy, trainer.policy_state
+        sensitivity = float(policy.sensitivity(copied(state)))
         known = torch.arange(len(self._by_group))
-        weights = step_weights(step.policy, step.state, self._by_group, known)
+        weights = step_weights(policy, state, self._by_group, known)
         shares = ((weights * self._by_group).double() / sensitivity)[self.groups]
         gradient = flat([each.grad for each in self.parameters], self.parameters)
-        event, total = step.event, self.engine.total
-        released = doubled(gradient) * step.expected_batch_size
+        event = trainer.event
+        released = doubled(gradient) * trainer.expected_batch_size
         noise = released if total is None else released - total.to(released)
         self.noise = (noise / (event.noise_multiplier * sensitivity)).cpu().numpy()
-        self.engine.total = None
-        seen = (self.directions.along(gradient) * step.expected_batch_size - background) / sensitivity
+        seen = (self.directions.along(gradient) * trainer.expected_batch_size - background) / sensitivity
         ratio = log_likelihood_ratio(seen.numpy(), shares.numpy(), event.noise_multiplier, event.sample_rate)
         self.total += torch.from_numpy(ratio)
 
@@ -107,7 +105,7 @@ class LossWatch:
         self.engine, self.model, self.canaries = engine, model, canaries
         self.total = self._losses()
 
-    def after_step(self, step: PrivateStep) -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """Does nothing: only the released model is seen."""
 
     def scores(self) -> Tensor:
@@ -149,65 +147,47 @@ class WatchedTraining:
     def scores(
         self, kept: Kept, on_progress: Progress | None, checkpoint_seconds: float
     ) -> npt.NDArray[np.float64]:
-        """Trains, from what was kept of an earlier start, and returns the canaries' scores, [m]."""
-        optimizer = made_optimizer(self.plan, self.model)
+        """Train, from the state that an earlier start saved, and return the canaries' scores, [m]."""
         saved = kept.load(_SAVED)
-        done = 0 if saved is None else int(saved["done"])
-        step = PrivateStep(
-            self.watch.engine,
-            self.plan.policy,
-            list(self.model.parameters()),
-            event=self.event,
-            expected_batch_size=float(self.plan.batch_size),
-            num_groups=self.everyone.num_groups,
-            ledger=MemoryLedger(((self.event, done),) if done else ()),
-            randomness=randomness(self.secure, self.seed, 2, done),
-        )
-        steps = self.plan.steps
-        scheduler = chosen_scheduler(self.plan.schedule, optimizer, steps, done)
-        averaging = Averaging(WeightAverage(self.plan.average, self.plan.average_share), self.model, steps)
-        follow(optimizer, step)
+        trainer = self._trainer(0 if saved is None else int(saved["done"]))
         if isinstance(self.watch, GradientWatch):
-            self.watch.choose_norms(step, self.everyone.num_groups)
+            self.watch.choose_norms(trainer)
         if saved is not None:
-            averaging.restore(saved["average"])
-            self.model.load_state_dict(saved["model"])
-            optimizer.load_state_dict(saved["optimizer"])
-            step.restore(saved["policy"])
+            restore_state(trainer, saved)
             self.watch.total = saved["total"]
-        data = self._data()
-        loop = PrivateLoop(
-            step,
-            self.model,
-            optimizer,
-            num_examples=len(data),
-            steps=steps,
-            load=lambda samples: batches(data, samples),
-        )
-        last = time.monotonic()
-        for taken, batch in enumerate(loop.batches()):
-            loop.take(batch)
-            self.watch.after_step(step)
+        steps, last = trainer.steps, time.monotonic()
+        for taken, batch in enumerate(trainer.batches()):
+            trainer.step(batch)
+            self.watch.after_step(trainer)
+            done = trainer.steps_done
             if isinstance(self.watch, GradientWatch):
                 if taken % _STRETCH == 0:
-                    record = DrawRecord(self.watch.tensors, len(data), self.event.sample_rate)
+                    record = DrawRecord(self.watch.tensors, trainer.num_examples, trainer.sample_rate)
                 record.note(self.watch.noise, batch.indices.cpu().numpy())
-                if (taken + 1) % _STRETCH == 0 or done + 1 == steps:
+                if (taken + 1) % _STRETCH == 0 or done == steps:
                     self.draws.append(record.arrays())
-            done += 1
-            if scheduler is not None:
-                scheduler.step()
-            averaging.take(self.model, done)
             if on_progress is not None:
                 on_progress(done, steps)
             if time.monotonic() - last >= checkpoint_seconds:
-                state = {"model": self.model.state_dict(), "optimizer": optimizer.state_dict()}
-                own = {"policy": step.state._asdict(), "total": self.watch.total, "done": done}
-                kept.save(_SAVED, {**state, **own, "average": averaging.state()})
+                kept.save(_SAVED, {**trainer_state(trainer), "total": self.watch.total, "done": done})
                 last = time.monotonic()
         if isinstance(self.watch, LossWatch):
-            self.watch.model = averaging.released(self.model)
+            self.watch.model = trainer.released_model
         return np.asarray(self.watch.scores().numpy())
+
+    def _trainer(self, done: int) -> Trainer:
+        """The Trainer of those who take part, at the sample rate of everyone, after `done` steps."""
+        return build(
+            self.plan,
+            self._data(),
+            seed=self.seed,
+            secure=self.secure,
+            model=self.model,
+            engine=self.watch.engine,
+            ledger=MemoryLedger(((self.event, done),) if done else ()),
+            randomness=randomness(self.secure, self.seed, 2, done),
+            sample_rate=self.event.sample_rate,
+        )
 
     def _data(self) -> GroupedDataset:
         """The examples that take part: those that are no canaries, and the canaries that are in."""

@@ -15,10 +15,11 @@ from equidp.data.numbers import in_units
 from equidp.data.views import Views
 from equidp.data.weights import ClassWeighted, weights_of_classes
 from equidp.errors import SettingError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.model_randomness import restored
+from equidp.kernel.noise import Randomness
 from equidp.training.averages import WeightAverage
 from equidp.training.optimizers import made_optimizer
 from equidp.training.parts import class_names
@@ -63,13 +64,15 @@ def build(
     device: torch.device | None = None,
     num_groups: int | None = None,
     loss: LossFunction | None = None,
-    engine: str = "ghost",
+    engine: str | Engine = "ghost",
     accountant: str = "pld",
     callbacks: Sequence[Callback] = (),
     ledger: Ledger | None = None,
     budget: PrivacyBudget | None = None,
     beyond_budget: str = "refuse",
     examples: tuple[Inputs, torch.Tensor] | None = None,
+    randomness: Randomness | None = None,
+    sample_rate: float | None = None,
 ) -> Trainer:
     """The Trainer of a resolved plan, checked and ready; nothing is spent yet.
 
@@ -82,6 +85,7 @@ def build(
         device: where the model is moved to, and trained; None: it is trained where it is.
         num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
         examples: public rows that the model is tried on, see `Trainer`.
+        randomness, sample_rate: see `Trainer`.
 
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
@@ -117,6 +121,8 @@ def build(
         budget=budget,
         beyond_budget=beyond_budget,
         examples=examples,
+        randomness=randomness,
+        sample_rate=sample_rate,
     )
     if plan.recalibration is not None:
         check_recalibrates(trainer)

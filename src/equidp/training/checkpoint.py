@@ -15,7 +15,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -139,11 +139,7 @@ class Checkpoints(Callback):
                 f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
                 f"{trainer.steps_done}; give the ledger of that run."
             )
-        trainer.averaging.restore(state["average"])
-        trainer.optimizer.load_state_dict(state["optimizer"])
-        restore_scheduler(trainer.scheduler, state["scheduler"], lost)
-        trainer.model.load_state_dict(state["model"])
-        trainer.restore(state["policy"])
+        restore_state(trainer, state, lost)
         for number, callback in kept(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
         return lost
@@ -245,17 +241,37 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def trainer_state(trainer: Trainer) -> dict[str, Any]:
+    """Tensors and plain values that `restore_state` reads."""
+    return {
+        "model": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
+        "average": trainer.averaging.state(),
+        "policy": trainer.policy_state._asdict(),
+    }
+
+
+def restore_state(trainer: Trainer, state: Mapping[str, Any], lost: int = 0) -> None:
+    """Load what `trainer_state` returned into a trainer of the same plan, `lost` steps of its ledger later.
+
+    Raises:
+        SettingError: the trainer has another schedule or average.
+    """
+    trainer.averaging.restore(state["average"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    restore_scheduler(trainer.scheduler, state["scheduler"], lost)
+    trainer.model.load_state_dict(state["model"])
+    trainer.restore(state["policy"])
+
+
 def _packed(trainer: Trainer, *, check: bool) -> bytes:
     state = {
         "format": _FORMAT,
         "run": trainer.ledger.run_id,
         "steps": trainer.steps_done,
         "event": asdict(trainer.event),
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
-        "average": trainer.averaging.state(),
-        "policy": trainer.policy_state._asdict(),
+        **trainer_state(trainer),
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)

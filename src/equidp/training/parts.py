@@ -22,7 +22,7 @@ from equidp.engines import TriedEngine, check_company, check_penalties, checked_
 from equidp.engines.preserved import device_of
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import ModelError, SettingError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, moved_to
 from equidp.kernel.ledger import ROWS, Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
@@ -149,8 +149,8 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int, *own_code: obj
     return SeededRandomness(seed, *([spent] if spent else []))
 
 
-def tried_engine(
-    name: str,
+def chosen_engine(
+    engine: str | Engine,
     policy: Policy,
     model: nn.Module,
     loss: LossFunction,
@@ -158,12 +158,17 @@ def tried_engine(
     train: object,
     examples: tuple[Inputs, Tensor] | None,
     batch_size: int,
-) -> TriedEngine:
-    """The engine of that name, tried on examples like a batch of one, on the model's device.
+) -> Engine:
+    """The engine that was given, or that of a name: tried on examples like a row, on the model's device.
 
     They are made up, or public ones, at most `_LARGEST_TRIED` in a batch. A policy that penalises has the
     functional engine (`engine_for`), and its penalties are tried too.
     """
+    if not isinstance(engine, str):
+        if not callable(engine) or (policy.penalises and not hasattr(engine, "penalised")):
+            wanted = "an engine that measures penalties" if policy.penalises else "a name or an engine"
+            raise SettingError(f"engine={engine!r}; {type(policy).__name__} expects {wanted}.")
+        return engine
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), of_row = (like.inputs, like.targets), loss
     if isinstance(loss, UnitLoss):
@@ -179,8 +184,8 @@ def tried_engine(
             f"{type(policy).__name__} adds penalties to losses of rows that count once each; leave out "
             "weights of rows, several rows a person and views, or choose another method."
         )
-    engine = checked_engine(
-        engine_for(policy, name),
+    tried = checked_engine(
+        engine_for(policy, engine),
         model,
         loss,
         row,
@@ -189,12 +194,12 @@ def tried_engine(
         batch_size=min(batch_size, _LARGEST_TRIED),
         others=not policy.penalises,
     )
-    if policy.penalises and engine.public is not None:
-        check_penalties(model, loss, *engine.public)
-    return engine
+    if policy.penalises and tried.public is not None:
+        check_penalties(model, loss, *tried.public)
+    return tried
 
 
-def check_on_the_way(engine: TriedEngine, policy: Policy, steps_done: int) -> None:
+def check_on_the_way(engine: Engine, policy: Policy, steps_done: int) -> None:
     """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
 
     Training may open what the first parameters hide, such as an order of examples by a score that is learnt.
@@ -203,7 +208,9 @@ def check_on_the_way(engine: TriedEngine, policy: Policy, steps_done: int) -> No
     Raises:
         ModelError: an example's norm, or what it adds to a sum, changes with the others by now.
     """
-    if not policy.private or engine.public is None or steps_done not in _TRIED_AFTER:
+    if not policy.private or steps_done not in _TRIED_AFTER:
+        return
+    if not isinstance(engine, TriedEngine) or engine.public is None:
         return
     try:
         check_company(engine, engine.model, engine.loss, *engine.public)

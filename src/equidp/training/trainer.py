@@ -17,11 +17,12 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
 from equidp.errors import SettingError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import averages, checks, optimizers, parts, schedules, together
@@ -67,8 +68,12 @@ class Trainer:
         delta: the whole run's delta; below 1 / n.
         num_groups: K, public; for a torch Dataset with a policy that needs groups.
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
-        engine, accountant: names in `equidp.engines.ENGINES` and `equidp.accounting.ACCOUNTANTS`.
+        engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
+            and loss as an object, which is taken as it is.
+        accountant: a name in `equidp.accounting.ACCOUNTANTS`.
         secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
+        randomness: draws samples and noise in place of what `secure` and `seed` say.
+        sample_rate: q, where n is not public; None: b / n.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -111,7 +116,7 @@ class Trainer:
         noise_multiplier: float | None = None,
         num_groups: int | None = None,
         loss: LossFunction | None = None,
-        engine: str = "ghost",
+        engine: str | Engine = "ghost",
         accountant: str = "pld",
         secure: bool = True,
         seed: int | None = None,
@@ -125,6 +130,8 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
         examples: tuple[Inputs, torch.Tensor] | None = None,
+        randomness: Randomness | None = None,
+        sample_rate: float | None = None,
     ) -> None:
         checks.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = checks.checked_groups(policy, train, num_groups)
@@ -132,7 +139,9 @@ class Trainer:
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
         self.callbacks, average = tuple(callbacks), averages.checked_average(average)
         self.views = views = Views() if views is None else views
-        planned = checked_schedule(self.num_examples, batch_size, epochs=epochs, steps=steps)
+        planned = checked_schedule(
+            self.num_examples, batch_size, epochs=epochs, steps=steps, sample_rate=sample_rate
+        )
         self.sample_rate, self.planned_steps = planned
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
@@ -143,19 +152,23 @@ class Trainer:
         self.processes = processes_here()
         with self.processes.or_leave():
             steps_of = self.event, self.planned_steps
-            same = (*steps_of, policy, engine, (secure, seed), delta, num_groups, workers, average, views)
+            kind = engine if isinstance(engine, str) else type(engine).__name__
+            same = (*steps_of, policy, kind, (secure, seed), delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
             opened = partial(parts.opened, ledger, budget, train, *steps_of, beyond_budget)
             self.ledger, self.steps = together.led(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
-            self.randomness = parts.chosen_randomness(secure, seed, ledger.steps, model, loss, train)
+            own_code = model, loss, train
+            self.randomness = randomness or parts.chosen_randomness(secure, seed, ledger.steps, *own_code)
             load = parts.loader(train, num_groups, workers, model, views, self.randomness)
             self.loss = parts.chosen_loss(loss, train, views)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
             part = parts.part_size(physical_batch_size, train, model, self.event)
             largest = batch_size if part is None else min(batch_size, part)
-            self.engine = parts.tried_engine(engine, policy, model, self.loss, like, train, examples, largest)
+            self.engine = parts.chosen_engine(
+                engine, policy, model, self.loss, like, train, examples, largest
+            )
             checks.check_optimizer(optimizer, model)
             self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
             self.averaging = averages.Averaging(average, model, steps)
