@@ -60,8 +60,8 @@ class Subject:
 
     def total(self, *sums: Tensor) -> None:
         """Replaces sums over this process' examples by those over all, in place, in every process."""
-        self.processes.total(sums)
-        self.processes.share(sums)
+        self.processes.sum_on_first(sums)
+        self.processes.copy_from_first(sums)
 
     def zeros(self) -> Tensor:
         """Returns a flat vector of zeros, [parameters]."""

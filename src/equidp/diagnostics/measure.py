@@ -77,7 +77,7 @@ def view_group(
             loss += doubled(subject.loss(called(subject.model, inputs), targets)).sum().cpu()
         known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
     subject.total(total, loss)
-    known = subject.processes.joined(known, len(members))
+    known = subject.processes.gather_shards(known, len(members))
     finite = torch.isfinite(known)
     if not finite.any():
         raise DataError(

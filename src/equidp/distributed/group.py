@@ -41,7 +41,7 @@ class Together(Processes):
         self._thread = threading.get_ident()
         self._everywhere: BaseException | None = None
 
-    def led(self, action: Callable[[], None]) -> None:
+    def run_on_first(self, action: Callable[[], None]) -> None:
         failed, error = torch.zeros(1, dtype=torch.int64), self._tried(action)
         failed += error is not None
         self._exchange(dist.broadcast, failed, 0)
@@ -49,7 +49,7 @@ class Together(Processes):
         if not self.first:
             action()
 
-    def told(self, make: Callable[[], Any]) -> Any:
+    def broadcast_from_first(self, make: Callable[[], Any]) -> Any:
         made: list[Any] = []
         error = self._tried(lambda: made.append(make()))
         held: list[Any] = [made]
@@ -73,22 +73,22 @@ class Together(Processes):
             self._everywhere = ProcessError(stopped) if error is None else error
             raise self._everywhere
 
-    def total(self, tensors: Sequence[Tensor]) -> None:
-        asks = tensors[-1].new_full((1,), float(self.asks))
+    def sum_on_first(self, tensors: Sequence[Tensor]) -> None:
+        asks = tensors[-1].new_full((1,), float(self.asks_to_stop))
         for bucket, parts in _buckets([*tensors, asks]):
             self._exchange(dist.reduce, bucket, 0)
             if self.first:
                 _put(bucket, parts)
         if self.first:
-            self.asked = self.asked or bool(asks > 0)
+            self.asked_to_stop = self.asked_to_stop or bool(asks > 0)
 
-    def share(self, tensors: Sequence[Tensor]) -> None:
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         for bucket, parts in _buckets(tensors):
             self._exchange(dist.broadcast, bucket, 0)
             if not self.first:
                 _put(bucket, parts)
 
-    def joined(self, rows: Tensor, num_examples: int) -> Tensor:
+    def gather_shards(self, rows: Tensor, num_examples: int) -> Tensor:
         longest = -(-num_examples // self.count)
         padded = rows.new_zeros((longest, *rows.shape[1:]))
         padded[: len(rows)] = rows
@@ -97,7 +97,7 @@ class Together(Processes):
         lengths = (torch.arange(self.count + 1) * num_examples // self.count).diff().tolist()
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
-    def alike(self, facts: Mapping[str, object]) -> None:
+    def check_equal(self, facts: Mapping[str, object]) -> None:
         everyone: list[Any] = [None] * self.count
         self._exchange(dist.all_gather_object, everyone, dict(facts))
         for rank, other in enumerate(everyone):
@@ -112,7 +112,7 @@ class Together(Processes):
                 )
                 raise self._everywhere
 
-    def leave(self) -> None:
+    def leave_group(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
             _left.set()

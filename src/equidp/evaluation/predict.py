@@ -30,7 +30,7 @@ def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> T
             predicted by each of them.
     """
     if 1 < processes.count <= (number := len(tensors(inputs)[0])):
-        return processes.joined(predict(model, taken(inputs, processes.shard(number))), number)
+        return processes.gather_shards(predict(model, taken(inputs, processes.shard(number))), number)
     was_training = model.training
     device = device_of(model)
     model.eval()

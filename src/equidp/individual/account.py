@@ -129,7 +129,7 @@ class ExampleAccount(KeptCallback):
             files.save(checkpoint, facts, self._counts)
 
     def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        files, told = HistoryFiles(folder, number), trainer.processes.told
+        files, told = HistoryFiles(folder, number), trainer.processes.broadcast_from_first
         found = told(lambda: files.load(checkpoint))
         if found is None:
             if self._missed_at_worst or not trainer.steps_done:
@@ -270,7 +270,7 @@ class ExampleAccount(KeptCallback):
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with restored(device), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)
-        norms = processes.joined(norms, len(data))
+        norms = processes.gather_shards(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
         if not processes.first:  # which alone reports: the others need no more than the norms that hold

@@ -123,7 +123,7 @@ class PrivateLoop:
         self._stopping = None
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
-        step.processes.led(lambda: step.ledger.expect(step.event, left))
+        step.processes.run_on_first(lambda: step.ledger.expect(step.event, left))
         self._drawing = drawing = object()
         sampler = PoissonSampler(
             self.num_examples, step.event.sample_rate, left, step.randomness, step.processes
@@ -138,11 +138,11 @@ class PrivateLoop:
                     "newest."
                 )
             processes = self.private_step.processes
-            with processes.or_leave():
+            with processes.leave_on_failure():
                 self._forget_unused()
                 self._check_parameters()
-            self.private_step.pay(self._stopping or (_asked() if processes.asked else None))
-            with processes.or_leave(), self._loading():
+            self.private_step.pay(self._stopping or (_asked() if processes.asked_to_stop else None))
+            with processes.leave_on_failure(), self._loading():
                 batch = next(loaded)
             self._sample = batch.indices
             yield batch
@@ -162,7 +162,7 @@ class PrivateLoop:
         if processes.first:
             self._stopping = reason
         else:
-            processes.asks = True
+            processes.asks_to_stop = True
 
     @property
     def waiting(self) -> bool:
@@ -193,7 +193,7 @@ class PrivateLoop:
         Raises:
             SettingError: see the table above.
         """
-        with self.private_step.processes.or_leave():
+        with self.private_step.processes.leave_on_failure():
             self._check_parameters()
             self._check_sample(batch)
             self._sample, self.begun = None, True

@@ -102,7 +102,7 @@ def release(
     if several and noise_multiplier:
         for total in totals:
             total.div_(sensitivity)
-    processes.total(totals)
+    processes.sum_on_first(totals)
     if not processes.first:
         if noise_multiplier:
             for total in totals:
@@ -115,7 +115,7 @@ def release(
     else:
         for total in totals:
             total.div_(divisor)
-    processes.share(totals)
+    processes.copy_from_first(totals)
 
 
 def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:

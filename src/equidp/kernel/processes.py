@@ -31,35 +31,29 @@ from torch import Tensor
 
 from equidp.errors import SettingError
 
-_BUCKET = 2**18
-"""Numbers that are sent at once: smaller tensors are joined, larger ones go alone."""
-
-
-_FIRST_STOPPED = "the first process stopped; its own message says why."
-
 
 class Processes(ABC):
-    """The processes that train one model, as one of them sees them.
+    """Processes that train one model, as one of them sees them.
 
     Attributes:
-        rank: which of them this is; 0 holds ledger and budget, draws noise and writes files.
-        count: how many there are.
+        rank: number of this process; process 0 holds ledger and budget, draws noise and writes files.
+        count: number of processes.
+        asks_to_stop: set where this process is asked to stop; the next `sum_on_first` says so to the first.
+        asked_to_stop: set in the first process once any other asked.
     """
 
     rank: int
     count: int
-    asks = False
-    """Whether this process is asked to stop: the next `total` tells the first."""
-    asked = False
-    """Whether another process told the first so."""
+    asks_to_stop = False
+    asked_to_stop = False
 
     @property
     def first(self) -> bool:
-        """Whether this process holds ledger and budget, draws the noise and writes files."""
+        """Return whether this is process 0, which holds ledger and budget, draws noise and writes files."""
         return self.rank == 0
 
     def shard(self, num_examples: int) -> slice:
-        """The examples of this process: shards are disjoint, and together all of them.
+        """Return the places of this process' examples: shards are disjoint, and together all of them.
 
         Raises:
             SettingError: there are fewer examples than processes.
@@ -75,49 +69,49 @@ class Processes(ABC):
         return slice(start, stop)
 
     @abstractmethod
-    def led(self, action: Callable[[], None]) -> None:
-        """Runs an action in the first process, and in the others once it succeeded there.
+    def run_on_first(self, action: Callable[[], None]) -> None:
+        """Run an action in the first process, and in the others once it succeeded there.
 
         Raises:
             ProcessError: it failed in the first process, which raises its own error.
         """
 
     @abstractmethod
-    def total(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces contiguous tensors of the first process by their sums over processes, in place."""
+    def sum_on_first(self, tensors: Sequence[Tensor]) -> None:
+        """Replace contiguous tensors of the first process by their sums over processes, in place."""
 
     @abstractmethod
-    def share(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces contiguous tensors by those of the first process, in place."""
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Replace contiguous tensors by those of the first process, in place."""
 
     @abstractmethod
-    def told(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns in the first process, which alone calls it: plain values, or tensors on the
-        processor.
+    def broadcast_from_first(self, make: Callable[[], Any]) -> Any:
+        """Return to every process the result of `make`, which the first process alone calls: plain values, or
+        tensors on the processor.
 
         Raises:
             ProcessError: it failed there.
         """
 
     @abstractmethod
-    def joined(self, rows: Tensor, num_examples: int) -> Tensor:
-        """The rows of all shards, [num_examples, ...], from those of this one's, in every process."""
+    def gather_shards(self, rows: Tensor, num_examples: int) -> Tensor:
+        """Return the rows of all shards, [num_examples, ...], to every process."""
 
     @abstractmethod
-    def alike(self, facts: Mapping[str, object]) -> None:
-        """Raises a SettingError in every process where facts differ between them."""
+    def check_equal(self, facts: Mapping[str, object]) -> None:
+        """Raise a SettingError in every process where facts differ between them."""
 
     @abstractmethod
-    def leave(self) -> None:
-        """Ends the connection, so that the others do not wait for a process that failed."""
+    def leave_group(self) -> None:
+        """End the connection, so that the others do not wait for a process that failed."""
 
     @abstractmethod
     def failed_everywhere(self, error: BaseException) -> bool:
-        """Whether all processes raised an error where this one raised this."""
+        """Return whether all processes raised an error where this one raised this."""
 
     @contextmanager
-    def or_leave(self) -> Iterator[None]:
-        """Leaves the group where what is inside fails in this process alone.
+    def leave_on_failure(self) -> Iterator[None]:
+        """Leave the group if the body fails in this process alone.
 
         The others then stop, in place of waiting for it; this process cannot go on by itself.
         """
@@ -125,7 +119,7 @@ class Processes(ABC):
             yield
         except BaseException as error:
             if not self.failed_everywhere(error):
-                self.leave()
+                self.leave_group()
             raise
 
 
@@ -133,32 +127,32 @@ class Processes(ABC):
 class Alone(Processes):
     """One process.
 
-    >>> ALONE.count, ALONE.told(lambda: "a")
+    >>> ALONE.count, ALONE.broadcast_from_first(lambda: "a")
     (1, 'a')
     """
 
     rank, count = 0, 1
 
-    def led(self, action: Callable[[], None]) -> None:
+    def run_on_first(self, action: Callable[[], None]) -> None:
         action()
 
-    def total(self, tensors: Sequence[Tensor]) -> None:
-        """Leaves sums as they are."""
+    def sum_on_first(self, tensors: Sequence[Tensor]) -> None:
+        """Do nothing: the sum of one process is its own."""
 
-    def share(self, tensors: Sequence[Tensor]) -> None:
-        """Leaves tensors as they are."""
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Do nothing."""
 
-    def told(self, make: Callable[[], Any]) -> Any:
+    def broadcast_from_first(self, make: Callable[[], Any]) -> Any:
         return make()
 
-    def joined(self, rows: Tensor, num_examples: int) -> Tensor:
+    def gather_shards(self, rows: Tensor, num_examples: int) -> Tensor:
         return rows
 
-    def alike(self, facts: Mapping[str, object]) -> None:
-        """Agrees with itself."""
+    def check_equal(self, facts: Mapping[str, object]) -> None:
+        """Do nothing."""
 
-    def leave(self) -> None:
-        """There is nobody to leave."""
+    def leave_group(self) -> None:
+        """Do nothing."""
 
     def failed_everywhere(self, error: BaseException) -> bool:
         return True

@@ -183,7 +183,7 @@ class PrivateStep:
         except BaseException as error:
             self._clear()  # a release that failed halfway
             if not self.processes.failed_everywhere(error):
-                self.processes.leave()
+                self.processes.leave_group()
             raise
 
     def pay(self, stop: BaseException | None = None) -> None:
@@ -198,7 +198,7 @@ class PrivateStep:
                 raise stop
             self.ledger.spend(self.event)
 
-        self.processes.led(spend)
+        self.processes.run_on_first(spend)
         self._paid_in = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:

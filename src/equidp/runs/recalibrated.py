@@ -29,7 +29,7 @@ def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: floa
     """
     if noise_multiplier is None:
         return run
-    kept: Recalibration | None = trainer.processes.told(lambda: _read(place, trainer))
+    kept: Recalibration | None = trainer.processes.broadcast_from_first(lambda: _read(place, trainer))
     if kept is not None:
         return _applied(kept, run, trainer)
     by = fitted(run.model, trainer, noise_multiplier)

@@ -67,7 +67,7 @@ def train(
         EquidpError: says what is wrong.
     """
     place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.told(lambda: _begun(place))
+    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _begun(place))
     if config.choose is not None:
         raise DataError(layout.MADE_ONCE.strip())
     layout.check_code(plan, facts, place)
@@ -88,7 +88,9 @@ def train(
         account: Ledger = ledger if budget is None else budget.ledger(ledger)
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
-        resumed = processes.told(lambda: any(type(event) is StepEvent for event, _ in ledger.entries))
+        resumed = processes.broadcast_from_first(
+            lambda: any(type(event) is StepEvent for event, _ in ledger.entries)
+        )
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
@@ -139,7 +141,7 @@ def _follow(
     device: torch.device,
 ) -> tuple[Run, Evaluation]:
     """Takes the steps of a run as another process than the first, which has ledger, budget and files."""
-    resumed = processes_here().told(lambda: False)
+    resumed = processes_here().broadcast_from_first(lambda: False)
     accountants, checkpoints = _accountants(config), _checkpoints(config, place)
     watchers = [*accountants, EpochRecorder(_new_record(), split.test), checkpoints]
     trainer = make_trainer(config, plan, split, None, None, watchers, device)

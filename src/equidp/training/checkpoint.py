@@ -121,7 +121,7 @@ class Checkpoints(Callback):
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
             DataError: an accountant's histories are of other data.
         """
-        path, state = trainer.processes.told(lambda: self._load(previous))
+        path, state = trainer.processes.broadcast_from_first(lambda: self._load(previous))
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "

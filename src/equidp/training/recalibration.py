@@ -140,10 +140,12 @@ def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recali
     if paid and first and not any(paid[0].event in spent for spent in trainer.ledger.by_session.values()):
         raise SettingError("the recalibration was paid for in another ledger than the trainer's; pay there.")
     if noise_multiplier and not paid:
-        trainer.processes.led(lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier)))
+        trainer.processes.run_on_first(
+            lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier))
+        )
     if paid:
         paid[0].draw()
-    with trainer.processes.or_leave():
+    with trainer.processes.leave_on_failure():
         with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
             logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
@@ -154,7 +156,7 @@ def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recali
             release([total], 1.0, multiplier, trainer.randomness, 1.0, trainer.processes)
             place = _moved(place, total.cpu(), multiplier)
         found = doubled(place.to(logits.device))
-        trainer.processes.share([found])  # rounding may differ between machines
+        trainer.processes.copy_from_first([found])  # rounding may differ between machines
     scale, *shift = found.tolist()
     payment = paid[0].event.id if paid else ""
     return Recalibration(min(max(1 + scale / _UNIT, 0.1), 10.0), tuple(shift), payment)

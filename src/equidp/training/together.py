@@ -71,11 +71,11 @@ def agree(
         "data": _digest(_content(train)),
         "versions": versions(),
     }
-    processes.alike(facts)
+    processes.check_equal(facts)
     with torch.no_grad():
         flat = [_bytes(each) for _, each, _ in every]
         whole = torch.cat(flat)
-        processes.share([whole])
+        processes.copy_from_first([whole])
         for (_, each, _), values in zip(every, whole.split([len(part) for part in flat]), strict=True):
             if not processes.first:
                 each.copy_(values.clone().view(each.dtype).view(each.shape))
@@ -94,7 +94,7 @@ def led(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple
         held.append(opened())
         return held[0][0].entries, held[0][0].run_id, held[0][1]
 
-    entries, run, steps = processes.told(of_the_first)
+    entries, run, steps = processes.broadcast_from_first(of_the_first)
     return held[0] if processes.first else (MemoryLedger(entries, run), steps)
 
 
@@ -106,7 +106,7 @@ def check_models(processes: Processes, model: nn.Module, limits: object) -> None
     """
     if processes.count > 1:
         owner = getattr(limits, "__self__", limits)
-        processes.alike({"share limits": type(owner).__name__, "weights": _Own(weights_digest(model))})
+        processes.check_equal({"share limits": type(owner).__name__, "weights": _Own(weights_digest(model))})
 
 
 def warn_of_models(processes: Processes, model: nn.Module) -> None:

@@ -150,7 +150,7 @@ class Trainer:
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
-        with self.processes.or_leave():
+        with self.processes.leave_on_failure():
             steps_of = self.event, self.planned_steps
             kind = engine if isinstance(engine, str) else type(engine).__name__
             same = (*steps_of, policy, kind, (secure, seed), delta, num_groups, workers, average, views)
@@ -197,7 +197,7 @@ class Trainer:
                 load_draws=not isinstance(train, GroupedDataset),
             )
             self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
-            self.processes.alike({})  # all are ready
+            self.processes.check_equal({})  # all are ready
 
     def epsilon_so_far(self, steps: int) -> float:
         """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""
@@ -257,7 +257,7 @@ class Trainer:
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
         self._loop.take(batch)
-        with self.processes.or_leave():
+        with self.processes.leave_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
             parts.check_on_the_way(self.engine, self.policy, self.steps_done)
             self.averaging.take(self.model, self.steps_done)
@@ -287,7 +287,7 @@ class Trainer:
         self.model.train()
         begun: list[Callback] = []
         try:
-            with self.processes.or_leave():
+            with self.processes.leave_on_failure():
                 for callback in self.callbacks:
                     callback.before_training(self)
                     begun.append(callback)
