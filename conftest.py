@@ -1,8 +1,82 @@
-"""Runs the examples of docstrings in a folder of their own and from the same random numbers each time."""
+"""Fixtures of the tests of equidp and of papers, and a folder of their own for examples of docstrings."""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
 import pytest
+from hypothesis import settings
+
+settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("equidp")
+
+
+COARSE = (
+    "advice/test_advise",
+    "advice/test_norm_profile",
+    "cli/test_train",
+    "cli/test_features",
+    "cli/test_inspect",
+    "tests/test_roles",
+    "comparison/test_compare",
+)
+"""Slow tests whose promises are about something else than how tight an epsilon is."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _coarse_epsilons(request) -> Iterator[None]:
+    """Rounds privacy losses up to ten times wider bins: a tenth of the time, and still an upper bound, about
+    0.1% above. Nothing worked out with other bins is taken over."""
+    if f"{request.path.parent.name}/{request.path.stem}" not in COARSE:
+        yield
+        return
+    from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+    from equidp.kernel import epsilon
+
+    kept = (epsilon._with_accountant, calibrate_noise.__wrapped__, calibrate_noise_to_risk.__wrapped__)
+    with (
+        patch.object(epsilon, "FINE", 1e-3),
+        patch.dict(epsilon.ACCOUNTANTS, pld=epsilon.pld_epsilon(1e-3)),
+    ):
+        for each in kept:
+            each.cache_clear()
+        yield
+    for each in kept:
+        each.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real datasets."""
+    folder = os.environ.get("EQUIDP_DATA")
+    if not folder:
+        pytest.skip("EQUIDP_DATA is not set; it names the folder with mnist/, adult/ and dutch/")
+    return Path(folder)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs `equidp` in this process: (*arguments, cwd) -> exit code, standard output, standard error in one
+    line."""
+
+    def invoke(*arguments, cwd):
+        from equidp.cli import main
+
+        monkeypatch.chdir(cwd)
+        monkeypatch.setenv("COLUMNS", "150")
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        monkeypatch.setattr(sys, "argv", ["equidp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        seen = capsys.readouterr()
+        return end.value.code or 0, seen.out, " ".join(seen.err.split())
+
+    return invoke
 
 
 @pytest.fixture(autouse=True)

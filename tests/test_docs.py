@@ -17,7 +17,11 @@ from support.command import equidp
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
 SLOW = ("compare(", "membership_inference(")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "papers").glob("*.md")),
+]
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{index}", marks=SOAK[: any(word in block for word in SLOW)])
     for page in PAGES

@@ -216,21 +216,11 @@ def test_nothing_is_diagnosed_unasked(people, command):
     assert "must not be shared" not in out + err + (people / "n.html").read_text()
 
 
-def test_an_ablation_is_a_table(people, command):
-    code, out, err = command("ablate", *TABLE, "--seeds", "2", "--jobs", "1", "--json", "a.json", cwd=people)
-    assert code == 0, err
-    for word in ("none", "magnitude", "direction", "both", "±"):
-        assert word in out
-    assert {row["group"] for row in json.loads((people / "a.json").read_text())} == {"F", "M", "all"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("compare", "--diagnose", "--diagnose-every", "0"), "every=0"),
         (("compare", "--diagnose", "--diagnose-groups", "1,42"), "unknown group '42'"),
-        (("ablate", "--errors", "length"), 'Invalid value "length" for --errors'),
-        (("ablate", "--method", "sgd"), "does not clip"),
     ],
     ids=" ".join,
 )

@@ -78,7 +78,6 @@ def test_advice_trains_on_the_same_features_and_a_plain_model(run):
         ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
         (("audit", "digits", "--features", "no_such_module:network"), "there is no module"),
-        (("ablate", "digits", "--features", "math:pi"), "expected a function"),
         (("inspect", "people.csv", "--features", "scattering"), "--features are for images"),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",

@@ -29,8 +29,6 @@ ONCE = {
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
     "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
-    "ablate": f"--data people.csv {FILE} {PLAN} --method naive --errors none,both --seeds 2"
-    " --clipping-bound 0.5 --json a.json --jobs 1",
     "audit": "people.csv --target income --group sex --drop id --method dpsgd-f --of training --epsilon 4"
     " --canaries 1000 --by data --runs 100 --sample-rate 0.5 --steps 2 --level 0.9 --engine ghost --seed 3"
     " --directory audits --json audit.json --batch-size 64 --model mlp",

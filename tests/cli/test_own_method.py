@@ -71,7 +71,6 @@ COMMANDS = {
         "run",
     ),
     "compare": ("compare", *TABLE, *ONCE, "--methods", "multiple", "--json", "c.json"),
-    "ablate": ("ablate", *TABLE, *ONCE, "--method", "multiple", "--errors", "both"),
     "ignored": ("train", *TABLE, "--method", "dpsgd", "--epsilon", "3", "--times", "3", "--dry-run"),
     "mistyped": ("train", *TABLE, "--method", "multiple", "--half-bond", "3"),
 }
@@ -110,7 +109,7 @@ def test_they_are_options_of_train_and_keys_of_its_file(ended, people):
     assert (policy["half_bound"], policy["times"], policy["tight"]) == (0.25, 4, False)
 
 
-@pytest.mark.parametrize("command", ["compare", "ablate"])
+@pytest.mark.parametrize("command", ["compare"])
 def test_they_are_options_where_methods_are_compared(ended, command):
     code, out, err = ended[command]
     assert code == 0, err

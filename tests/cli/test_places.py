@@ -29,7 +29,6 @@ COMMANDS = {
     "compare --json": ("compare", *TABLE, *ALONE, "--json"),
     "compare --report": ("compare", *TABLE, *ALONE, "--report"),
     "compare --table": ("compare", *TABLE, *ALONE, "--table"),
-    "ablate --json": ("ablate", *TABLE, *ALONE[:4], "--errors", "none", *QUICK[2:6], "--json"),
     "audit --json": ("audit", *TABLE, *QUICK[4:6], "--runs", "80", "--json"),
     "reproduce --page": ("reproduce", "--page"),
 }
@@ -127,7 +126,7 @@ def test_what_a_command_reads_is_kept(folder, trained):
         refused(command, "people.csv", trained)  # which the run names
     (folder / "recipe.toml").write_text('target = "income"\ngroup = ["sex"]\n')
     (folder / "options.toml").write_text("seeds = 1\n")
-    for option in ("compare --json", "compare --report", "ablate --json", "audit --json", "advise --out"):
+    for option in ("compare --json", "compare --report", "audit --json", "advise --out"):
         for read in (("--recipe", "recipe.toml"), ("--config", "options.toml")):
             name, command = COMMANDS[option][0], COMMANDS[option]
             if read[0] == "--config" and name in ("audit", "advise"):

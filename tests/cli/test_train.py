@@ -718,7 +718,6 @@ def test_nothing_that_is_read_is_written_over(run, people):
         ("evaluate", "run", "people.csv", "--json", "people.csv"),
         ("evaluate", "run", "--json", "run/model.pt"),
         ("compare", *TABLE, "--seeds", "1", "--json", "people.csv"),
-        ("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"),
     ):
         code, out, err = run(*arguments)
         assert (code, out) == (2, "")

@@ -309,20 +309,6 @@ def test_a_resolved_plan_of_own_parts_is_read_back(lab):
     assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
 
 
-def test_an_ablation_takes_a_method_of_ones_own(lab):
-    from equidp.comparison.ablation import ablate
-
-    table = ablate(
-        "own_lab.method:Source",
-        method="own_lab.method:Soft",
-        errors=["both"],
-        seeds=1,
-        plan=own_plan(),
-        jobs=1,
-    )
-    assert set(table["group"]) == {"a", "b", "all"}
-
-
 @pytest.mark.soak
 def test_an_estimator_takes_parts_by_import_path(lab):
     data = toy_arrays()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
@@ -28,6 +29,18 @@ def equidp_here(*arguments: str, cwd) -> subprocess.CompletedProcess:
     """The same in this process: libraries, which take seconds to load, are there already."""
     from equidp.cli import main
 
+    return _run_here(main, arguments, cwd)
+
+
+def papers_here(*arguments: str, cwd) -> subprocess.CompletedProcess:
+    """`python -m papers` in this process."""
+    from equidp.cli.app import main
+    from papers.__main__ import app
+
+    return _run_here(lambda: main(app), arguments, cwd)
+
+
+def _run_here(main: Callable[[], None], arguments: Sequence[str], cwd) -> subprocess.CompletedProcess:
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, StringIO() as out, StringIO() as err:
         patch.chdir(cwd)

@@ -20,7 +20,6 @@ from torch import nn
 
 import equidp
 from equidp.advice.norm_profile import private_profile
-from equidp.comparison.ablation import ablate
 from equidp.experimental import DeviceRandomness, device_randomness
 from equidp.kernel import noise
 from equidp.kernel.noise import SeededRandomness, SystemRandomness, exact_place
@@ -287,7 +286,7 @@ def test_estimators(form):
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-3)
 
 
-def test_a_comparison_an_ablation_and_a_profile(tmp_path):
+def test_a_comparison_and_a_profile(tmp_path):
     plan = equidp.Plan(batch_size=256, epochs=1)
     settings = {"methods": ["dpsgd-f"], "seeds": 1, "plan": plan, "jobs": 1, "release_epsilon": 0.1}
     costs = [
@@ -295,7 +294,6 @@ def test_a_comparison_an_ablation_and_a_profile(tmp_path):
         for name in (str(DEVICE), "cpu")
     ]
     np.testing.assert_allclose(*costs, atol=0.02)
-    ablate("digits", method="dpsgd-f", seeds=1, jobs=1, plan=plan, device=str(DEVICE))
     assert private_profile(toy(), mlp().to(DEVICE), epsilon=1.0, delta=1e-5).group_shares
 
 
@@ -312,7 +310,6 @@ def test_every_command_takes_a_device(command, tmp_path, numbers):
         ["predict", "run", "people.csv", "--out", "predictions.csv"],
         ["advise", *table],
         ["compare", *table, *little, "--seeds", "1", "--methods", "dpsgd-f", "--jobs", "1"],
-        ["ablate", *table, *little, "--seeds", "1", "--jobs", "1"],
         ["audit", *table, "--batch-size", "20", "--runs", "100"],
     ):
         code, _, said = command(*arguments, "--device", str(DEVICE), cwd=tmp_path)

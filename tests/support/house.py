@@ -23,7 +23,7 @@ FOLDERS = (
     *("kernel", "ledger", "distributed"),
     *("policies", "engines", "data", "accounting", "evaluation", "training", "experimental", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
-    *("reproduction", "cli"),
+    "cli",
 )
 TOP = ("__init__", "__main__")
 TRUSTED = {

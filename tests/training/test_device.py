@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import equidp
-from equidp.comparison.ablation import ablate
 from equidp.errors import SettingError
 from equidp.training.device import chosen_device
 from support.toy import toy
@@ -77,7 +76,6 @@ def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
         ("predict", "made"),
         ("advise", "digits", "--budget", "made", "--budget-epsilon", "3", "--budget-delta", "1e-6"),
         ("compare", "digits", "--directory", "made"),
-        ("ablate", "digits", "--json", "made"),
         ("audit", "digits", "--directory", "made"),
     ],
 )
@@ -101,7 +99,6 @@ def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
     assert budget.spent() == 0
     for call in (
         lambda: equidp.compare("digits", device="cuda:3", directory=tmp_path),
-        lambda: ablate("digits", device="cuda:3"),
         lambda: equidp.audit_step(data, device="cuda:3"),
         lambda: equidp.audit_training(data, device="cuda:3"),
     ):

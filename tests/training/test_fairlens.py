@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.comparison.ablation import ablate
 from equidp.engines import dataset_norms
 from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError, SettingError
@@ -159,11 +158,9 @@ def test_what_it_cannot_train_is_refused_before_anything_is_spent(settings, erro
     assert ledger.steps == 0
 
 
-def test_audits_and_ablations_of_penalties_are_refused():
+def test_audits_of_penalties_are_refused():
     with pytest.raises(SettingError, match="fairlens adds penalties to losses, which canaries have not"):
         equidp.audit_step(toy(), "fairlens", plan=equidp.Plan(batch_size=100), runs=300)
-    with pytest.raises(SettingError, match="'fairlens' adds penalties to losses, which are no error"):
-        ablate("digits", method="fairlens", seeds=1)
 
 
 def test_a_diagnosis_sees_the_penalised_step():

@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -37,9 +37,7 @@ COMMANDS = {
     "predict": "Predict the class of each row with a trained model.",
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
-    "ablate": "Train without noise to see which error of clipping hurts a group.",
     "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",
-    "reproduce": "Make a table or figure of the papers again, beside what they print.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
     "cache": "List what is kept on disk of large tables, or remove it.",
@@ -62,7 +60,7 @@ def _shown(default: Any) -> str | None:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def read_options(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Splits lists at commas, and adds options from the file of `--config`; the command line overrides them.
 
     Raises:
@@ -89,7 +87,7 @@ def read_options(_: App, commands: tuple[str, ...], arguments: ArgumentCollectio
             for name, value in _read(path).items()
         }
         # Below the command's name: at the top, cyclopts passes over keys that are names of commands.
-        Dict({commands[0]: content}, source=repr(path))(app[commands[0]], commands[:1], arguments)
+        Dict({commands[0]: content}, source=repr(path))(command, commands[:1], arguments)
     for argument in arguments:
         kinds = (argument.hint, *get_args(argument.hint))
         for token in argument.tokens:
@@ -145,17 +143,35 @@ def _checked(path: str, name: str, value: Any, option: Argument | None) -> Any:
     return names(value) if isinstance(value, str) and several else value
 
 
-app = App(
-    name="equidp",
-    help="Train with differential privacy, see what it costs each group, and even that out.",
-    version=lambda: version("equidp"),
-    help_format="plaintext",
-    help_epilogue="equidp COMMAND --help describes a command, with examples.",
-    default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown),
-    config=read_options,
+def command_line(name: str, help_text: str, commands: Mapping[str, str], modules: str) -> App:
+    """The app of a program with several commands, whose modules are loaded when they are called.
+
+    Args:
+        name: of the program.
+        help_text: of the program.
+        commands: name -> what it does.
+        modules: package with a module for each command, in which `app` is the command, by `command`.
+    """
+    made = App(
+        name=name,
+        help=help_text,
+        version=lambda: version("equidp"),
+        help_format="plaintext",
+        help_epilogue=f"{name} COMMAND --help describes a command, with examples.",
+        default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown),
+        config=read_options,
+    )
+    for place, (each, what) in enumerate(commands.items()):
+        made.command(f"{modules}.{each}:app", name=each, help=what, sort_key=place)
+    return made
+
+
+app = command_line(
+    "equidp",
+    "Train with differential privacy, see what it costs each group, and even that out.",
+    COMMANDS,
+    "equidp.cli",
 )
-for _name, _help in COMMANDS.items():
-    app.command(f"equidp.cli.{_name}:app", name=_name, help=_help, sort_key=list(COMMANDS).index(_name))
 app.register_install_completion_command(help="Install completion for a shell, which never starts Python.")
 
 
@@ -170,14 +186,14 @@ def _in_words(error: CycloptsError) -> str:
     return re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
 
 
-def _missing(error: cyclopts.MissingArgumentError, tokens: list[str]) -> str:
+def _missing(error: cyclopts.MissingArgumentError, called: str, tokens: list[str]) -> str:
     """Says which argument a command lacks, and what it is."""
     argument = error.argument
     assert argument is not None, "cyclopts names the argument that it misses"
     if argument.name in tokens:
         return f"{argument.name} has no value; give one after it."
     what = argument.parameter.help
-    return f"equidp {tokens[0]} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
+    return f"{called} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
 
 
 def import_own_methods(tokens: Sequence[str]) -> None:
@@ -200,7 +216,7 @@ def import_own_methods(tokens: Sequence[str]) -> None:
                 method_named(path)
 
 
-def main() -> None:
+def main(line: App = app) -> None:
     """Runs the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
     keep_freed_memory()
     open_closed_streams()
@@ -208,7 +224,7 @@ def main() -> None:
     config_text.cache_clear()
     with lasting_streams():
         try:
-            _run(sys.argv[1:])
+            _run(line, sys.argv[1:])
         except SystemExit as end:
             if end.code:
                 raise
@@ -221,26 +237,29 @@ def main() -> None:
     sys.exit(0)
 
 
-def _run(tokens: list[str]) -> None:
+def _run(line: App, tokens: list[str]) -> None:
     """Runs a command, and ends with one message where it cannot go on."""
+    commands = [name for name in line if not name.startswith("-")]
+    called = " ".join([*line.name, *tokens[:1]])
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
             fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
         import_own_methods(tokens)
-        if tokens and tokens[0] in COMMANDS and app[tokens[0]].default_command:
-            app[tokens[0]].help = None  # of the list of commands; the command's own says more
-        app(tokens, print_error=False, exit_on_error=False, verbose=False)
+        if tokens and tokens[0] in commands and line[tokens[0]].default_command:
+            line[tokens[0]].help = None  # of the list of commands; the command's own says more
+        line(tokens, print_error=False, exit_on_error=False, verbose=False)
     except cyclopts.UnknownCommandError as error:
-        fail(str(error if tokens[0] in COMMANDS else unknown_name("command", tokens[0], COMMANDS)))
+        fail(str(error if tokens[0] in commands else unknown_name("command", tokens[0], commands)))
     except cyclopts.UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))
-        fail(f"{listed} is one argument too many, or given twice; see equidp {tokens[0]} --help.")
+        fail(f"{listed} is one argument too many, or given twice; see {called} --help.")
     except cyclopts.MissingArgumentError as error:
-        fail(_missing(error, tokens))
+        fail(_missing(error, called, tokens))
     except cyclopts.RepeatArgumentError as error:
         fail(f"{error.token.keyword} is given twice; give it once, with commas.")
     except cyclopts.UnknownOptionError as error:
-        fail(f"{_in_words(error)} equidp {' '.join(error.command_chain or ())} --help lists the options.")
+        chain = " ".join([*line.name, *(error.command_chain or ())])
+        fail(f"{_in_words(error)} {chain} --help lists the options.")
     except CycloptsError as error:
         fail(_in_words(error))
     except EquidpError as error:

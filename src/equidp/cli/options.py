@@ -127,7 +127,7 @@ class TableOptions:
     recipe: Path | None = None
     """TOML file with what follows, as equidp inspect --out writes it; options override it."""
     target: str | None = None
-    """Column to predict; also of celeba and utkface."""
+    """Column to predict; also of a source that lets it be chosen."""
     group: tuple[str, ...] = ()
     """Column of the groups; several, with commas, are crossed. May be the target."""
     drop: tuple[str, ...] = ()

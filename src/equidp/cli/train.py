@@ -22,7 +22,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes, say_ignored
 from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
-from equidp.data.published import PUBLISHED
+from equidp.data.published import published_settings
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -151,7 +151,7 @@ def train_command(
         counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
     options.check_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
-    published = data in PUBLISHED and table.features is None and method != AUTO
+    published = published_settings(data) and table.features is None and method != AUTO
     if not published and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
     if rank():

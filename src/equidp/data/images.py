@@ -1,12 +1,10 @@
-"""Images in files: decoded once, and kept on disk as standardised pixels."""
+"""Encoded images: decoded once, and kept on disk as standardised pixels."""
 
 from __future__ import annotations
 
 import io
-import os
-import zipfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +15,6 @@ from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
 from equidp.errors import DataError
 
 CHANNELS = 3
-_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class PixelScale(NamedTuple):
@@ -31,65 +28,6 @@ STANDARD = PixelScale(127.5, 63.75)
 """0 for a medium grey, and from -2 to 2."""
 UNIT = PixelScale(0.0, 255.0)
 """From 0 to 1."""
-
-
-def is_image(path: str) -> bool:
-    """Returns whether a file is an image by its name, and not one that a system hid there."""
-    return path.lower().endswith(_SUFFIXES) and not PurePosixPath(path).name.startswith(".")
-
-
-def image_paths(place: Path) -> list[str]:
-    """Returns the paths of all images in a zip file, or directly in a folder, in alphabetical order.
-
-    Raises:
-        DataError: the zip file cannot be read.
-    """
-    if place.is_dir():
-        return sorted(filter(is_image, os.listdir(place)))
-    with _opened(place) as archive:
-        return sorted(path for path in archive.namelist() if is_image(path) and "__MACOSX" not in path)
-
-
-def images_in(place: Path, paths: Sequence[str], side: int) -> Iterator[Array]:
-    """Yields images of a zip file or a folder as `decoded` gives them.
-
-    Raises:
-        DataError: one cannot be read, or not decoded.
-    """
-    if place.is_dir():
-        for path in paths:
-            try:
-                content = (place / path).read_bytes()
-            except OSError as error:
-                raise _unreadable(place, path, error) from error
-            yield decoded(content, path, side)
-        return
-    with _opened(place) as archive:
-        for path in paths:
-            try:
-                content = archive.read(path)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise _unreadable(place, path, error) from error
-            yield decoded(content, path, side)
-
-
-def _unreadable(place: Path, path: str, error: Exception) -> DataError:
-    return DataError(f"{place}: {path} cannot be read ({error}); bring the file back.")
-
-
-def _opened(place: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(place)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise DataError(
-            f"{place} cannot be read as a zip file ({error}); bring the whole file back."
-        ) from error
-
-
-def images_key(place: Path, paths: Sequence[str]) -> str:
-    """Returns a key of these images, which changes with them."""
-    files = [place / path for path in paths] if place.is_dir() else [place]
-    return key_of(state_of(files), list(paths))
 
 
 def state_of(paths: Sequence[Path]) -> list[list[Any]]:

@@ -96,23 +96,6 @@ ORIGINS: dict[str, Origin] = {
             _NOT_STATED,
             "cifar10/cifar-10-python.tar.gz",
         ),
-        Origin(
-            "utkface",
-            "UTKFace",
-            "https://susanqq.github.io/UTKFace",
-            "116 MB for the aligned and cropped faces",
-            "non-commercial research only",
-            "utkface/UTKFace.zip, or the folder utkface/UTKFace",
-        ),
-        Origin(
-            "celeba",
-            "CelebA",
-            "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
-            "1.4 GB for the aligned and cropped images",
-            "non-commercial research only",
-            "celeba/img_align_celeba (a folder, or a .zip), and beside it list_attr_celeba and "
-            "list_eval_partition (.txt or .csv)",
-        ),
     )
 }
 """Folder of a dataset below `EQUIDP_DATA` -> its origin.

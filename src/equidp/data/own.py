@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,18 @@ class OwnSource:
 
     Args:
         path: module:name, of an object with split(seed), or of a class that is made without arguments.
+        target, group: for the source's `with_roles`; None and (): as they are.
 
     Raises:
-        SettingError: the path leads nowhere, or to something else.
+        SettingError: the path leads nowhere, or to something else; no such target or group.
     """
 
     path: str
+    target: str | None = None
+    group: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _found(self.path)
+        _ = self._source
 
     @property
     def part(self) -> Any:
@@ -32,19 +36,36 @@ class OwnSource:
         return own_part(self.path, "data", _splits, _EXPECTED)
 
     @property
+    def has_roles(self) -> bool:
+        """True for a source whose target and groups can be chosen: a `RoleSource`."""
+        return hasattr(self.part, "with_roles")
+
+    @property
+    def _source(self) -> Any:
+        """The object itself, with these roles."""
+        found = _made(self.path)
+        return found.with_roles(self.target, self.group) if self.target or self.group else found
+
+    @property
     def name(self) -> str:
         """The source's own name, or its path."""
-        return str(getattr(_found(self.path), "name", self.path))
+        return str(getattr(self._source, "name", self.path))
 
     @property
     def highlighted_groups(self) -> tuple[str, str] | None:
         """The pair of groups that the source highlights, if any."""
-        pair: tuple[str, str] | None = getattr(_found(self.path), "highlighted_groups", None)
+        pair: tuple[str, str] | None = getattr(self._source, "highlighted_groups", None)
         return pair
+
+    @property
+    def published(self) -> Mapping[str, Any]:
+        """Settings that the source is published with, as `equidp.default_plan` takes them; {} without any."""
+        settings: Mapping[str, Any] = getattr(self._source, "published", {})
+        return settings
 
     def split(self, seed: int) -> DataSplit:
         """The source's split of this seed."""
-        made = _found(self.path).split(seed)
+        made = self._source.split(seed)
         if not isinstance(made, DataSplit):
             raise DataError(
                 f"data {self.path!r}: split({seed}) gives a {type(made).__name__}; expected an "
@@ -60,7 +81,7 @@ def _splits(part: Any) -> bool:
     return callable(getattr(part, "split", None))
 
 
-def _found(path: str) -> Any:
+def _made(path: str) -> Any:
     found = own_part(path, "data", _splits, _EXPECTED)
     if not isinstance(found, type):
         return found

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from equidp._parts import is_import_path
+from equidp.data.dataset import DataSource
+from equidp.data.own import OwnSource
+
 Settings = Mapping[str, Any]
 
 _XU_CENSUS: Settings = {
@@ -47,11 +51,13 @@ PUBLISHED: dict[str, Settings] = {
         {"model": "logistic", "learning_rate": 0.5, **_ESIPOVA_TABLE},
         adapt={"learning_rate": 0.5}, fixed={"learning_rate": 0.5},
     ),
-    # 30 epochs by the paper; the global methods' settings by experiment_scripts/celeba_script.sh of its code.
-    "celeba": _esipova(
-        {**_MNIST, "model": "tanh-cnn", "epochs": 30},
-        adapt={"learning_rate": 0.1, "tolerance": 0.7},
-        fixed={"learning_rate": 0.1, "strict_bound": 100.0},
-    ),
 }  # fmt: skip
 """Name of a dataset -> settings of its plan. Any other data starts from the defaults of `equidp.Plan`."""
+
+
+def published_settings(data: str | DataSource) -> Settings:
+    """Published settings of a named dataset, or those of a source that has them; {} without any."""
+    if isinstance(data, str):
+        data = OwnSource(data) if is_import_path(data) else data
+    name = data if isinstance(data, str) else data.name
+    return PUBLISHED.get(name) or getattr(data, "published", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from equidp._parts import is_import_path
 from equidp._validate import unknown_name
 from equidp.data.adult import ADULT, ADULT_ESIPOVA
-from equidp.data.celeba import CelebA
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
@@ -20,9 +20,7 @@ from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
 from equidp.data.read import is_file_name
 from equidp.data.recipe import Recipe
-from equidp.data.roles import RoleSource
 from equidp.data.table import TableSource
-from equidp.data.utkface import ETHNICITIES, UTKFace
 from equidp.errors import DataError, SettingError
 
 SOURCES: dict[str, DataSource] = {
@@ -38,14 +36,9 @@ SOURCES: dict[str, DataSource] = {
         DUTCH,
         DUTCH_ESIPOVA,
         CIFAR10(),
-        UTKFace(),
-        UTKFace("utkface-age", target="age"),
-        UTKFace("utkface-yu", ethnicities=ETHNICITIES[:4], balanced=True),
-        UTKFace("utkface-young", target="under-30", ethnicities=ETHNICITIES[:4], balanced=True),
-        CelebA(),
     )
 }
-"""Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023), -yu by Yu et al. (TMLR 2023).
+"""Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023).
 
 Those of MNIST, Adult and Dutch without an ending are as Xu et al. (KDD 2021) prepared them.
 """
@@ -67,7 +60,7 @@ def open_source(
 
     Args:
         name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
-            arguments but features are for files; a target and a group are also for celeba and utkface.
+            arguments but features are for files; a target and a group are also for a `RoleSource`.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
             column, or several, which are crossed.
@@ -98,8 +91,8 @@ def open_source(
         if named is None:
             raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
         given = set(whole.to_plain())
-        if isinstance(named, RoleSource):
-            named = named.with_roles(whole.target, whole.group)
+        if isinstance(named, OwnSource) and named.has_roles:
+            named = replace(named, target=whole.target or None, group=whole.group)
             given -= {"target", "group"}
         if given:
             raise SettingError(

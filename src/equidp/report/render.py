@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from equidp.report.format import number, points
 
 
-def filled(template: str, **values: Any) -> str:
-    """A template of this package, filled in; values are escaped in HTML."""
+def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
+    """A template, filled in; values are escaped in HTML.
+
+    Args:
+        template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
+            (base.css, print.css, picture.html) it may include.
+        package: import path of the package that has the template.
+        values: of the template's names.
+    """
     html = template.endswith(".html")
     environment = Environment(
-        loader=PackageLoader("equidp.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("equidp.report")]),
         autoescape=html,
         finalize=_unbroken if html else None,
         undefined=StrictUndefined,

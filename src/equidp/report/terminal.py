@@ -142,20 +142,6 @@ def _small(value: str, ends: str) -> tuple[str, ...]:
     return (value, f"({ends})") if ends else (value,)
 
 
-def ablation_table(summary: pd.DataFrame, method: str) -> Table:
-    """Accuracy by error of clipping and group, in %, with standard errors over seeds.
-
-    Args:
-        summary: from `ablation_summary`.
-        method: whose clipping.
-    """
-    title = f"Accuracy, %, after training without noise and with one error of {method}'s clipping"
-    errors = summary["accuracy_se"].map(lambda error: "" if math.isnan(error) else f" ± {points(error)}")
-    cells = (summary["accuracy"].map(points) + errors).groupby(summary["error"], sort=False)
-    columns = {str(error): part.to_list() for error, part in cells}
-    return _grid(title, ["group"], _single(dict.fromkeys(summary["group"])), columns)
-
-
 def _overview_table(summary: Summary) -> Table:
     setup = summary.setup
     title = f"What privacy costs: {setup.data.name}, {setup.training.model}"

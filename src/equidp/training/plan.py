@@ -14,7 +14,7 @@ from equidp.accounting.releases import check_share, release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
-from equidp.data.published import PUBLISHED
+from equidp.data.published import published_settings
 from equidp.data.views import Views
 from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
@@ -252,14 +252,14 @@ def _by_class(weights: Mapping[str, float] | str | None) -> Mapping[str, float] 
 
 
 def default_plan(data: str | DataSource) -> Plan:
-    """The published settings of a named dataset, or a plain plan for any other data.
+    """Published settings of a named dataset or of a source with `published`; a plain plan for other data.
 
     Example:
         >>> import equidp
         >>> equidp.default_plan("adult").method_settings["clipping_bound"]
         0.5
     """
-    published = dict(PUBLISHED.get(data if isinstance(data, str) else data.name, {}))
+    published = dict(published_settings(data))
     by_method = published.pop("by_method", {})
     return replace(Plan().with_changes(published), by_method=by_method)
 

@@ -1,0 +1,88 @@
+"""`python -m papers ablate`: which error of clipping hurts a group."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import pandas as pd
+from cyclopts import Parameter
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from equidp._files import check_outputs, write_whole
+from equidp.cli import options
+from equidp.cli.app import command
+from equidp.cli.messages import progress_bar, stoppable
+from equidp.cli.settings import changes
+from equidp.report.console_tables import print_table
+from equidp.report.format import points
+from equidp.training.plan import default_plan
+from papers.ablation import ERRORS, ablate, ablation_summary
+
+app = command(
+    "ablate",
+    "python -m papers ablate --seeds 3",
+    "python -m papers ablate mnist-esipova --errors magnitude,direction --seeds 1",
+)
+Errors = Annotated[tuple[str, ...], Parameter(help="Errors to train with.", choices=ERRORS)]
+
+
+@app.default
+def ablate_command(
+    data: options.Data = "digits",
+    *,
+    method: options.Method = "dpsgd",
+    errors: Errors = tuple(ERRORS),
+    seeds: Annotated[int, Parameter(help="Number of runs with each error.")] = 5,
+    json_file: options.JsonFile = None,
+    jobs: options.Jobs = None,
+    device: options.Device = "cpu",
+    config: options.Config = None,
+    table: options.TableOptions = options.TableOptions(),
+    plan: options.NoiselessPlanOptions = options.NoiselessPlanOptions(),
+    settings: options.MethodOptions = options.MethodOptions(),
+) -> None:
+    """Train without noise and with one error of clipping at a time: magnitude, direction, both, none.
+
+    Shows which error hurts a group more over a whole training (Esipova et al., Table 1).
+    No run is private.
+    """
+    check_outputs({"--json": json_file}, data, config, table.recipe)
+    source = table.open(data)
+    changed = default_plan(source).with_changes(changes(plan, settings, [method]))
+    with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
+        figures = ablate(
+            source,
+            method=method,
+            errors=errors,
+            seeds=seeds,
+            plan=changed,
+            jobs=jobs,
+            device=device,
+            on_progress=on_progress,
+        )
+    summary = ablation_summary(figures)
+    print_table(ablation_table(summary, method))
+    if json_file is not None:
+        write_whole(json_file, (summary.to_json(orient="records", indent=2) + "\n").encode())
+
+
+def ablation_table(summary: pd.DataFrame, method: str) -> Table:
+    """Accuracy by error of clipping and group, in %, with standard errors over seeds.
+
+    Args:
+        summary: from `ablation_summary`.
+        method: whose clipping.
+    """
+    title = f"Accuracy, %, after training without noise and with one error of {method}'s clipping"
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("group")
+    for error in dict.fromkeys(summary["error"]):
+        table.add_column(str(error), justify="right")
+    for group, rows in summary.groupby("group", sort=False):
+        ends = ["" if math.isnan(error) else f" ± {points(error)}" for error in rows["accuracy_se"]]
+        cells = [points(value) + end for value, end in zip(rows["accuracy"], ends, strict=True)]
+        table.add_row(escape(str(group)), *cells)
+    return table

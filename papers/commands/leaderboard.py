@@ -1,0 +1,45 @@
+"""`python -m papers leaderboard`: what privacy costs when every method is set as well as every other."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from equidp.cli.app import command
+from papers.leaderboard.page import write_page
+from papers.leaderboard.search import FOLDER, search
+from papers.leaderboard.space import CONTESTS, PRIVATE
+
+app = command(
+    "leaderboard",
+    "EQUIDP_DATA=... python -m papers leaderboard --only adult --hours 1",
+    "python -m papers leaderboard --report",
+)
+
+
+@app.default
+def leaderboard_command(
+    *,
+    only: Annotated[tuple[str, ...], Parameter(help="Datasets.", choices=CONTESTS)] = tuple(CONTESTS),
+    methods: Annotated[tuple[str, ...], Parameter(help="Private methods.", choices=PRIVATE)] = PRIVATE,
+    hours: Annotated[float, Parameter(help="Stop after these; default: when all is trained.")] = math.inf,
+    jobs: Annotated[int, Parameter(help="Processes, of one thread each.")] = 1,
+    runs: Annotated[Path, Parameter(help="Folder of finished runs.")] = Path("equidp-runs/price"),
+    folder: Annotated[Path, Parameter(help="Folder of the page, with the results in it.")] = FOLDER,
+    report: Annotated[bool, Parameter(help="Train nothing: write the page from kept results.")] = False,
+) -> None:
+    """Search settings of every method with the same number of tries, and write the page.
+
+    A stopped search goes on from its finished runs. Reads raw data without noise, and chooses settings
+    without charging for it: for research on public data.
+    """
+    if not report:
+        typed = " ".join(["python -m papers", *sys.argv[1:]])
+        typed = re.sub(r" --(folder|runs)[ =]\S+", "", typed)  # folders of one machine
+        search(only, methods, hours=hours, jobs=jobs, runs=runs, folder=folder, command=typed)
+    write_page(folder)

@@ -1,0 +1,138 @@
+"""`python -m papers reproduce`: a table or figure of a paper, from data to a page."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from equidp._files import check_folder, check_outputs, write_whole
+from equidp.cli import options
+from equidp.cli.app import command
+from equidp.cli.marks import parse_counts
+from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.report.console_tables import print_table
+from equidp.training.progress import duration
+from papers.reproduction.page import WORDS, based_on, in_words, results_page
+from papers.reproduction.reproduce import (
+    RESULTS,
+    RUNS,
+    asked_seeds,
+    check_data,
+    file_stem,
+    item_named,
+    judged_items,
+    reproduce,
+)
+from papers.reproduction.result import Judged
+
+app = command(
+    "reproduce",
+    "python -m papers reproduce --list",
+    "python -m papers reproduce xu-table-1 --quick",
+    "EQUIDP_DATA=... python -m papers reproduce xu-table-1 --seeds 5",
+    "python -m papers reproduce --page papers/results.md --results papers/results",
+)
+
+
+@app.default
+def reproduce_command(
+    item: Annotated[str | None, Parameter(help="Name of a table or figure, such as xu-table-1.")] = None,
+    *,
+    list_items: Annotated[
+        bool, Parameter(name="--list", help="List tables and figures with their state, seeds and hours.")
+    ] = False,
+    page: Annotated[
+        Path | None,
+        Parameter(
+            help="Write one page of all results that are there, in Markdown, to this file.",
+            converter=options.file_name,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, Parameter(help="Number of runs of each kind; default: the item's own.")
+    ] = None,
+    seeds_of: Annotated[
+        str, Parameter(help="Fewer seeds of data that takes long, such as mnist=1.", allow_repeating=False)
+    ] = "",
+    quick: Annotated[bool, Parameter(help="The short form: minutes. It shows that everything runs.")] = False,
+    results: Annotated[
+        Path, Parameter(help="Folder of results, a file and a folder for each item.")
+    ] = RESULTS,
+    directory: Annotated[Path, Parameter(help="Folder where finished runs are kept.")] = RUNS,
+    hours: Annotated[
+        float, Parameter(help="Begin no further run after so many; default: no limit.")
+    ] = math.inf,
+    jobs: options.Jobs = None,
+) -> None:
+    """Make a table or figure of the papers again, beside what they print.
+
+    Trains on public data and shows raw figures of it: the results are for research.
+    A stopped command goes on from its finished runs.
+    """
+    if [item is not None, list_items, page is not None].count(True) != 1:
+        fail("python -m papers reproduce needs one of: the name of an item, --list, --page FILE.")
+    if page is not None:
+        check_outputs({"--page": page}, results)
+        write_whole(page, results_page(judged_items(results)).encode())
+        say(f"Page: {page.resolve()}")
+        return
+    if item is None:
+        _list(judged_items(results, quick=True))
+        return
+    found = item_named(item)
+    for folder in (results, directory):
+        check_folder(folder)
+    check_data(found, 0)
+    chosen, fewer = asked_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
+    if not quick:
+        wanted = len(chosen)
+        expected = duration(3600 * found.hours(wanted, fewer))
+        say(
+            f"{item}, {wanted} seed{'s' if wanted > 1 else ''}: "
+            f"{expected} on two cores, less what is kept in {directory}. It can be stopped, "
+            "and goes on from its finished runs; --quick shows in minutes that it works."
+        )
+    otherwise = "stopped. Finished runs are kept: the same command goes on from them."
+    with stoppable(otherwise), progress_bar() as on_progress:
+        judged = reproduce(
+            item,
+            seeds=seeds,
+            seeds_of=fewer,
+            quick=quick,
+            into=results,
+            directory=directory,
+            jobs=jobs,
+            hours=hours,
+            on_progress=on_progress,
+        )
+    _show(judged)
+    say(f"Page: {(results / file_stem(item, quick=quick) / 'index.html').resolve()}")
+
+
+def _list(items: list[Judged]) -> None:
+    table = Table("item", "what it shows", "state", "seeds", "hours on two cores", box=None, pad_edge=False)
+    for each in items:
+        result = each.result
+        seeds = str(each.item.seeds)
+        if result is not None and not result.quick:
+            seeds = result.seeds_counted
+        table.add_row(each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}")
+    print_table(table, Console(width=None if sys.stdout.isatty() else 150))
+    for each in items:
+        for reason in each.reasons if each.state == "differs" else ():
+            print(f"{each.item.name} differs: {reason}")
+
+
+def _show(judged: Judged) -> None:
+    print(f"{judged.item.name}: {WORDS[judged.state]}.")
+    for claim, verdict in judged.claims:
+        print(f"- {claim.text}: {in_words(verdict)}{based_on(verdict)}.")
+    off = [each for each in judged.differences if each.differs]
+    if judged.differences:
+        print(f"{len(judged.differences) - len(off)} of {len(judged.differences)} printed figures agree.")

@@ -1,0 +1,296 @@
+"""Search for the best settings of every method; each result is kept when it comes.
+
+Reads raw data without noise, and chooses settings without charging for it: for research on public data.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from equidp import DataSource, Plan, default_plan
+from equidp._provenance import versions
+from equidp.accounting.cache import remembered
+from equidp.cli.memory import keep_freed_memory
+from equidp.comparison.grid import Cell, split, split_facts
+from equidp.comparison.kept import train_all
+from equidp.comparison.outputs import kept_predictions, with_metrics
+from equidp.comparison.spread import Workers, spread
+from equidp.data.dataset import ALL
+from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.predictions import Cut
+from equidp.policies.methods import BASELINE
+from equidp.training.progress import duration
+from equidp.training.record import RunRecord
+from papers.leaderboard.page import KEPT, RECALIBRATION, STANDARD
+from papers.leaderboard.results import (
+    CHOSEN,
+    FINALISTS,
+    PUBLISHED,
+    RECALIBRATED,
+    TUNING_SEEDS,
+    Reported,
+    Results,
+    Tried,
+)
+from papers.leaderboard.space import CONTESTS, Contest
+from papers.leaderboard.validation import Validated
+from papers.reproduction.result import commit
+
+FOLDER = Path(__file__).parents[1]
+"""Folder of the page, with the results in it."""
+RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
+CHUNK = 6  # runs of each process between two times that results are kept
+PUBLISHED_METHODS = (BASELINE, STANDARD)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run of a contest that is not kept yet; `kind` is None where it tries the settings of a number."""
+
+    method: str
+    epsilon: float | None
+    seed: int
+    plan: Plan
+    number: int = -1
+    kind: str | None = None
+    account: bool = False
+
+    def cell(self, source: DataSource) -> Cell:
+        """The comparison's own cell of this run."""
+        source = Validated(source) if self.kind is None else source
+        plan = self.plan.resolve(self.method, split_facts(source, self.seed).num_train, epsilon=self.epsilon)
+        target = math.nan if self.epsilon is None else self.epsilon
+        release = RELEASE_EPSILON if self.account else None
+        return Cell(source, plan, "", target, self.seed, "ghost", release_epsilon=release, curves=False)
+
+
+class Stopped(Exception):
+    """The time that was given is spent."""
+
+
+@dataclass
+class Runner:
+    """Trains what a contest lacks, and keeps each result as it comes."""
+
+    contest: Contest
+    methods: Sequence[str]
+    path: Path
+    folder: Path
+    jobs: int
+    ends: float
+    made_by: str
+
+    def __post_init__(self) -> None:
+        self.source = self.contest.data()
+        self.results = Results.load(self.path, self.contest.name)
+        self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
+
+    def run(self, place: int) -> None:
+        """What is missing at one of the epsilons, and of the baseline; at the first, all else too."""
+        epsilon = self.contest.epsilons[place]
+        self._stages([BASELINE], None)
+        self._stages(self.methods, epsilon)
+        if not place:
+            self._train([*self._recalibrated(epsilon), *self._published(epsilon)])
+
+    def in_words(self) -> str:
+        """How many runs of the search and the report are missing, and about how long they take."""
+        contest, results = self.contest, self.results
+        finalists = min(FINALISTS, contest.draws)
+        each = contest.draws + finalists * (len(TUNING_SEEDS) - 1) + len(contest.reported)
+        runs, epochs = 0, 0.0
+        for method, epsilon in self._pairs():
+            done = [row for row in results.tried if (row.method, row.epsilon) == (method, epsilon)]
+            lacking = each - len(done) - len(results.runs(method, epsilon))
+            drawn = [contest.settings(method, number)["epochs"] for number in range(contest.draws)]
+            runs, epochs = runs + lacking, epochs + lacking * sum(drawn) / len(drawn)
+        seconds = epochs * self._seconds_per_epoch() / self.jobs if runs else 0.0
+        return f"{contest.name}: {runs} runs are missing, about {duration(seconds)}."
+
+    def _pairs(self) -> Iterator[tuple[str, float | None]]:
+        yield BASELINE, None
+        for epsilon in self.contest.epsilons:
+            yield from ((method, epsilon) for method in self.methods)
+
+    def _seconds_per_epoch(self) -> float:
+        settings = {**self.contest.settings("dpsgd", 0), "epochs": 2}
+        plan = Plan(delta=self.contest.delta).with_changes(settings)
+        data = split(Validated(self.source), TUNING_SEEDS[0])
+        trainer = Asked("dpsgd", None, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
+        began = time.perf_counter()
+        trainer.fit()
+        return (time.perf_counter() - began) / 2
+
+    def _stages(self, methods: Sequence[str], epsilon: float | None) -> None:
+        """Tries, tries the best again, and reports: seed by seed, since reading the data takes longest."""
+        numbers, results = range(self.contest.draws), self.results
+        for stage, seed in enumerate(TUNING_SEEDS):
+            tried = {
+                method: results.finalists(method, epsilon, numbers) if stage else numbers
+                for method in methods
+            }
+            self._train(
+                [
+                    Asked(method, epsilon, seed, self._plan(method, number), number)
+                    for method in methods
+                    for number in tried[method]
+                    if results.accuracies(method, epsilon, number, seed) is None
+                ]
+            )
+        chosen = {method: results.choice(method, epsilon, numbers) for method in methods}
+        first = self.contest.reported[0]
+        self._train(
+            [
+                Asked(
+                    method, epsilon, seed, self._plan(method, number), number, CHOSEN,
+                    account=epsilon is not None and seed == first,
+                )
+                for seed in self.contest.reported
+                for method, number in chosen.items()
+                if seed not in results.runs(method, epsilon)
+            ]
+        )  # fmt: skip
+
+    def _plan(self, method: str, number: int) -> Plan:
+        """The plan of random settings, which must be those that results are kept of."""
+        settings = self.contest.settings(method, number)
+        kept = self.results.settings.setdefault(method, {}).setdefault(str(number), settings)
+        if kept != settings:
+            raise SystemExit(
+                f"{self.path} keeps {method}'s settings {number} as {kept}, and the space now gives "
+                f"{settings}; move the file away to begin anew."
+            )
+        return Plan(delta=self.contest.delta).with_changes(settings)
+
+    def _recalibrated(self, epsilon: float) -> list[Asked]:
+        """DPSGD with its chosen settings, and part of epsilon for recalibration."""
+        if len(self.results.runs(STANDARD, epsilon)) < len(self.contest.reported):
+            return []
+        chosen = self.results.choice(STANDARD, epsilon, range(self.contest.draws))
+        plan = replace(self._plan(STANDARD, chosen), recalibration=RECALIBRATION)
+        return self._lacking({STANDARD: epsilon}, plan, RECALIBRATED)
+
+    def _published(self, epsilon: float) -> list[Asked]:
+        if not self.contest.published:
+            return []
+        plan = replace(default_plan(self.contest.source), delta=self.contest.delta)
+        epsilons = {method: None if method == BASELINE else epsilon for method in PUBLISHED_METHODS}
+        return self._lacking(epsilons, plan, PUBLISHED)
+
+    def _lacking(self, epsilons: Mapping[str, float | None], plan: Plan, kind: str) -> list[Asked]:
+        return [
+            Asked(method, epsilon, seed, plan, kind=kind)
+            for seed in self.contest.reported
+            for method, epsilon in epsilons.items()
+            if seed not in self.results.runs(method, epsilon, kind)
+        ]
+
+    def _train(self, asked: list[Asked]) -> None:
+        """Trains a few at a time, and keeps what each gives."""
+        for start in range(0, len(asked), CHUNK * self.jobs):
+            if time.monotonic() > self.ends:
+                raise Stopped
+            began, some = time.monotonic(), asked[start : start + CHUNK * self.jobs]
+            with remembered(self.folder):
+                cells = [each.cell(self.source) for each in some]
+            place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
+            records = train_all(cells, self.folder, place, None)
+            for each, cell, record in zip(some, cells, records, strict=True):
+                self._keep(each, cell, record)
+            self.results.seconds += (time.monotonic() - began) * self.jobs
+            if self.made_by not in self.results.made:
+                self.results.made.append(self.made_by)
+            self.results.save(self.path)
+            last = some[-1]
+            print(
+                f"{self.contest.name} {last.method} epsilon={last.epsilon} {last.kind or 'tuning'} "
+                f"seed={last.seed}: {start + len(some)} of {len(asked)}, "
+                f"{duration(time.monotonic() - began)}",
+                flush=True,
+            )
+
+    def _keep(self, asked: Asked, cell: Cell, record: RunRecord) -> None:
+        groups, rows = self.results.groups, record.settings["results"]
+        if asked.kind is not None:  # predicted and observed rates too
+            test = split(cell.source, cell.seed).test
+            found = kept_predictions(self.folder / cell.file_name(), test, Cut())
+            rows = with_metrics(rows, found, test, METRICS["accuracy"], 0.95)
+        by_group = {row["group"]: row for row in rows}
+
+        def figures(name: str, digits: int = 5) -> tuple[float, ...]:
+            values = [by_group[group].get(name) for group in (*groups, ALL)]
+            return () if None in values else tuple(round(float(value), digits) for value in values)
+
+        if asked.kind is None:
+            self.results.tried.append(
+                Tried(asked.method, asked.epsilon, asked.number, asked.seed, figures("accuracy"))
+            )
+            return
+        privacy = {row["group"]: round(row["sensitive_mean"], 4) for row in record.settings["individual"]}
+        self.results.reported.append(
+            Reported(
+                asked.method,
+                asked.epsilon,
+                asked.kind,
+                asked.seed,
+                None if asked.epsilon is None else figures("epsilon")[-1],
+                figures("accuracy"),
+                figures("mean_predicted"),
+                figures("observed"),
+                tuple(privacy[group] for group in groups) if privacy else (),
+            )
+        )
+
+
+def search(
+    only: Sequence[str],
+    methods: Sequence[str],
+    *,
+    hours: float,
+    jobs: int,
+    runs: Path,
+    folder: Path,
+    command: str,
+) -> None:
+    """Trains the runs that contests lack, until the time is spent.
+
+    Args:
+        only: names from `CONTESTS`.
+        methods: names from `PRIVATE`.
+        hours: time after which no further run begins.
+        jobs: processes, of one thread each.
+        runs: folder of finished runs.
+        folder: of the page, with the results in it.
+        command: kept with the results, beside commit and versions.
+    """
+    keep_freed_memory()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    for category in (PrivacyWarning, DataWarning, ApproximationWarning):
+        warnings.simplefilter("ignore", category)
+    runs.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + 3600 * hours
+    made_by = f"{command} (commit {commit()}, torch {versions()['torch']})"
+    try:
+        runners = []
+        for name in only:
+            path = folder / KEPT / f"{name}.json"
+            runner = Runner(CONTESTS[name], methods, path, runs.absolute(), jobs, ends, made_by)
+            runners.append(runner)
+            print(runner.in_words(), flush=True)
+        for place in range(max(len(runner.contest.epsilons) for runner in runners)):
+            for runner in runners:
+                if place < len(runner.contest.epsilons):
+                    runner.run(place)
+    except Stopped:
+        print(f"Stopped after {hours:g} hours; start the same again to go on.")

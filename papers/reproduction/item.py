@@ -1,0 +1,261 @@
+"""An item: a table or figure of a paper, how it is made here, and what the paper says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, final
+
+import numpy as np
+import pandas as pd
+
+from equidp.comparison.kept import Progress
+from papers.reproduction.pictures import Picture
+
+KEY = ["data", "method", "group", "quantity", "at"]
+"""What a figure is about: `at` is an epoch, a share or the value of a swept setting; NaN where it is none."""
+COLUMNS = [*KEY, "seed", "value"]
+
+
+@final
+@dataclass(frozen=True)
+class Paper:
+    """A paper.
+
+    Attributes:
+        key: first part of the names of its items.
+        cited: authors, venue and year.
+        title: of the paper.
+    """
+
+    key: str
+    cited: str
+    title: str
+
+
+XU = Paper("xu", "Xu, Du and Wu, KDD 2021", "Removing disparate impact on model accuracy in DP-SGD")
+ESIPOVA = Paper(
+    "esipova",
+    "Esipova, Ghomi, Luo and Cresswell, ICLR 2023",
+    "Disparate impact in differential privacy from gradient misalignment",
+)
+YU = Paper(
+    "yu",
+    "Yu, Kamath, Kulkarni, Liu, Yin and Zhang, TMLR 2023",
+    "Individual privacy accounting for differentially private stochastic gradient descent",
+)
+BEYOND = Paper("beyond", "equidp", "Their conclusions at well-chosen settings")
+PAPERS = (XU, ESIPOVA, YU, BEYOND)
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """How a study is to be made.
+
+    Attributes:
+        seeds: one run of each kind for each.
+        directory: where finished runs are kept.
+        jobs: processes; None: one per core.
+        on_progress: called with (steps done, steps in all).
+    """
+
+    seeds: tuple[int, ...]
+    directory: Path
+    jobs: int | None = None
+    on_progress: Progress | None = None
+
+
+class Study(Protocol):
+    """Runs that give an item its figures. A study is frozen, so that its settings name its kept runs."""
+
+    @property
+    def hours(self) -> float:
+        """About how long one seed takes on one core."""
+
+    @property
+    def data(self) -> str:
+        """Name of the source that it trains on; "" for none."""
+
+    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+
+    def shortened(self) -> Study:
+        """The same in minutes: fewer epochs."""
+
+
+@final
+@dataclass(frozen=True)
+class Printed:
+    """A figure as a paper prints it: `value` of what the others name."""
+
+    data: str
+    method: str
+    group: str
+    quantity: str
+    value: float
+    at: float = math.nan
+
+
+@final
+@dataclass(frozen=True)
+class Reason:
+    """Why figures differ from printed ones: a sentence with its evidence, and which; "" stands for any."""
+
+    text: str
+    data: str = ""
+    method: str = ""
+    group: str = ""
+    quantity: str = ""
+
+    def covers(self, printed: Printed) -> bool:
+        """Whether it is about this figure."""
+        wanted = (self.data, self.method, self.group, self.quantity)
+        given = (printed.data, printed.method, printed.group, printed.quantity)
+        return all(not want or want == have for want, have in zip(wanted, given, strict=True))
+
+
+@final
+class Found:
+    """Means over seeds with their standard errors.
+
+    Attributes:
+        table: columns `KEY`, mean, error (NaN of one seed) and seeds.
+    """
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.table = table.reset_index(drop=True)
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> Found:
+        """Of rows by seed. Figures that are not finite are left out, and so are missing ones."""
+        rows = rows[np.isfinite(rows["value"].astype(float))]
+        grouped = rows.groupby(KEY, dropna=False, sort=False)["value"]
+        table = grouped.agg(mean="mean", error="sem", seeds="count")
+        return cls(table.reset_index())
+
+    def where(self, **wanted: object) -> pd.DataFrame:
+        """The rows with these values; a tuple stands for any of its values."""
+        table = self.table
+        for name, value in wanted.items():
+            values = value if isinstance(value, tuple) else (value,)
+            same = table[name].isin(values)
+            if any(isinstance(each, float) and math.isnan(each) for each in values):
+                same |= table[name].isna()
+            table = table[same]
+        return table
+
+    def mean(self, **wanted: object) -> float:
+        """The one mean with these values; NaN where there is none or several."""
+        rows = self.where(**wanted)
+        return float(rows["mean"].iloc[0]) if len(rows) == 1 else math.nan
+
+    def last(self, **wanted: object) -> float:
+        """The mean at the largest `at`; NaN where there is none."""
+        rows = self.where(**wanted).sort_values("at")
+        return float(rows["mean"].iloc[-1]) if len(rows) else math.nan
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """Whether figures support a claim, and which they are.
+
+    Attributes:
+        holds: None where figures do not tell.
+        figures: that it rests on, by name.
+    """
+
+    holds: bool | None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def told(holds: bool | None, figures: Mapping[str, float]) -> Verdict:
+    """The verdict from these figures; nothing is told where one is missing, or all are.
+
+    >>> told(0.4 < 0.5, {"DPSGD-F": 0.4, "DPSGD": 0.5}).holds, told(False, {"gap": float("nan")})
+    (True, Verdict(holds=None, figures={}))
+    """
+    if not figures or any(math.isnan(each) for each in figures.values()):
+        return Verdict(None)
+    return Verdict(None if holds is None else bool(holds), figures)
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What a paper concludes from an item, and whether figures support it.
+
+    Attributes:
+        text: the conclusion, in our words.
+        judge: the figures -> whether they support it.
+        otherwise: why it does not hold here, with evidence, where it is known that it does not.
+    """
+
+    text: str
+    judge: Callable[[Found], Verdict]
+    otherwise: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper.
+
+    Attributes:
+        name: such as "xu-table-1".
+        paper: it is of.
+        title: what it shows.
+        studies: that give its figures.
+        seeds: of the full form.
+        printed: figures that the paper prints.
+        claims: what it concludes.
+        reasons: why figures differ.
+        pictures: of the figures.
+        columns: quantities that tables show, by heading; others are in the pictures and in the rows alone.
+        notes: what of the paper's setting is not known or not as here.
+    """
+
+    name: str
+    paper: Paper
+    title: str
+    studies: tuple[Study, ...]
+    seeds: int = 5
+    printed: tuple[Printed, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    columns: tuple[str, ...] = ("accuracy", "change", "epsilon")
+    notes: tuple[str, ...] = ()
+
+    def hours(self, seeds: int | None = None, seeds_of: Mapping[str, int] | None = None) -> float:
+        """About how long the full form takes on two cores."""
+        fewer = seeds_of or {}
+        return sum(s.hours * fewer.get(s.data, seeds or self.seeds) for s in self.studies) / 2
+
+    def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows without curves and points that no picture, table or printed figure is of."""
+        named = {*self.columns, *(each.quantity for each in self.printed)}
+        named |= {name for picture in self.pictures for name in picture.quantities}
+        return rows[rows["at"].isna() | rows["quantity"].isin(named)]
+
+    def sources(self) -> list[str]:
+        """Names of the data that it needs."""
+        return [data for data in dict.fromkeys(study.data for study in self.studies) if data]
+
+
+def printed_table(
+    data: str, quantity: str, groups: Sequence[str], rows: Mapping[str, Sequence[float]]
+) -> tuple[Printed, ...]:
+    """Figures of a printed table: method -> a figure for each group.
+
+    >>> [each.value for each in printed_table("adult", "accuracy", ["all", "Male"], {"sgd": (0.81, 0.76)})]
+    [0.81, 0.76]
+    """
+    return tuple(
+        Printed(data, method, group, quantity, value)
+        for method, values in rows.items()
+        for group, value in zip(groups, values, strict=True)
+    )

@@ -1,0 +1,132 @@
+"""Pages of results: one for an item in HTML, and one for all in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from equidp.report.plots.plot import Drawn, drawn_twice
+from equidp.report.render import filled
+from papers.reproduction.item import PAPERS, Verdict
+from papers.reproduction.result import CLOSE, Difference, Judged
+from papers.reproduction.tables import markdown, number, tables
+
+WORDS = {
+    "not run": "not run",
+    "quick": "short form only",
+    "measured": "measured",
+    "in part": "reproduced as far as it was run",
+    "reproduced": "reproduced",
+    "differs": "differs",
+}
+_LEGEND = (
+    "Cells: mean ± standard error over seeds. After = or ≠ stands what the paper prints; ≠ where it is "
+    f"beyond two standard errors of ours, or, of one seed, beyond {CLOSE:g}, or {100 * CLOSE:g}% of a figure "
+    "above 1."
+)
+
+
+def page(judged: Judged) -> str:
+    """The page of one item, as HTML."""
+    assert judged.result is not None
+    return filled(
+        "item.html",
+        "papers",
+        item=judged.item,
+        result=judged.result,
+        state=WORDS[judged.state],
+        tables=tables(judged),
+        legend=_LEGEND,
+        claims=[(claim.text, in_words(verdict), based_on(verdict)) for claim, verdict in judged.claims],
+        reasons=judged.reasons,
+        not_run=judged.not_run,
+        unexplained=[_away(each) for each in judged.unexplained],
+        pictures=_pictures(judged),
+    )
+
+
+def _pictures(judged: Judged) -> list[Drawn]:
+    assert judged.result is not None
+    table = judged.result.found.table
+    drawn = (drawn_twice(each.title, "", partial(each.draw, table)) for each in judged.item.pictures)
+    return [each for each in drawn if each is not None]
+
+
+def in_words(verdict: Verdict) -> str:
+    """Whether a conclusion holds."""
+    return {True: "holds", False: "does not hold", None: "cannot be told"}[verdict.holds]
+
+
+def based_on(verdict: Verdict) -> str:
+    """The figures that a verdict rests on.
+
+    >>> based_on(Verdict(True, {"DPSGD-F": 0.41234, "DPSGD": 0.5}))
+    ' (DPSGD-F: 0.4123, DPSGD: 0.5)'
+    """
+    figures = ", ".join(f"{name}: {value:.4g}" for name, value in verdict.figures.items())
+    return f" ({figures})" if figures else ""
+
+
+def _away(each: Difference) -> str:
+    where = each.printed
+    text = f"{where.data}, {where.method}, {where.group}, {where.quantity}: {number(each.mean)}"
+    interval = "" if each.low != each.low else f" (difference {number(each.low)} to {number(each.high)})"
+    return f"{text} where the paper has {number(where.value)}{interval}"
+
+
+def results_page(items: Sequence[Judged]) -> str:
+    """results.md: every item with its state, and what was found beside what is printed."""
+    done = [each for each in items if each.result is not None]
+    parts = [
+        "# The papers' tables and figures, reproduced",
+        "`python -m papers reproduce --page papers/results.md --results papers/results` writes this "
+        "page from the files in [results](results): figures and verdicts are computed, reasons and "
+        "notes are written by hand. `python -m papers reproduce NAME` makes an item again, with a "
+        "page and pictures of its own; `python -m papers reproduce --list` lists all.",
+        f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
+        "otherwise. All was made on two processor cores; nothing was tuned towards a paper's figures.",
+        _overview(items),
+    ]
+    for paper in PAPERS:
+        own = [each for each in done if each.item.paper == paper]
+        if own:
+            parts.append(f"## {paper.title} ({paper.cited})")
+            parts += [_section(each) for each in own]
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(items: Sequence[Judged]) -> str:
+    rows = ["| item | what | state | seeds | hours of one core |", "| --- | --- | --- | ---: | ---: |"]
+    for each in items:
+        item, result = each.item, each.result
+        name = f"[{item.name}](#{item.name})" if result is not None else item.name
+        seeds = item.seeds if result is None else result.seeds_counted
+        hours = f"about {2 * item.hours():.2g}" if result is None else f"{result.hours:.2g}"
+        rows.append(f"| {name} | {item.title} | {WORDS[each.state]} | {seeds} | {hours} |")
+    return "\n".join(rows)
+
+
+def _section(judged: Judged) -> str:
+    item, result = judged.item, judged.result
+    assert result is not None
+    made = f"`{result.command}`: {result.seeds_in_words}, {result.hours:.2g} hours of one core, "
+    made += f"commit {result.commit}."
+    parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
+    if judged.not_run:
+        parts.append(f"Not run yet: {', '.join(judged.not_run)}.")
+    parts += [markdown(table) for table in tables(judged)]
+    if judged.claims:
+        parts.append(
+            "\n".join(
+                f"- {claim.text[:1].upper()}{claim.text[1:]}: **{in_words(verdict)}**{based_on(verdict)}."
+                for claim, verdict in judged.claims
+            )
+        )
+    if judged.reasons:
+        parts.append("Why figures differ:\n" + "\n".join(f"- {text}" for text in judged.reasons))
+    if judged.unexplained:
+        lines = "\n".join(f"- {_away(each)}." for each in judged.unexplained)
+        parts.append(f"Differences without a reason yet:\n{lines}")
+    if item.notes:
+        parts.append("\n".join(f"- {note}" for note in item.notes))
+    return "\n\n".join(parts)

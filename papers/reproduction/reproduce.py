@@ -1,0 +1,196 @@
+"""reproduce(): an item from data to a page."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import final
+
+import pandas as pd
+
+from equidp._files import write_whole
+from equidp._validate import check_number, unknown_name
+from equidp.comparison.grid import split_facts
+from equidp.comparison.kept import Progress, check_folder
+from equidp.data import open_source
+from equidp.errors import DataError, SettingError
+from equidp.report.plots.style import Layout, drawn_as, saved
+from equidp.training.plan import checked_seeds
+from papers.reproduction.catalogue import ITEMS
+from papers.reproduction.item import COLUMNS, Asked, Item
+from papers.reproduction.page import page
+from papers.reproduction.result import Judged, Result
+
+RESULTS = Path("equidp-results")
+RUNS = Path("equidp-runs")
+_WIDE = Layout(7.0, 8)
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int | None = None,
+    seeds_of: Mapping[str, int] | None = None,
+    quick: bool = False,
+    into: str | os.PathLike[str] = RESULTS,
+    directory: str | os.PathLike[str] = RUNS,
+    jobs: int | None = None,
+    hours: float = math.inf,
+    on_progress: Progress | None = None,
+) -> Judged:
+    """Makes a table or figure of a paper again: a page with what is measured beside what is printed.
+
+    Writes NAME.json with means over seeds, and in the folder NAME a page, the pictures as PDF and SVG and all
+    figures by seed as Parquet. The short form is called NAME-quick.
+
+    Args:
+        name: of an item, from `python -m papers reproduce --list`.
+        seeds: how many (0, 1, ...); None: as many as the item's full form has, or one if quick.
+        seeds_of: how many of some of its data, where those are slow: fewer than of the others.
+        quick: the short form: minutes, which says nothing about the paper.
+        into: folder of results.
+        directory: finished runs are kept here, and taken from here if data, settings and code are the same.
+        jobs: processes; None: one per core.
+        hours: no further run begins after so many; what was made by then is the result.
+        on_progress: called with (seconds of work done, seconds in all), by the studies' hours.
+
+    Raises:
+        SettingError: an unknown name, too many seeds of some data, or a folder that cannot be written;
+            before anything is trained.
+        DataError: data that is not there; before anything is trained.
+    """
+    item = item_named(name)
+    chosen, fewer = asked_seeds(item, seeds, seeds_of, quick=quick)
+    check_data(item, chosen[0])
+    into, stem = Path(into), file_stem(name, quick=quick)
+    folder = into / stem
+    for place in (folder, Path(directory)):
+        check_folder(place)
+    asked = Asked(tuple(chosen), Path(directory), jobs)
+    check_number("(0, inf]", hours=hours)
+    studies = [study.shortened() for study in item.studies] if quick else item.studies
+    parts = [
+        (study, seed)
+        for study in sorted(studies, key=lambda study: study.hours)
+        for seed in asked.seeds[: fewer.get(study.data)]
+    ]
+    made: list[tuple[pd.DataFrame, float]] = []
+    ends = time.monotonic() + 3600 * hours
+    overall = _Overall(on_progress, sum(study.hours for study, _ in parts))
+    for study, seed in parts:
+        if not made or time.monotonic() < ends:
+            with overall.part(study.hours) as told:
+                made.append(study.rows(replace(asked, seeds=(seed,), on_progress=told)))
+    rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
+    seconds = sum(seconds for _, seconds in made)
+    result = Result.of(item, rows, asked.seeds, seconds, quick=quick, seeds_of=fewer)
+    judged = Judged(item, result)
+    _write(judged, rows, folder)
+    result.save(into / f"{stem}.json")
+    return judged
+
+
+@final
+class _Overall:
+    """Progress of all parts as one. A part counts as its hours; one that tells nothing is kept: no work."""
+
+    def __init__(self, tell: Progress | None, hours: float) -> None:
+        self._tell, self._done, self._all = tell, 0.0, hours
+
+    @contextmanager
+    def part(self, hours: float) -> Iterator[Progress]:
+        trained = False
+
+        def told(done: int, total: int) -> None:
+            nonlocal trained
+            trained = True
+            if self._tell is not None:
+                now = self._done + hours * done / total
+                self._tell(round(3600 * now), round(3600 * self._all))
+
+        yield told
+        if trained:
+            self._done += hours
+        else:
+            self._all -= hours
+
+
+def file_stem(name: str, *, quick: bool) -> str:
+    """What an item's results are called."""
+    return f"{name}-quick" if quick else name
+
+
+def item_named(name: str) -> Item:
+    """The item of this name.
+
+    Raises:
+        SettingError: there is none; names the nearest.
+    """
+    if name not in ITEMS:
+        raise unknown_name("item", name, ITEMS)
+    return ITEMS[name]
+
+
+def asked_seeds(
+    item: Item, seeds: int | None, seeds_of: Mapping[str, int] | None, *, quick: bool
+) -> tuple[list[int], dict[str, int]]:
+    """Which seeds `reproduce` takes with these arguments, and how many of some data.
+
+    Raises:
+        SettingError: data that the item has not, or a number that is not from 1 to that of the others.
+    """
+    own_seeds = 1 if quick else item.seeds
+    chosen, fewer = checked_seeds(own_seeds if seeds is None else seeds), dict(seeds_of or {})
+    for name, count in fewer.items():
+        if name not in item.sources():
+            raise unknown_name(f"data of {item.name}", name, item.sources())
+        if not 1 <= count <= len(chosen):
+            raise SettingError(f"seeds_of {name}={count}; expected 1 to {len(chosen)}, the number of seeds.")
+    return chosen, fewer
+
+
+def check_data(item: Item, seed: int) -> None:
+    """Reads what an item trains on, before anything is trained.
+
+    Raises:
+        DataError: some of it is not there.
+    """
+    for source in item.sources():
+        try:
+            split_facts(open_source(source), seed)
+        except DataError as error:
+            raise DataError(f"{item.name} trains on {source!r}: {error}") from error
+
+
+def judged_items(into: str | os.PathLike[str], *, quick: bool = False) -> list[Judged]:
+    """Every item with its kept result, in the papers' order.
+
+    Raises:
+        DataError: a kept result is damaged, or of an item that there is not.
+    """
+    found = []
+    for item in ITEMS.values():
+        full, short = (Path(into) / f"{file_stem(item.name, quick=each)}.json" for each in (False, True))
+        path = full if full.exists() or not quick else short
+        found.append(Judged(item, Result.load(path) if path.exists() else None))
+    return found
+
+
+def _write(judged: Judged, rows: pd.DataFrame, folder: Path) -> None:
+    assert judged.result is not None
+    file = BytesIO()
+    rows.to_parquet(file, index=False)
+    write_whole(folder / "figures.parquet", file.getvalue())
+    for number, picture in enumerate(judged.item.pictures, start=1):
+        figure = drawn_as(_WIDE, partial(picture.draw, judged.result.found.table))
+        if figure is not None:
+            for kind in ("pdf", "svg"):
+                write_whole(folder / f"picture-{number}.{kind}", saved(figure, kind))
+    write_whole(folder / "index.html", page(judged).encode())

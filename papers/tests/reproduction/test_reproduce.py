@@ -1,0 +1,422 @@
+"""From data to a page: what is written, what is kept, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pandas as pd
+import pytest
+
+from equidp.comparison import grid
+from equidp.data import SOURCES
+from equidp.data.dataset import ALL
+from equidp.engines import dataset_norms
+from equidp.errors import CheckpointError, DataError, SettingError, TrainingStopped
+from papers.reproduction import accounted as accounted_module, reproduce as module, runs
+from papers.reproduction.accounted import Accounted
+from papers.reproduction.catalogue import ITEMS
+from papers.reproduction.compared import Ablated, Compared
+from papers.reproduction.costs import AccountingCosts
+from papers.reproduction.item import COLUMNS, XU, Asked, Item, Printed, Verdict
+from papers.reproduction.page import results_page
+from papers.reproduction.pictures import Bars, Curves
+from papers.reproduction.reproduce import judged_items, reproduce
+from papers.reproduction.result import Result
+from papers.reproduction.watchers import HeldExamples
+
+ROOT = Path(__file__).parents[2]
+LITTLE = {"epochs": 1, "batch_size": 256}
+SMALL = Compared(
+    "digits", ("dpsgd",), 0.001, changes=LITTLE, by_epoch=("loss",), last=("mean_norm",), quick_epochs=1
+)
+TOY = Item(
+    "xu-table-9", XU, "A toy", (SMALL,), seeds=2, printed=(Printed("digits", "sgd", ALL, "accuracy", 2.0),),
+    pictures=(Bars("Cost", "change", "change"), Curves("Loss", "loss", "loss")),
+)  # fmt: skip
+
+
+@pytest.fixture
+def toy():
+    with patch.dict(ITEMS, {TOY.name: TOY}):
+        yield TOY
+
+
+def made(place: Path, **changes):
+    return reproduce(TOY.name, into=place / "results", directory=place / "runs", jobs=1, **changes)
+
+
+@pytest.mark.soak
+def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
+    judged = made(tmp_path)
+    folder = tmp_path / "results" / TOY.name
+    names = {
+        "index.html",
+        "figures.parquet",
+        "picture-1.pdf",
+        "picture-1.svg",
+        "picture-2.pdf",
+        "picture-2.svg",
+    }
+    assert {path.name for path in folder.iterdir()} == names
+    assert "A toy" in (folder / "index.html").read_text()
+    by_seed = pd.read_parquet(folder / "figures.parquet")
+    assert list(by_seed) == COLUMNS
+    assert set(by_seed["seed"]) == {0, 1}
+    assert judged.state == "differs"  # nothing has an accuracy of 2
+    kept = Result.load(tmp_path / "results" / f"{TOY.name}.json")
+    assert kept.seeds == (0, 1)
+    assert kept.command == "equidp reproduce xu-table-9"
+    assert kept.found.mean(method="sgd", group=ALL, quantity="accuracy") == pytest.approx(
+        by_seed.query("method == 'sgd' and group == 'all' and quantity == 'accuracy'")["value"].mean(),
+        rel=1e-5,
+    )
+
+
+@pytest.mark.soak
+def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
+    first = made(tmp_path, seeds=1)
+    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+        again = made(tmp_path, seeds=1)
+    pd.testing.assert_frame_equal(first.result.found.table, again.result.found.table)
+    assert again.result.hours == first.result.hours
+
+
+@pytest.mark.soak
+def test_progress_is_of_all_seeds_together_and_kept_runs_are_no_work(toy, tmp_path):
+    progress = []
+    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    assert {total for _, total in progress} == {7}  # seconds: twice .001 hours
+    done = [done for done, _ in progress]
+    assert done == sorted(done)
+    assert {0, 4, 7} <= set(done)
+    progress.clear()
+    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    assert not progress
+    made(tmp_path, seeds=3, on_progress=lambda *told: progress.append(told))
+    assert progress[0] == (0, 4)
+    assert progress[-1] == (4, 4)
+
+
+@pytest.mark.soak
+def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
+    made(tmp_path, seeds=1)
+    before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()
+    judged = made(tmp_path, quick=True)
+    assert judged.state == "quick"
+    assert (tmp_path / "results" / f"{TOY.name}.json").read_bytes() == before
+    assert (tmp_path / "results" / f"{TOY.name}-quick.json").exists()
+
+
+@pytest.mark.soak
+def test_after_the_hours_no_further_run_begins(toy, tmp_path):
+    judged = made(tmp_path, hours=1e-9)
+    assert judged.result.seeds_in_words == "1 to 2 seeds"
+    assert judged.result.found.table["seeds"].max() == 1
+
+
+TWO = Item(
+    "xu-table-9",
+    XU,
+    "Two datasets",
+    (
+        Compared("digits", ("dpsgd",), 0.001, changes=LITTLE),
+        Compared("demo", ("dpsgd",), 0.002, changes=LITTLE),
+    ),
+    seeds=2,
+)
+
+
+@pytest.mark.soak
+def test_slow_data_may_have_fewer_seeds_and_the_command_says_so(tmp_path):
+    with patch.dict(ITEMS, {TWO.name: TWO}), patch.dict(SOURCES, {"demo": SOURCES["digits"]}):
+        judged = made(tmp_path, seeds_of={"demo": 1})
+    table = judged.result.found.table
+    assert table.groupby("data")["seeds"].unique().map(list).to_dict() == {"demo": [1], "digits": [2]}
+    assert judged.result.command == "equidp reproduce xu-table-9 --seeds-of demo=1"
+    assert judged.result.seeds_in_words == "1 to 2 seeds"
+
+
+def test_the_hours_of_an_item_count_each_study_s_seeds():
+    assert TWO.hours() == pytest.approx(0.003)
+    assert TWO.hours(4, {"demo": 1}) == pytest.approx((4 * 0.001 + 0.002) / 2)
+
+
+@pytest.mark.parametrize(
+    ("seeds_of", "message"),
+    [
+        ({"digit": 1}, "unknown data of xu-table-9 'digit'. Did you mean 'digits'"),
+        ({"digits": 3}, "seeds_of digits=3; expected 1 to 2, the number of seeds"),
+        ({"digits": 0}, "seeds_of digits=0"),
+    ],
+)
+def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(
+    toy, tmp_path, seeds_of, message
+):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        made(tmp_path, seeds_of=seeds_of)
+
+
+def test_a_name_with_a_typo_gets_the_nearest():
+    with pytest.raises(SettingError, match=r"unknown item 'xu-tabel-1'. Did you mean 'xu-table-1'\?"):
+        reproduce("xu-tabel-1")
+
+
+@pytest.mark.parametrize("hours", [0, -1, math.nan])
+def test_hours_are_positive(toy, tmp_path, hours):
+    with pytest.raises(SettingError, match="hours"):
+        made(tmp_path, hours=hours)
+
+
+def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
+    missing = Item("xu-table-9", XU, "A toy", (Compared("papers.utkface:UTKFace", ("dpsgd",), 1.0),))
+    with (
+        patch.dict(ITEMS, {missing.name: missing}),
+        patch.object(grid, "train_cell", side_effect=AssertionError("trained")),
+        pytest.raises(DataError, match=r"xu-table-9 trains on 'papers\.utkface:UTKFace': "),
+    ):
+        made(tmp_path)
+
+
+@pytest.mark.soak
+def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="No space left"):
+        made(tmp_path, seeds=1)
+    assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
+    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+        made(tmp_path, seeds=1)
+
+
+def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
+    def make(seed, folder):
+        folder.mkdir()
+        raise CheckpointError("no checkpoint can be kept")
+
+    with (
+        patch.object(runs, "write_whole", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(CheckpointError, match="no checkpoint can be kept"),
+    ):
+        runs.kept(SMALL, 0, Asked((0,), tmp_path, 1), make)
+
+
+def test_a_stopped_run_counts_the_time_before(tmp_path):
+    asked = Asked((0,), tmp_path, 1)
+
+    def stopped(seed, folder):
+        folder.mkdir()
+        raise TrainingStopped("stopped", signal.SIGTERM)
+
+    with pytest.raises(TrainingStopped):
+        runs.kept(SMALL, 0, asked, stopped)
+    (clock,) = tmp_path.glob("*-study/seconds")
+    clock.write_text("1000")
+    _, seconds = runs.kept(SMALL, 0, asked, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
+    assert 1000 < seconds < 2000
+
+
+def test_a_sweep_gives_each_value_its_point(tmp_path):
+    study = Compared("digits", ("dpsgd",), 0.001, changes=LITTLE, sweep=("clipping_bound", (0.5, 2.0)))
+    rows, seconds = study.rows(Asked((0,), tmp_path, 1))
+    change = rows[(rows["quantity"] == "change") & (rows["group"] == ALL) & (rows["method"] == "dpsgd")]
+    assert sorted(change["at"]) == [0.5, 2.0]
+    assert seconds > 0
+    assert set(rows[rows["method"] == "sgd"]["at"].isna()) == {True}
+
+
+def test_curves_are_of_the_groups_that_are_followed(tmp_path):
+    study = replace(SMALL, followed=("2", "8"))
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    assert set(rows[rows["at"].notna()]["group"]) == {"2", "8"}
+    assert set(rows[rows["at"].isna()]["group"]) > {"0", "2", "8", ALL}
+
+
+def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tmp_path):
+    """The last epoch has the figures of the whole run."""
+    changes = {**LITTLE, "epochs": 2}
+    study = replace(SMALL, changes=changes, by_epoch=("change", "epsilon"), followed=("2", "8"))
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    private = rows[rows["method"] == "dpsgd"]
+    change = private[(private["quantity"] == "change") & private["group"].isin(("2", "8"))]
+    assert sorted(change["at"].dropna()) == [1, 1, 2, 2]
+    last = change[change["at"] == 2].set_index("group")["value"]
+    whole = change[change["at"].isna()].set_index("group")["value"]
+    assert last.to_dict() == pytest.approx(whole.to_dict(), abs=1e-6)
+    assert last.abs().max() > 0
+    epsilons = private[private["quantity"] == "epsilon"]
+    assert set(epsilons["group"]) == {ALL}
+    spent = epsilons.set_index("at")["value"]
+    assert spent[1] < spent[2]
+
+
+def test_an_ablation_names_the_error_as_the_method(tmp_path):
+    study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
+    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    assert set(rows["method"]) == {"magnitude", "direction"}
+    with patch("papers.ablation.ablate", side_effect=AssertionError("trained again")):
+        again, _ = study.rows(Asked((0,), tmp_path, 1))
+    pd.testing.assert_frame_equal(rows, again)
+
+
+@pytest.fixture(scope="module")
+def accounted(tmp_path_factory):
+    study = Accounted(
+        "digits",
+        0.001,
+        changes={**LITTLE, "epochs": 2},
+        median_bound=0.5,
+        per_epoch=4,
+        held=20,
+        attacked=True,
+    )
+    return study.rows(Asked((0,), tmp_path_factory.mktemp("runs"), 1))[0]
+
+
+def one(rows: pd.DataFrame, quantity: str) -> float:
+    return rows[(rows["quantity"] == quantity) & (rows["group"] == ALL)]["value"].iloc[0]
+
+
+@pytest.mark.soak
+def test_no_example_has_more_than_the_epsilon_of_the_run(accounted):
+    largest = one(accounted, "epsilon")
+    own = accounted[accounted["quantity"] == "epsilon of an example"]["value"]
+    assert 0 < own.min() <= own.max() <= largest * (1 + 1e-9)
+    quantiles = accounted[accounted["quantity"] == "quantile of epsilon"].sort_values("at")["value"]
+    assert quantiles.is_monotonic_increasing
+    assert 0 <= one(accounted, "share at the worst case") <= 1
+
+
+def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted):
+    assert one(accounted, "correlation with exact") > 0.9
+    assert one(accounted, "mean error of estimates") < 0.1 * one(accounted, "epsilon")
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
+    study = Accounted("digits", 0.001, changes={**LITTLE, "epochs": 2}, median_bound=0.5, held=5)
+    asked, steps, seen, watch = Asked((0,), tmp_path, 1), [], [], HeldExamples.after_step
+
+    def stopped(held, trainer):
+        watch(held, trainer)
+        steps.append(trainer.steps_done)
+        seen.append(held)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patch.object(HeldExamples, "after_step", stopped):
+        with pytest.raises(TrainingStopped, match="the same command"):
+            study.rows(asked)
+        (kept,) = tmp_path.glob("*-study/sensitive-watched-2-checkpoint-000000005-*.npz")
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:100])
+        with pytest.raises(CheckpointError, match="damaged"):
+            study.rows(asked)
+        kept.write_bytes(whole)
+        rows, _ = study.rows(asked)
+    assert steps == [*range(1, len(steps) + 1)]
+    for histories in (seen[-1].exact, *seen[-1].estimates.values()):
+        assert set(histories.counts.sum(axis=1)) == {len(steps)}
+    assert sorted(set(rows[rows["quantity"] == "median norm"]["at"])) == [1, 2]
+    assert not list(tmp_path.glob("*-study"))
+
+
+def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm(tmp_path):
+    study = Accounted(
+        "digits", 0.001, changes=LITTLE, median_bound=0.5, longest_step=0.3, features="scattering"
+    )
+    seen, make = [], accounted_module.build
+
+    def built(plan, train, **settings):
+        trainer = make(plan, train, **settings)
+        seen.append((plan, train, trainer))
+        return trainer
+
+    with patch.object(accounted_module, "build", built):
+        study.rows(Asked((0,), tmp_path, 1))
+    (_, _, before), (plan, train, _) = seen
+    assert train.inputs.shape[1:] == (81, 2, 2)
+    norms = dataset_norms(before.engine, train.inputs, train.targets)
+    assert plan.policy.clipping_bound == pytest.approx(0.5 * float(norms.median()), rel=0.05)
+    assert plan.learning_rate * plan.policy.clipping_bound == pytest.approx(0.3)
+
+
+@pytest.mark.soak
+def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
+    asked = Asked((0,), tmp_path, 1)
+    clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
+    assert one(clipped, "individual epsilon") <= one(clipped, "epsilon") * (1 + 1e-9)  # a mean is rounded
+    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, held=5, attacked=True).rows(asked)
+    assert set(plain["quantity"]) == {"accuracy", "median norm", "success of membership inference"}
+
+
+def test_the_hinge_loss_is_that_of_each_example():
+    import torch
+
+    from papers.reproduction.accounted import hinge
+
+    outputs, targets = torch.tensor([[1.0, 0.5, -1.0], [0.0, 0.0, 3.0]]), torch.tensor([0, 0])
+    expected = [max(0, 1 - (1 - 0.5)) / 3, (1 + max(0, 1 + 3.0)) / 3]
+    assert hinge(outputs, targets).tolist() == pytest.approx(expected)
+
+
+def test_each_paper_has_its_tables_and_figures():
+    names = set(ITEMS)
+    assert len(names) >= 35
+    assert {f"xu-table-{number}" for number in (1, 2, 3)} < names
+    assert {f"yu-figure-{number}" for number in range(1, 15)} < names
+    assert {f"esipova-table-{number}" for number in range(1, 6)} < names
+    assert {f"esipova-figure-{number}" for number in (3, 4, 5, *range(7, 18))} < names
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
+def test_an_item_is_whole(item):
+    """Its short form is of the same data, its claims judge nothing without figures, what is printed fits."""
+    for study in item.studies:
+        assert study.shortened().data == study.data
+        assert study.hours > 0
+    nothing = Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found
+    assert all(claim.judge(nothing) == Verdict(None) for claim in item.claims)
+    labels = {getattr(study, "label", "") or study.data for study in item.studies}
+    assert {each.data for each in item.printed} <= labels
+
+
+@pytest.mark.soak
+def test_the_page_of_results_follows_from_the_kept_results():
+    """`equidp reproduce --page docs/results.md --results docs/results` writes what is there."""
+    page = results_page(judged_items(ROOT / "docs" / "results"))
+    assert (ROOT / "docs" / "results.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "results").glob("*.json")), ids=lambda path: path.stem
+)
+def test_a_kept_result_is_small_and_of_an_item(path):
+    result = Result.load(path)
+    assert result.item == path.stem
+    assert result.item in ITEMS
+    assert not result.quick
+    assert path.stat().st_size < 300_000
+    assert json.loads(path.read_text())["commit"]
+
+
+def test_each_difference_from_print_has_its_reason():
+    for judged in judged_items(ROOT / "docs" / "results"):
+        assert judged.unexplained == [], judged.item.name
+
+
+@pytest.mark.soak
+def test_costs_of_accounting_are_measured_rounded_and_not(tmp_path):
+    """Little is timed; how many computations there are is certain."""
+    rows, _ = AccountingCosts(examples=200, passes=3, batch_size=50).rows(Asked((0,), tmp_path))
+    counted = rows[rows["quantity"] == "computations"].set_index("method")["value"]
+    assert counted.to_dict() == {"rounded": 100, "not rounded": 600}
+    assert (rows[rows["quantity"] == "seconds"]["value"] > 0).all()
