@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from equidp.data import open_source
-from equidp.data.cache import kept_tables
 from equidp.errors import DataError, SettingError
+from equidp.tables.cache import kept_tables
 from papers.celeba import CelebA
 
 ATTRIBUTES = ("5_o_Clock_Shadow", "Eyeglasses", "Male", "Smiling", "Young")

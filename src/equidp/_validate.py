@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-from equidp.errors import SettingError
+import numpy as np
+import numpy.typing as npt
+
+from equidp.errors import DataError, SettingError
+
+MOST_WEIGHT = 1e6
+"""Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError:
@@ -74,3 +80,32 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
+
+
+def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
+    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
+
+    Raises:
+        DataError: begins with `what` and says in which row, never which value.
+
+    >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
+    Traceback (most recent call last):
+    equidp.errors.DataError: column 'weight' has 1 of 2 weights that are negative, the first in row 2; ...
+    """
+    kinds = {
+        "missing or no numbers": np.isnan(weights),
+        "negative": weights < 0,
+        f"beyond {MOST_WEIGHT:g}": weights > MOST_WEIGHT,
+    }
+    for kind, wrong in kinds.items():
+        if wrong.any():
+            raise DataError(
+                f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
+                f"row {int(np.flatnonzero(wrong)[0]) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
+            )
+
+
+def check_some_weight(weights: npt.NDArray[np.float64], what: str) -> None:
+    """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
+    if not weights.any():
+        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")

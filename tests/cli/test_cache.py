@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from equidp.cli.app import app
-from equidp.data import cache, open_source
+from equidp.data import open_source
+from equidp.tables import cache
 from support.command import people as people
 
 

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from equidp.data import cifar10, open_source
-from equidp.data.cache import kept_tables
 from equidp.errors import DataError
+from equidp.tables.cache import kept_tables
 from support.served import served
 
 SIZES = {name: 10 for names in cifar10._BATCHES.values() for name in names}

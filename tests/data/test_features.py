@@ -12,9 +12,9 @@ from torch import nn
 
 from equidp.comparison.grid import source_digest
 from equidp.data import DataSplit, GroupedDataset, open_source
-from equidp.data.cache import kept_tables
 from equidp.data.features import FEATURES, SeededSource, WithFeatures
 from equidp.errors import SettingError
+from equidp.tables.cache import kept_tables
 
 OWN = """
 import torch

@@ -13,12 +13,12 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp.data.people import PeoplesRows, by_person, rows_by_person
-from equidp.data.recipe import Recipe
-from equidp.data.understood import understood
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import MemoryLedger
 from equidp.report.guarantee import guarantee_in_words
+from equidp.tables.interpret import interpret_table
+from equidp.tables.recipe import Recipe
 from support.toy import make_trainer, toy
 
 
@@ -152,7 +152,7 @@ def test_ids_are_texts_so_that_no_two_people_become_one(exact):
     """Floating-point numbers cannot tell numbers of 17 digits apart, nor "1" from "01"."""
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=2)
     ids = [2**54 + 1, 2**54 + 2, 2**54 + 3] if exact else ["1", "01", "1.0", str(2**54 + 1), str(2**54 + 2)]
-    read = understood(pd.DataFrame({"id": ids}), recipe).table["id"]
+    read = interpret_table(pd.DataFrame({"id": ids}), recipe).table["id"]
     assert read.tolist() == [str(each) for each in ids]
 
 

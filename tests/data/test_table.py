@@ -13,11 +13,10 @@ from hypothesis import assume, given, settings, strategies as st
 
 import equidp
 from equidp.data import open_source
-from equidp.data.draws import draws
-from equidp.data.labels import rows_by_content
-from equidp.data.recipe import Recipe
 from equidp.data.unencoded import prepared
 from equidp.errors import DataError, EquidpError, SettingError
+from equidp.tables.recipe import Recipe
+from equidp.tables.split import draws, rows_by_content
 
 
 def people(n: int = 60) -> pd.DataFrame:

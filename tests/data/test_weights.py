@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 import equidp
+from equidp._validate import MOST_WEIGHT, check_weights
 from equidp.data.weights import (
-    MOST_WEIGHT,
     ClassWeighted,
     RowWeighted,
-    check_weights,
     parse_class_weights,
     weights_of_classes,
     with_weights,

@@ -12,11 +12,11 @@ from scipy import sparse
 from torch import nn
 
 import equidp
-from equidp.data.release import private_counts
 from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.estimator import classifier
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
+from equidp.tables.release import private_counts
 from support.releases import paid_for
 
 N = 2000

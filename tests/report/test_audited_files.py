@@ -45,8 +45,8 @@ def test_every_file_that_any_run_lists_is_there(run):
 @pytest.mark.parametrize(
     ("release", "file"),
     [
-        (PREPROCESSING, "data/private_encoding.py"),
-        (COUNTS, "data/release.py"),
+        (PREPROCESSING, "tables/private_encode.py"),
+        (COUNTS, "tables/release.py"),
         (RECALIBRATION, "training/recalibration.py"),
         (INDIVIDUAL, "individual/"),
     ],

@@ -10,10 +10,10 @@ import torch
 
 from equidp.cli import predict as command
 from equidp.cli.app import app
-from equidp.data import stream
 from equidp.errors import DataError, DataWarning
 from equidp.runs import saved
 from equidp.runs.saved import open_run
+from equidp.tables import batches as stream
 
 
 @pytest.fixture(autouse=True)

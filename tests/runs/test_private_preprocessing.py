@@ -10,7 +10,6 @@ import pytest
 
 import equidp
 from equidp.data import Recipe, table as table_module
-from equidp.data.encoding import TableEncoder
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
@@ -20,6 +19,7 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from equidp.tables.encode import TableEncoder
 from support.releases import paid_for
 
 DELTA = 1e-4

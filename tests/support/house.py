@@ -21,7 +21,8 @@ from typing import NamedTuple
 GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "models")
 FOLDERS = (
     *("kernel", "ledger", "distributed"),
-    *("policies", "engines", "data", "accounting", "evaluation", "training", "experimental", "individual"),
+    *("policies", "engines", "tables", "data", "accounting"),
+    *("evaluation", "training", "experimental", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
     "cli",
 )

@@ -18,7 +18,7 @@ RECALIBRATION = "recalibration"
 def release_event(epsilon: float, delta: float) -> StepEvent:
     """Returns what a release is charged as that alone costs (epsilon, delta).
 
-    Its noise multiplier is that of `equidp.data.release`. Together with a run it costs less than the sum of
+    Its noise multiplier is that of `equidp.tables.release`. Together with a run it costs less than the sum of
     both epsilons: give it to `Plan.resolve(also_spent=((event, 1),))`.
 
     Raises:

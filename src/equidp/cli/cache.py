@@ -11,8 +11,8 @@ from rich.table import Table
 
 from equidp._validate import check_number
 from equidp.cli.app import command
-from equidp.data.cache import cache_folder, kept_tables, remove
 from equidp.report.console_tables import print_table
+from equidp.tables.cache import cache_folder, kept_tables, remove
 
 app = command("cache", "equidp cache", "equidp cache --clear", "equidp cache --clear --older-than 30")
 

@@ -17,11 +17,17 @@ from equidp._files import check_outputs, command_line, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
-from equidp.data.inspect_column import RARE_ROWS, ColumnReport
-from equidp.data.inspect_table import PRIVACY_NOTE, TableReport, inspect_table, recipe_toml
-from equidp.data.read import is_parquet
 from equidp.errors import SettingError
 from equidp.report.console_tables import print_table
+from equidp.tables.inspect import (
+    PRIVACY_NOTE,
+    RARE_ROWS,
+    ColumnReport,
+    TableReport,
+    inspect_table,
+    recipe_toml,
+)
+from equidp.tables.read import is_parquet
 
 app = command(
     "inspect",

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from equidp._validate import names
-from equidp.data.plain import ALL_COLUMNS, MARKS
 from equidp.errors import SettingError
+from equidp.tables.recipe import ALL_COLUMNS, MARKS
 
 
 def parse_range(text: str) -> tuple[float, float]:

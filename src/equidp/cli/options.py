@@ -19,13 +19,13 @@ from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, par
 from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
-from equidp.data.recipe import MISSING_RULES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.ledger.append_only import check_ledger_place
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
+from equidp.tables.recipe import MISSING_RULES
 from equidp.training.plan import Plan, default_plan
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.cli.streams import lost_output
-from equidp.data.checks import check_names
-from equidp.data.read import check_read_twice, readable
-from equidp.data.recipe import Recipe
-from equidp.data.stream import names_of, written_rows
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.runs.saved import ROWS, open_run
+from equidp.tables.batches import names_of, written_rows
+from equidp.tables.checks import check_names
+from equidp.tables.read import check_read_twice, readable
+from equidp.tables.recipe import Recipe
 from equidp.training.device import chosen_device
 
 app = command(

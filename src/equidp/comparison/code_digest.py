@@ -18,7 +18,7 @@ import cloudpickle
 
 _PACKAGE = Path(__file__).parents[1]
 _FIGURES = (
-    "kernel", "policies", "engines", "data", "accounting", "evaluation", "training", "individual",
+    "kernel", "policies", "engines", "tables", "data", "accounting", "evaluation", "training", "individual",
     "diagnostics", "models.py", "comparison/grid.py",
 )  # fmt: skip
 """Parts of equidp that a run's figures depend on. Words of reports and commands are not among them."""

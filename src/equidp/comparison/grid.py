@@ -23,7 +23,6 @@ from equidp._provenance import versions
 from equidp.accounting.releases import RECALIBRATION
 from equidp.comparison.code_digest import package_digest
 from equidp.comparison.module_digest import run_digest
-from equidp.data.cache import key_of
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
@@ -34,6 +33,7 @@ from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
+from equidp.tables.cache import key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.recalibration import recalibrate

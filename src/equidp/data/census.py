@@ -10,12 +10,12 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from equidp.data.dataset import DataSplit
-from equidp.data.encoding import PRIVATE, Categories, Numbers, TableEncoder
 from equidp.data.fetch import RemoteFile
 from equidp.data.origins import ORIGINS
-from equidp.data.private_encoding import private_numbers
-from equidp.data.release import Release
 from equidp.data.unencoded import Unencoded, prepared
+from equidp.tables.encode import PRIVATE, Categories, Numbers, TableEncoder
+from equidp.tables.private_encode import private_numbers
+from equidp.tables.release import Release
 
 SEXES = ("Male", "Female")
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from equidp.data.cache import Array, key_of
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.fetch import RemoteFile
 from equidp.data.images import decoded, kept_pixels, state_of
 from equidp.data.origins import ORIGINS, data_folder
 from equidp.errors import DataError
+from equidp.tables.cache import Array, key_of
 
 SIDE = 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -10,8 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from equidp._validate import check_weights
 from equidp.data.numbers import SquaredError, check_numbers
-from equidp.data.weights import RowWeighted, check_weights, with_weights
+from equidp.data.weights import RowWeighted, with_weights
 from equidp.engines.units import UnitLoss, by_row
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction

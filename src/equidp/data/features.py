@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
-from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.scattering import normalised_scattering
 from equidp.data.unencoded import EncodedSource
 from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.kernel.model_randomness import from_the_system
+from equidp.tables.cache import Array, kept, key_of, mapped_tensor, write_array
 
 Transform = Callable[[Tensor], Tensor]
 """Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""

@@ -15,9 +15,9 @@ import requests
 from rich.console import Console
 from rich.progress import Progress
 
-from equidp.data.cache import CACHE_VARIABLE, cache_folder
 from equidp.data.origins import Origin, data_folder
 from equidp.errors import DataError
+from equidp.tables.cache import CACHE_VARIABLE, cache_folder
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from equidp.data.cache import Array, kept, key_of, mapped_tensor, write_array
 from equidp.errors import DataError
+from equidp.tables.cache import Array, kept, key_of, mapped_tensor, write_array
 
 CHANNELS = 3
 

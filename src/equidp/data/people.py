@@ -14,11 +14,10 @@ import torch
 
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
-from equidp.data.draws import draws
-from equidp.data.labels import rows_by_content
-from equidp.data.recipe import Recipe
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.inputs import mapped
+from equidp.tables.recipe import Recipe
+from equidp.tables.split import draws, rows_by_content
 
 Codes = npt.NDArray[np.int64]
 

@@ -18,10 +18,10 @@ from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
 from equidp.data.features import WithFeatures, features_named
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
-from equidp.data.read import is_file_name
-from equidp.data.recipe import Recipe
 from equidp.data.table import TableSource
 from equidp.errors import DataError, SettingError
+from equidp.tables.read import is_file_name
+from equidp.tables.recipe import Recipe
 
 SOURCES: dict[str, DataSource] = {
     source.name: source

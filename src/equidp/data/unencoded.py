@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from equidp.data.cache import key_of
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
-from equidp.data.encoding import PRIVATE as COUNTED, TableEncoder
 from equidp.data.people import PeoplesRows
-from equidp.data.release import Release
-from equidp.data.stored import stored_parts
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
+from equidp.tables.cache import key_of
+from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
+from equidp.tables.release import Release
+from equidp.tables.stored import stored_parts
 
 EXACT, PRIVATE = "exact", "private"
 PREPROCESSINGS = (EXACT, PRIVATE)

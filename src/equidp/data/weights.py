@@ -12,17 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equidp._validate import check_number, names, unknown_name
-from equidp.errors import DataError, SettingError
+from equidp._validate import MOST_WEIGHT, check_number, names, unknown_name
+from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
-
-MOST_WEIGHT = 1e6
-"""Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
 
 
 @final
@@ -79,35 +74,6 @@ class RowWeighted:
 def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
     """Returns targets and weights side by side, [..., 2], float32, which holds classes up to 2^24 exactly."""
     return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=-1)
-
-
-def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
-    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
-
-    Raises:
-        DataError: begins with `what` and says in which row, never which value.
-
-    >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
-    Traceback (most recent call last):
-    equidp.errors.DataError: column 'weight' has 1 of 2 weights that are negative, the first in row 2; ...
-    """
-    kinds = {
-        "missing or no numbers": np.isnan(weights),
-        "negative": weights < 0,
-        f"beyond {MOST_WEIGHT:g}": weights > MOST_WEIGHT,
-    }
-    for kind, wrong in kinds.items():
-        if wrong.any():
-            raise DataError(
-                f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
-                f"row {int(np.flatnonzero(wrong)[0]) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
-            )
-
-
-def check_some_weight(weights: npt.NDArray[np.float64], what: str) -> None:
-    """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
-    if not weights.any():
-        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")
 
 
 def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.releases import release_event
 from equidp.data.dataset import GroupedDataset
-from equidp.data.release import balanced_weights, private_counts
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.data.weights import ClassWeighted, RowWeighted, weights_of_classes
 from equidp.engines.units import UnitLoss
@@ -27,6 +26,7 @@ from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Payment, StepEvent
+from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:

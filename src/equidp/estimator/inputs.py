@@ -15,13 +15,13 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from equidp._validate import check_some_weight, check_weights
 from equidp.data.dataset import GroupedDataset
-from equidp.data.labels import crossed
 from equidp.data.people import PeoplesRows
-from equidp.data.table import MOST_GROUPS
-from equidp.data.weights import check_some_weight, check_weights
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
+from equidp.tables.checks import MOST_GROUPS
+from equidp.tables.labels import crossed
 
 _MOST_CELLS = 2**22
 """Cells of a sparse matrix that are made dense at a time: 16 MiB."""

@@ -14,12 +14,12 @@ from torch import Tensor
 from equidp.accounting.releases import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
-from equidp.data.release import private_quantile
 from equidp.errors import DataError, SettingError
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import Ledger, Payment
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
+from equidp.tables.release import private_quantile
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class IndividualReport:
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
         """Returns quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
 
-        Halves the range by noisy counts (`equidp.data.release.private_quantile`).
+        Halves the range by noisy counts (`equidp.tables.release.private_quantile`).
         """
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")

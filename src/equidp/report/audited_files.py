@@ -10,13 +10,13 @@ from equidp.training.run import Run
 
 _RELEASE = ("accounting/releases.py", "runs/begin.py", "runs/train.py")
 _OF_RELEASES = {
-    PREPROCESSING: ("data/release.py", "data/private_encoding.py"),
-    COUNTS: ("data/release.py",),
+    PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
+    COUNTS: ("tables/release.py",),
     RECALIBRATION: ("training/recalibration.py", "runs/recalibrated.py"),
     INDIVIDUAL: ("individual/",),
 }
 _PEOPLE = ("data/people.py", "engines/units.py")
-_CHOICE = ("accounting/choice.py", "training/choice.py", "runs/choice.py", "data/release.py")
+_CHOICE = ("accounting/choice.py", "training/choice.py", "runs/choice.py", "tables/release.py")
 _PROCESSES = ("distributed/", "training/together.py")
 _BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py")
 

@@ -14,7 +14,6 @@ from typing import Any
 from equidp._files import check_folder, sync_folder, write_whole
 from equidp.accounting.releases import COUNTS, PREPROCESSING
 from equidp.data.people import first_rows
-from equidp.data.release import balanced_weights, private_counts
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import base_rate_cut
 from equidp.kernel.ledger import Ledger, Payment
@@ -23,6 +22,7 @@ from equidp.ledger.file import LedgerFile
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, open_budget
+from equidp.tables.release import balanced_weights, private_counts
 
 _DRAFT = ".equidp-draft-"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
-from equidp.data.encoding import TableEncoder
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import diverged
 from equidp.policies.methods import method_named
@@ -17,6 +16,7 @@ from equidp.report.card import write_card
 from equidp.report.figures import mean_epsilons
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
+from equidp.tables.encode import TableEncoder
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 

@@ -20,9 +20,7 @@ from equidp.accounting.releases import (
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, Recipe, open_source
-from equidp.data.encoding import TableEncoder
 from equidp.data.features import check_not_varied
-from equidp.data.release import Release
 from equidp.data.unencoded import EncodedSource, can_be_private
 from equidp.data.views import Views
 from equidp.errors import DataWarning, SettingError
@@ -32,6 +30,8 @@ from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.ledger import Payment, ReleaseEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.policies.methods import method_named
+from equidp.tables.encode import TableEncoder
+from equidp.tables.release import Release
 from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan

@@ -15,11 +15,11 @@ from equidp._files import command_line, write_whole
 from equidp._provenance import versions
 from equidp.comparison.code_digest import own_digests
 from equidp.data.dataset import DataSplit
-from equidp.data.encoding import TableEncoder
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
 from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
+from equidp.tables.encode import TableEncoder
 from equidp.training.resolved import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"

@@ -16,12 +16,12 @@ from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import Together
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.encoding import TableEncoder
 from equidp.distributed.group import alone
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
+from equidp.tables.encode import TableEncoder
 from equidp.training.build import build
 from equidp.training.device import CPU, wait_for
 from equidp.training.resolved import ResolvedPlan

@@ -15,20 +15,20 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equidp.data.cache import key_of
-from equidp.data.checks import check_read, missing_problem, number_problem, refuse
 from equidp.data.dataset import GroupedDataset
-from equidp.data.encoding import Numbers, TableEncoder
-from equidp.data.guesses import MISSING_NUMBERS
-from equidp.data.labels import known_codes
 from equidp.data.numbers import SquaredError, in_units
-from equidp.data.stored import read_table, stored_parts
-from equidp.data.stream import content_digest
-from equidp.data.understood import Columns
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
+from equidp.tables.batches import content_digest
+from equidp.tables.cache import key_of
+from equidp.tables.checks import check_read, missing_problem, number_problem, refuse
+from equidp.tables.encode import Numbers, TableEncoder
+from equidp.tables.guesses import MISSING_NUMBERS
+from equidp.tables.interpret import Columns
+from equidp.tables.labels import known_codes
+from equidp.tables.stored import read_table, stored_parts
 from equidp.training.recalibrated import Recalibration
 from equidp.training.run import Run, RunFacts
 

@@ -15,7 +15,6 @@ import torch
 from equidp._files import write_whole
 from equidp.accounting.releases import INDIVIDUAL, RECALIBRATION
 from equidp.data.dataset import DataSplit
-from equidp.data.encoding import TableEncoder
 from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
@@ -29,6 +28,7 @@ from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.recalibrated import kept_in, recalibrated
+from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
 from equidp.training.record import RunRecord

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
-from equidp._validate import check_whole
+from equidp._validate import check_some_weight, check_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import check_some_weight
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.inputs import Inputs, mapped, tensors
 from equidp.kernel.ledger import Ledger

@@ -24,12 +24,12 @@ from torch import Tensor
 from equidp.accounting.choice import number_of_tries
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
-from equidp.data.release import private_counts
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.kernel.ledger import ChoiceEvent, Ledger
 from equidp.kernel.noise import Randomness
+from equidp.tables.release import private_counts
 from equidp.training.build import build
 from equidp.training.recalibration import recalibrate
 from equidp.training.resolved import ResolvedPlan

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from equidp.data.checks import LARGEST_NUMBER, check_read, refuse_missing
-from equidp.data.columns import MISSING
-from equidp.data.labels import distinct_texts
 from equidp.errors import DataError
+from equidp.tables.cells import MISSING
+from equidp.tables.checks import LARGEST_NUMBER, check_read, refuse_missing
+from equidp.tables.labels import distinct_texts
 
 Floats = npt.NDArray[np.float64]
 

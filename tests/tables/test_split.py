@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.data import draws as module
-from equidp.data.draws import draws
-from equidp.data.labels import as_text, coded, crossed
+from equidp.tables import split as module
+from equidp.tables.labels import as_text, coded, crossed
+from equidp.tables.split import draws
 
 ODD = (0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -1e-310, 1e300, 0.1, -2.5)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from equidp.data.columns import (
+from equidp.tables.cells import (
     CODES,
     INEXACT,
     LIKE_DATES,
@@ -34,8 +34,7 @@ from equidp.data.columns import (
     without_codes,
     without_dates,
 )
-from equidp.data.plain import in_shell
-from equidp.data.recipe import Recipe
+from equidp.tables.recipe import Recipe, in_shell
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
@@ -98,7 +97,7 @@ class Unusable(Exception):
     """Why a column cannot be used, and what to do."""
 
 
-def understood(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] | None = None) -> Columns:
+def interpret_table(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] | None = None) -> Columns:
     """Returns the columns of a file, as `read_as_written` gives them, as a recipe understands them.
 
     Args:
@@ -109,7 +108,7 @@ def understood(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] | Non
     Each cell is understood without regard to other rows, but in columns that the recipe names under none of
     categorical, numeric and date, which hold numbers where every known value is one.
 
-    >>> understood(pd.DataFrame({"zip": ["01067"], "age": ["44"]}), Recipe(categorical=("zip",))).table
+    >>> interpret_table(pd.DataFrame({"zip": ["01067"], "age": ["44"]}), Recipe(categorical=("zip",))).table
          zip   age
     0  01067  44.0
     """

@@ -6,7 +6,7 @@ them, and k counts the rows before it that are equal. That text is put together 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -15,7 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from equidp.data.columns import MISSING
+from equidp.errors import DataError
+from equidp.tables.cells import MISSING
 
 Codes = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
@@ -130,3 +131,29 @@ def _hexadecimal(bits: Bits) -> list[pa.Array]:
         start = pc.if_else(there, pa.array(written, type=pa.string()), start)
         mantissa, end = (pc.if_else(there, "", each) for each in (mantissa, end))
     return [start, mantissa, end]
+
+
+def rows_by_content(
+    drawn: npt.NDArray[np.float64], groups: Codes, group_names: Sequence[str], test_share: float, seed: int
+) -> tuple[Codes, Codes]:
+    """Returns rows to train on and rows to test on, by their `draws` from the seed and each row's content.
+
+    Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
+    is. So one more row in the file adds at most one row to the training set and removes none: what holds for
+    training sets that differ in one example holds for files that differ in one row. Equal rows have draws of
+    their own, as the first, second, ... of them.
+
+    Raises:
+        DataError: a group would have no row to train on.
+    """
+    tested = drawn < test_share
+    for group, name in enumerate(group_names):
+        members = np.flatnonzero(groups == group)
+        if not tested[members].any():
+            tested[members[drawn[members].argmin()]] = True
+        elif tested[members].all():
+            raise DataError(
+                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
+                f"with another group, or change the seed or test_share={test_share:g}."
+            )
+    return np.flatnonzero(~tested), np.flatnonzero(tested)

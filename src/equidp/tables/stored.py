@@ -19,14 +19,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from equidp.data.cache import Array, kept, key_of, mapped_array, mapped_tensor, write_array
-from equidp.data.checks import check_names
-from equidp.data.read import LineEnds, check_distinct, is_parquet, read_as_written, readable
-from equidp.data.recipe import Recipe
-from equidp.data.sniff import SEPARATORS
-from equidp.data.stream import NotPlain, batches, content_digest, is_large, names_of, stamp
-from equidp.data.understood import ColumnFacts, ColumnReader, Columns, Unusable, understood
 from equidp.errors import DataError
+from equidp.tables.batches import NotPlain, batches, content_digest, is_large, names_of, stamp
+from equidp.tables.cache import Array, kept, key_of, mapped_array, mapped_tensor, write_array
+from equidp.tables.checks import check_names
+from equidp.tables.interpret import ColumnFacts, ColumnReader, Columns, Unusable, interpret_table
+from equidp.tables.read import SEPARATORS, LineEnds, check_distinct, is_parquet, read_as_written, readable
+from equidp.tables.recipe import Recipe
 
 _FEWEST_ROWS = 10
 _BLOCK = 2**16
@@ -73,7 +72,7 @@ def read_table(
         return _stored(path, recipe, only, fewest, held or {})
     written, notes = written_whole(path, recipe, only)
     _check_rows(path, len(written), fewest)
-    read = understood(written[_kept(written.columns, recipe, only)], recipe, held)
+    read = interpret_table(written[_kept(written.columns, recipe, only)], recipe, held)
     return dataclasses.replace(read, notes=(*notes, *read.notes))
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from equidp._validate import check_number
-from equidp.data.columns import texts
-from equidp.data.read import (
+from equidp.errors import SettingError
+from equidp.tables.cells import texts
+from equidp.tables.read import (
     CsvText,
     is_parquet,
     open_bytes,
@@ -28,8 +29,7 @@ from equidp.data.read import (
     plain_name,
     text_encoding,
 )
-from equidp.data.recipe import Recipe
-from equidp.errors import SettingError
+from equidp.tables.recipe import Recipe
 
 STREAM_VARIABLE = "EQUIDP_STREAM_ABOVE"
 STREAM_ABOVE = 64

@@ -9,9 +9,9 @@ import torch
 from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from equidp.data.encoding import TableEncoder
-from equidp.data.labels import coded, crossed, known_codes
 from equidp.errors import DataError
+from equidp.tables.encode import TableEncoder
+from equidp.tables.labels import coded, crossed, known_codes
 
 
 def people(n: int = 90) -> pd.DataFrame:

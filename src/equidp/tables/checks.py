@@ -8,14 +8,17 @@ from os import PathLike, fspath
 import numpy as np
 import pandas as pd
 
-from equidp._validate import unknown_name
-from equidp.data.columns import folded
-from equidp.data.plain import in_shell
-from equidp.data.weights import check_some_weight, check_weights
+from equidp._validate import check_some_weight, check_weights, unknown_name
 from equidp.errors import DataError
+from equidp.tables.cells import folded
+from equidp.tables.interpret import Columns
+from equidp.tables.labels import coded, crossed
+from equidp.tables.recipe import Recipe, as_key, in_shell
 
 LARGEST_NUMBER = 1e18
 MOST_CATEGORIES = 1000
+MOST_GROUPS = 100
+_MOST_CLASSES = 100
 
 
 def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
@@ -144,3 +147,82 @@ def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
     """Raises where values are missing; `otherwise` says what to do about them."""
     for problem in missing_problem(table, otherwise):
         raise DataError(problem)
+
+
+def label_columns(recipe: Recipe) -> list[str]:
+    """Return the columns that are no inputs: target, groups, weight and person."""
+    others = (each for each in (recipe.weight, recipe.person) if each is not None)
+    return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
+
+
+def problems_of(read: Columns, recipe: Recipe) -> list[str]:
+    """Returns a sentence for each reason why a table cannot be trained on by this recipe."""
+    table, labels = read.table, label_columns(recipe)
+    problems = [*read.problems, *feature_problems(table.drop(columns=labels, errors="ignore"))]
+    if len(table.columns) + len(read.problems) == len(labels):
+        problems.append(
+            "no column is left as an input; expected at least one beside target, groups and dropped columns."
+        )
+    for name, *_ in recipe.bounds:
+        if name in table and table[name].dtype != float:
+            problems.append(
+                f"column {name!r} has bounds but holds texts, {read.first_text(name)}; bounds are for "
+                "numbers."
+            )
+    if all(name in table for name in labels):
+        problems += _label_problems(read, recipe)
+    if recipe.missing == "refuse":
+        words = (
+            f" Where {word!r} is a value, say so (--not-na {in_shell(f'{as_key(name)}={word}')})."
+            for name, about in read.facts.items()
+            for word in about.absent
+            if word and name in table and table[name].dtype != float
+        )
+        problems += missing_problem(
+            table,
+            "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
+            f"--missing category).{next(words, '')}",
+        )
+    return problems
+
+
+def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
+    """What is wrong with the target and the groups; groups are not judged where values are missing."""
+    table = read.table
+    target, columns = str(recipe.target), ", ".join(recipe.group)
+    classes, found = table[target].nunique(), []
+    absent = int(table[target].isna().sum())
+    if absent:
+        found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
+    if recipe.weight is not None:
+        found += weight_problem(table[recipe.weight], read.first_text(recipe.weight))
+    if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
+        found.append(
+            f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
+            "to people. Fill that in, or remove those rows."
+        )
+    if recipe.target_bounds is not None:
+        found += number_problem(table[target], recipe.group, read.first_text(target))
+    elif classes == 1:
+        found.append(f"target {target!r} has one class only; expected at least two.")
+    elif classes > _MOST_CLASSES:
+        found.append(
+            f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
+            "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes."
+        )
+    elif recipe.positive is not None and recipe.positive not in coded(table[target].dropna())[1]:
+        found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
+    if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
+        return found
+    groups, names = crossed(table, recipe.group)
+    if len(names) > MOST_GROUPS:
+        found.append(f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.")
+        return found
+    if len(names) < 2:
+        found.append(f"{columns} gives one group only; expected at least two to compare.")
+    if lonely := int((np.bincount(groups) < 2).sum()):
+        found.append(
+            f"{lonely:,} of the {len(names):,} groups by {columns} {'has' if lonely == 1 else 'have'} "
+            "1 example; a group needs one to train and one to test on. Merge them with others."
+        )
+    return found

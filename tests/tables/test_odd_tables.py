@@ -22,14 +22,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from equidp.data import Recipe, open_source, stored, stream
-from equidp.data.encoding import Numbers
-from equidp.data.inspect_table import inspect_table, recipe_toml
-from equidp.data.stored import read_table
+from equidp.data import Recipe, open_source
 from equidp.data.unencoded import prepared
 from equidp.errors import DataWarning, EquidpError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
+from equidp.tables import batches as stream, stored
+from equidp.tables.encode import Numbers
+from equidp.tables.inspect import inspect_table, recipe_toml
+from equidp.tables.stored import read_table
 from equidp.training.plan import Plan
 
 N = 120

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from equidp.data.release import Release, private_counts, private_quantile
 from equidp.errors import DataError, SettingError
 from equidp.kernel.noise import SeededRandomness
+from equidp.tables.release import Release, private_counts, private_quantile
 
 SIGMA = 3.0
 

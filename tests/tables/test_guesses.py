@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.data.guesses import doubts
-from equidp.data.recipe import Recipe
+from equidp.tables.guesses import doubts
+from equidp.tables.recipe import Recipe
 
 ROWS = np.arange(120)
 LABELS = pd.DataFrame({"sex": ["F", "M"] * 60, "ill": ["yes", "no", "no"] * 40})

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.data.encoding import CELLS, HashedCategories, Numbers, TableEncoder, hashed
-from equidp.data.private_encoding import private_encoder, private_numbers
-from equidp.data.release import Release
 from equidp.errors import DataWarning
 from equidp.kernel.noise import SeededRandomness
+from equidp.tables.encode import CELLS, HashedCategories, Numbers, TableEncoder, hashed
+from equidp.tables.private_encode import private_encoder, private_numbers
+from equidp.tables.release import Release
 
 N = 20_000
 

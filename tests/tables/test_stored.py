@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 import torch
 
-from equidp.data import Recipe, cache, open_source, stored, stream, understood
+from equidp.data import Recipe, open_source
 from equidp.data.unencoded import prepared, with_private_noise
 from equidp.errors import DataError, DataWarning, SettingError
+from equidp.tables import batches as stream, cache, interpret as understood, stored
 
 RECIPE = Recipe(
     target="ill",

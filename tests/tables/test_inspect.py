@@ -11,12 +11,11 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from equidp.data import Recipe, open_source
-from equidp.data.columns import MISSING_TEXTS
-from equidp.data.guesses import MISSING_NUMBERS, MISSING_WORDS
-from equidp.data.inspect_column import RARE_ROWS, inspect_column
-from equidp.data.inspect_table import inspect_table, recipe_toml
-from equidp.data.sniff import with_format
 from equidp.errors import DataError, EquidpError
+from equidp.tables.cells import MISSING_TEXTS
+from equidp.tables.guesses import MISSING_NUMBERS, MISSING_WORDS
+from equidp.tables.inspect import RARE_ROWS, inspect_column, inspect_table, recipe_toml
+from equidp.tables.read import with_format
 
 ROWS = 240
 

@@ -1,4 +1,4 @@
-"""Columns as codes with names, and rows to train and to test on."""
+"""Labels of rows: values of columns as codes with names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp.data.columns import MISSING, number_text
 from equidp.errors import DataError
+from equidp.tables.cells import MISSING, number_text
 
 Codes = npt.NDArray[np.int64]
 
@@ -74,32 +74,6 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[s
         for row in rows
     )
     return codes.reshape(-1).astype(np.int64), names
-
-
-def rows_by_content(
-    drawn: npt.NDArray[np.float64], groups: Codes, group_names: Sequence[str], test_share: float, seed: int
-) -> tuple[Codes, Codes]:
-    """Returns rows to train on and rows to test on, by their `draws` from the seed and each row's content.
-
-    Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
-    is. So one more row in the file adds at most one row to the training set and removes none: what holds for
-    training sets that differ in one example holds for files that differ in one row. Equal rows have draws of
-    their own, as the first, second, ... of them.
-
-    Raises:
-        DataError: a group would have no row to train on.
-    """
-    tested = drawn < test_share
-    for group, name in enumerate(group_names):
-        members = np.flatnonzero(groups == group)
-        if not tested[members].any():
-            tested[members[drawn[members].argmin()]] = True
-        elif tested[members].all():
-            raise DataError(
-                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
-                f"with another group, or change the seed or test_share={test_share:g}."
-            )
-    return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
 def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:

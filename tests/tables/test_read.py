@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from equidp.data import Recipe, open_source, stream
-from equidp.data.inspect_table import inspect_table
+from equidp.data import Recipe, open_source
 from equidp.data.unencoded import prepared
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
+from equidp.tables import batches as stream
+from equidp.tables.inspect import inspect_table
 from equidp.training.plan import Plan
 
 N = 60

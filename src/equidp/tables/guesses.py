@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp.data.columns import DAY_ZERO, MISSING, as_amounts, as_numbers, folded, read_dates
-from equidp.data.plain import MARKS, as_key, in_shell
-from equidp.data.recipe import Recipe
+from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, folded, read_dates
+from equidp.tables.recipe import MARKS, Recipe, as_key, in_shell
 
 FEW_TEXTS = 0.1
 """Share of a column's values that may be slips among numbers; a column with more holds texts."""

@@ -10,13 +10,13 @@ import pytest
 
 from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
 from equidp.audit.family import NoiseFamily
-from equidp.data import release as module
-from equidp.data.encoding import CELLS
-from equidp.data.private_encoding import private_encoder
-from equidp.data.release import Release
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
+from equidp.tables import release as module
+from equidp.tables.encode import CELLS
+from equidp.tables.private_encode import private_encoder
+from equidp.tables.release import Release
 
 SIGMA, DELTA = 0.5, 1e-5
 LEVEL = 0.999  # a sound mechanism fails one of a thousand such audits

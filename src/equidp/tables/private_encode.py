@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtri
 
-from equidp.data.encoding import CELLS, Categories, HashedCategories, Numbers, TableEncoder, hashed
-from equidp.data.release import Codes, Floats, Noisy, Release
 from equidp.errors import DataWarning
+from equidp.tables.encode import CELLS, Categories, HashedCategories, Numbers, TableEncoder, hashed
+from equidp.tables.release import Codes, Floats, Noisy, Release
 
 Bools = npt.NDArray[np.bool_]
 
