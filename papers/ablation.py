@@ -11,23 +11,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp._validate import unknown_name
+from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, Views, default_plan
 from equidp.accounting.schedule import Schedule
 from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
 from equidp.comparison.kept import Progress
 from equidp.comparison.spread import Call, Workers, spread
 from equidp.data import open_source
-from equidp.data.dataset import DataSource, GroupedDataset
-from equidp.data.views import Views
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.engines.units import reading
-from equidp.errors import SettingError
+from equidp.extend import unknown_name
 from equidp.kernel.bounding import bounded_rows, example_rows
-from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import method_named
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan, checked_seeds, default_plan
+from equidp.training.plan import checked_seeds
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
     "none": lambda gradients: gradients.mean,

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from equidp._validate import unknown_name
-from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp import DataError, DataSplit, GroupedDataset
 from equidp.data.images import UNIT, kept_pixels
 from equidp.data.origins import Origin, data_folder
 from equidp.data.roles import Labels, crossed_labels
-from equidp.errors import DataError
+from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
 
 ORIGIN = Origin(

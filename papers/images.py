@@ -7,8 +7,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from equidp import DataError
 from equidp.data.images import decoded, state_of
-from equidp.errors import DataError
 from equidp.tables.cache import Array, key_of
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")

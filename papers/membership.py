@@ -19,9 +19,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
-from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
-from equidp.data.dataset import GroupedDataset
-from equidp.errors import DataError, SettingError
+from equidp import DataError, GroupedDataset, Risk, SettingError
+from equidp.accounting.risk import FALSE_POSITIVE_RATES
 from equidp.evaluation.groups import Bools, by_group
 from equidp.evaluation.intervals import Floats, check_level
 from equidp.evaluation.predict import predict

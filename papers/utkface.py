@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 import torch
 from torch import Tensor
 
-from equidp._validate import unknown_name
-from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp import DataError, DataSplit, GroupedDataset, SettingError
 from equidp.data.images import kept_pixels
 from equidp.data.origins import Origin, data_folder
 from equidp.data.roles import Labels, crossed_labels
-from equidp.errors import DataError, SettingError
+from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
 
 ORIGIN = Origin(

@@ -11,14 +11,14 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from equidp._files import check_outputs, write_whole
+from equidp import default_plan
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
+from equidp.extend import check_outputs, write_whole
 from equidp.report.console_tables import print_table
 from equidp.report.format import points
-from equidp.training.plan import default_plan
 from papers.ablation import ERRORS, ablate, ablation_summary
 
 app = command(

@@ -11,17 +11,16 @@ import torch
 from cyclopts import Parameter
 from torch import nn
 
-from equidp import GroupedDataset, Plan, Risk, default_plan
-from equidp._files import check_outputs
+from equidp import METHODS, GroupedDataset, Plan, Risk, default_plan
 from equidp.accounting.schedule import default_delta
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
+from equidp.extend import check_outputs
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
-from equidp.policies.methods import METHODS
 from equidp.training.build import build
 from papers.membership import sensitive_membership_inference
 

@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from equidp._files import check_folder, check_outputs, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.extend import check_folder, check_outputs, write_whole
 from equidp.report.console_tables import print_table
 from equidp.training.progress import duration
 from papers.reproduction.page import WORDS, based_on, in_words, results_page

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from equidp._files import write_whole
+from equidp.extend import write_whole
 from equidp.policies.methods import BASELINE
 
 FINALISTS = 3

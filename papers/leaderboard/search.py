@@ -16,8 +16,17 @@ from pathlib import Path
 
 import torch
 
-from equidp import DataSource, Plan, default_plan
-from equidp._provenance import versions
+from equidp import (
+    METRICS,
+    ApproximationWarning,
+    Cut,
+    DataSource,
+    DataWarning,
+    Plan,
+    PrivacyWarning,
+    RunRecord,
+    default_plan,
+)
 from equidp.accounting.cache import remembered
 from equidp.cli.memory import keep_freed_memory
 from equidp.comparison.grid import Cell, split, split_facts
@@ -25,12 +34,9 @@ from equidp.comparison.kept import train_all
 from equidp.comparison.outputs import kept_predictions, with_metrics
 from equidp.comparison.spread import Workers, spread
 from equidp.data.dataset import ALL
-from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning
-from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Cut
+from equidp.extend import versions
 from equidp.policies.methods import BASELINE
 from equidp.training.progress import duration
-from equidp.training.record import RunRecord
 from papers.leaderboard.page import KEPT, RECALIBRATION, STANDARD
 from papers.leaderboard.results import (
     CHOSEN,

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equidp import DataSource
+from equidp import METHODS, DataSource
 from equidp.data import open_source
-from equidp.policies.methods import BASELINE, METHODS
+from equidp.policies.methods import BASELINE
 
 DRAWS = 20260
 """Seed that all random settings follow from."""

@@ -14,21 +14,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import multi_margin_loss
 
+from equidp import (
+    Callback,
+    Checkpoints,
+    DataSplit,
+    IndividualAccountant,
+    IndividualClipping,
+    LedgerFile,
+    Plan,
+    Trainer,
+    default_plan,
+)
 from equidp.accounting.schedule import default_delta
 from equidp.comparison.grid import split
 from equidp.data import open_source
-from equidp.data.dataset import ALL, DataSplit
+from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
 from equidp.evaluation.predict import predict
-from equidp.individual import IndividualAccountant, IndividualClipping
 from equidp.individual.epsilons import individual_epsilons
 from equidp.kernel.inputs import taken
 from equidp.kernel.ledger import MemoryLedger
-from equidp.ledger.file import LedgerFile
 from equidp.training.build import build
-from equidp.training.checkpoint import Checkpoints
-from equidp.training.plan import Plan, default_plan
-from equidp.training.trainer import Callback, Trainer
 from papers.membership import sensitive_attack_table
 from papers.reproduction import watchers
 from papers.reproduction.item import COLUMNS, Asked

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
-from equidp.diagnostics import DiagnosisPlan, Effort
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import BEYOND, Claim, Found, Item, Verdict, told
 from papers.reproduction.pictures import Bars, Curves

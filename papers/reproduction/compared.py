@@ -11,11 +11,8 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.compare import compare
-from equidp.comparison.result import Comparison
+from equidp import Comparison, DiagnosisPlan, Effort, compare, default_plan
 from equidp.data.dataset import ALL
-from equidp.diagnostics import DiagnosisPlan, Effort
-from equidp.training.plan import default_plan
 from papers import ablation
 from papers.reproduction.item import COLUMNS, Asked
 from papers.reproduction.runs import kept

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
-from equidp.diagnostics import DiagnosisPlan, Effort
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import ESIPOVA, Claim, Found, Item, Verdict, told
 from papers.reproduction.pictures import Bars, Curves

@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from equidp import IndividualAccountant, default_plan
+from equidp import IndividualAccountant, IndividualReport, default_plan
 from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.evaluation.predict import predict
-from equidp.individual import IndividualReport
 from equidp.individual.epsilons import individual_epsilons
 from equidp.training.build import build
 from papers.reproduction.watchers import HeldExamples

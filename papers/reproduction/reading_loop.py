@@ -9,14 +9,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from equidp.data.dataset import GroupedDataset
+from equidp import GroupedDataset, Policy, Setting, private_sum
 from equidp.engines import MeasuringEngine, make_engine
 from equidp.engines.measured import MeasuredBatch
 from equidp.kernel.bounding import capped_weights, each_alone, example_rows
 from equidp.kernel.engine import Sums
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import private_sum, release, totals_of
-from equidp.kernel.policy import Policy, Setting, statistics_noise
+from equidp.kernel.noisy_sum import release, totals_of
+from equidp.kernel.policy import statistics_noise
 from equidp.kernel.sampling import PoissonSampler
 from papers.reproduction.readings import Planned, Reading
 

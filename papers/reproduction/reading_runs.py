@@ -14,17 +14,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from equidp._files import write_whole
-from equidp._provenance import versions
-from equidp._validate import check_whole, unknown_name
+from equidp import METHODS, GroupedDataset, default_plan
 from equidp.data import open_source
-from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.dataset import ALL
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predict import predict
+from equidp.extend import check_whole, unknown_name, versions, write_whole
 from equidp.kernel.noise import SeededRandomness
-from equidp.policies.methods import METHODS, make_policy
+from equidp.policies.methods import make_policy
 from equidp.training.build import build_model
-from equidp.training.plan import default_plan
 from papers.reproduction.reading_loop import Learner, steps_before, take_epoch
 from papers.reproduction.readings import READINGS, Planned
 

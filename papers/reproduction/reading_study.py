@@ -11,12 +11,12 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
+from equidp import default_plan
 from equidp.comparison.code_digest import package_digest, without_words
 from equidp.comparison.grid import split_facts
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.kernel.policy import statistics_noise
-from equidp.training.plan import default_plan
 from papers.reproduction import reading_loop, reading_runs, readings
 from papers.reproduction.item import COLUMNS, XU, Asked, Item
 from papers.reproduction.pictures import Curves

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from equidp._validate import check_number, check_whole
+from equidp.extend import check_number, check_whole
 
 
 @dataclass(frozen=True)

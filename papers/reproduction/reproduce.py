@@ -15,12 +15,11 @@ from typing import final
 
 import pandas as pd
 
-from equidp._files import write_whole
-from equidp._validate import check_number, unknown_name
+from equidp import DataError, SettingError
 from equidp.comparison.grid import split_facts
-from equidp.comparison.kept import Progress, check_folder
+from equidp.comparison.kept import Progress
 from equidp.data import open_source
-from equidp.errors import DataError, SettingError
+from equidp.extend import check_folder, check_number, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.training.plan import checked_seeds
 from papers.reproduction.catalogue import ITEMS

@@ -15,9 +15,8 @@ from typing import Any, final
 import pandas as pd
 from scipy import stats
 
-from equidp._files import write_whole
-from equidp._provenance import versions
-from equidp.errors import DataError
+from equidp import DataError
+from equidp.extend import versions, write_whole
 from papers.reproduction.item import KEY, Claim, Found, Item, Printed, Verdict
 
 _DIGITS = 6

@@ -16,12 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from equidp._files import write_whole
-from equidp._provenance import versions
 from equidp.comparison.code_digest import package_digest, without_words
 from equidp.comparison.grid import split_facts
-from equidp.comparison.kept import check_folder
 from equidp.data import open_source
+from equidp.extend import check_folder, versions, write_whole
 from papers.reproduction.item import Asked
 
 

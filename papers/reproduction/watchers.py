@@ -13,16 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from equidp._files import write_whole
-from equidp.data.dataset import GroupedDataset
+from equidp import CheckpointError, GroupedDataset, Trainer
 from equidp.engines import dataset_norms
-from equidp.errors import CheckpointError
+from equidp.extend import write_whole
 from equidp.individual.histories import Histories
 from equidp.individual.step_counts import current_shares
 from equidp.kernel.inputs import taken
 from equidp.training.kept import SENSITIVE, KeptCallback
 from equidp.training.parts import PART
-from equidp.training.trainer import Trainer
 
 Arrays = dict[str, npt.NDArray[Any]]
 _NAME = f"{SENSITIVE}watched-"

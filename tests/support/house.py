@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "models")
+GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "extend", "models")
 FOLDERS = (
     *("kernel", "ledger", "distributed"),
     *("policies", "engines", "tables", "data", "accounting"),
