@@ -22,9 +22,8 @@ import equidp
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import ChoiceEvent, StepEvent, run_of
 from equidp.ledger import append_only, file as ledger_file
-from equidp.ledger.file import LedgerFile
+from equidp.ledger.file import LedgerFile, PayAhead
 from equidp.ledger.format import FORMAT, chained_line, read_ledger, seal_path
-from equidp.ledger.pay_ahead import PayAhead
 from support.odd_places import made
 
 STEP = StepEvent(0.1, 1.25, 12.5)

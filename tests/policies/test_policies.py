@@ -1,9 +1,9 @@
-"""Every policy passes the one suite, and computes what its paper says."""
+"""Policies compute what their papers say, and check_policy names each broken promise."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,23 +32,6 @@ from equidp.policies import (
 from support.policies import state_of
 
 K = 3
-ALL = [
-    DPSGD(0.7),
-    DPSGDF(0.7),
-    DPSGDF(0.7, smoothing=0.9),
-    DPSGDFCode(0.7),
-    DPSGDFCode(0.7, smoothing=0.9),
-    Naive(0.7),
-    Global(0.7, 20.0),
-    GlobalAdapt(0.7),
-    GlobalAdapt(0.7, tolerance=0.7),
-    Quantile(0.7),
-    QuantileBounded(0.7),
-    QuantileBounded(0.7, lowest_bound=2.0),
-    SoftAdaClip(0.7),
-    Automatic(0.7),
-    PSAC(0.7),
-]
 
 
 def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | None = None) -> Tensor:
@@ -62,15 +45,7 @@ def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | 
     )
 
 
-@pytest.mark.parametrize("policy", ALL, ids=repr)
-def test_keeps_the_contract(policy):
-    check_policy(policy, K)
-    check_policy(policy)
-
-
-def test_fairlens_keeps_the_contract_for_two_groups_and_refuses_more():
-    check_policy(FairLens(0.7))
-    check_policy(FairLens(0.7, smoothing=0.0, min_count=0.5), 2)
+def test_fairlens_refuses_more_than_two_groups():
     with pytest.raises(PolicyError, match="FairLens is for two groups, and the data has 3"):
         check_policy(FairLens(), K)
 
@@ -83,18 +58,9 @@ def test_fairlens_refuses_penalties_beside_which_no_loss_counts(settings):
         FairLens(**settings).init(Setting(2, 100.0, 1.0, 3))
 
 
-def test_plain_sgd_keeps_the_contract_without_noise():
-    check_policy(SGD(), K, noise_multiplier=0.0)
+def test_plain_sgd_alone_is_not_private_and_has_no_bound():
     assert SGD().sensitivity(NoState()) == math.inf
     assert [name for name, method in METHODS.items() if not method.policy.private] == ["sgd"]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_settings_are_frozen(name):
-    policy = METHODS[name].policy()
-    for each in fields(policy):
-        with pytest.raises(FrozenInstanceError):
-            setattr(policy, each.name, 2.0)
 
 
 def test_a_policy_says_how_many_groups_it_tells_apart_by_its_state_alone():

@@ -13,8 +13,7 @@ from equidp.policies.global_adapt import GlobalAdapt
 from equidp.policies.methods import METHODS, Method
 from equidp.policies.naive import Naive
 from equidp.policies.psac import PSAC
-from equidp.policies.quantile import Quantile
-from equidp.policies.quantile_bounded import QuantileBounded
+from equidp.policies.quantile import Quantile, QuantileBounded
 from equidp.policies.sgd import SGD
 from equidp.policies.softadaclip import SoftAdaClip
 

@@ -1,14 +1,46 @@
-"""Adaptive clipping: the bound follows a quantile of the norms (Andrew et al., NeurIPS 2021, Algorithm 1)."""
+"""Adaptive clipping: the bound follows a quantile of the norms, and may have a lowest value.
+
+`Quantile` after Andrew et al. (NeurIPS 2021, Algorithm 1), `QuantileBounded` after Zhao et al. (2506.01396).
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from equidp.kernel.policy import Setting
 from equidp.policies.global_adapt import AdaptiveBound
-from equidp.policies.quantile_bound import QuantileBound, shortened
+from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
+
+
+@dataclass(frozen=True)
+class QuantileBound(Bounded, ABC):
+    """A method whose bound C follows a quantile; row 1[norm <= C] - 1/2.
+
+    Andrew et al., NeurIPS 2021, Algorithm 1: C <- C exp(-eta (s / b + 1/2 - gamma)) with s the released sum.
+    """
+
+    clipping_bound: float = setting(1.0, "Clipping bound C before the first release.")
+    target_quantile: float = setting(
+        0.5, "Share gamma in (0, 1) of norms that the bound leaves as they are.", "(0, 1)"
+    )
+    bound_learning_rate: float = setting(0.2, BOUND_LEARNING_RATE)
+    statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
+
+    def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return (norm <= state.bound.to(norm.dtype)).to(norm.dtype).unsqueeze(0) - 0.5
+
+    def next_bound(self, state: AdaptiveBound, released: Tensor) -> float:
+        """Return the bound after a release of the noisy sum of rows."""
+        # The share of norms within the bound lies in [0, 1], whatever the noise says.
+        share = min(max(float(released[0]) / float(state.expected_batch_size) + 0.5, 0.0), 1.0)
+        return float(state.bound) * math.exp(-self.bound_learning_rate * (share - self.target_quantile))
+
+    def sensitivity(self, state: AdaptiveBound) -> float:
+        return float(state.bound)
 
 
 @dataclass(frozen=True)
@@ -27,7 +59,39 @@ class Quantile(QuantileBound):
         return AdaptiveBound.start(self.clipping_bound, setting)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
-        return state.moved(self.followed(state, released))
+        return state.moved(self.next_bound(state, released))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return shortened(state, norm)
+        return clipping_weight(state, norm)
+
+
+@dataclass(frozen=True)
+class QuantileBounded(QuantileBound):
+    """`Quantile` whose clipping bound C stays above a lowest one.
+
+    C <- max(C_min, C exp(-eta (s / b + 1/2 - gamma))) with s the released sum of rows 1[norm <= C] - 1/2.
+    Where most examples are learnt, their quantile shrinks towards zero, and the gradients of the others with
+    it; the lowest bound leaves those something to learn by. C starts at C_min where that is larger.
+
+    Example:
+        >>> import equidp
+        >>> policy = equidp.QuantileBounded(clipping_bound=1.0, lowest_bound=0.5)
+        >>> policy.sensitivity(policy.init(equidp.policies.Setting(2, 64.0, 1.0)))
+        1.0
+    """
+
+    lowest_bound: float = setting(0.1, "Clipping bound C_min that C never falls below.")
+
+    def init(self, setting: Setting) -> AdaptiveBound:
+        return AdaptiveBound.start(max(self.lowest_bound, self.clipping_bound), setting)
+
+    def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
+        return state.moved(max(self.lowest_bound, self.next_bound(state, released)))
+
+    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return clipping_weight(state, norm)
+
+
+def clipping_weight(state: AdaptiveBound, norm: Tensor) -> Tensor:
+    """Return the weight min(1, C / norm) of one example."""
+    return (norm.reciprocal() * state.bound.to(norm.dtype)).clamp(max=1.0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equidp.kernel.policy import Setting
 from equidp.policies.global_adapt import AdaptiveBound
-from equidp.policies.quantile_bound import QuantileBound
+from equidp.policies.quantile import QuantileBound
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SoftAdaClip(QuantileBound):
         return AdaptiveBound.start(self.clipping_bound, setting)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
-        return state.moved(self.followed(state, released))
+        return state.moved(self.next_bound(state, released))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         bound = state.bound.to(norm.dtype)

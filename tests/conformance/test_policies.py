@@ -1,0 +1,99 @@
+"""Conformance of policies: every method keeps the contract of `Policy`; a new one needs a line in CASES."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from equidp.kernel.bounding import capped_weights, example_weights
+from equidp.kernel.policy import Policy, Setting, checked_sensitivity, checked_state, restored_state
+from equidp.policies import (
+    DPSGD,
+    DPSGDF,
+    METHODS,
+    PSAC,
+    SGD,
+    Automatic,
+    DPSGDFCode,
+    FairLens,
+    Global,
+    GlobalAdapt,
+    Naive,
+    Quantile,
+    QuantileBounded,
+    SoftAdaClip,
+    check_policy,
+)
+from equidp.policies.methods import name_of
+
+
+class Case(NamedTuple):
+    """A policy, the numbers of groups it takes, and its noise multiplier."""
+
+    policy: Policy
+    groups: tuple[int, ...] = (2, 3)
+    noise_multiplier: float = 1.0
+
+
+CASES = [
+    Case(SGD(), noise_multiplier=0.0),
+    Case(DPSGD(0.7)),
+    Case(DPSGDF(0.7)),
+    Case(DPSGDF(0.7, smoothing=0.9)),
+    Case(DPSGDFCode(0.7)),
+    Case(DPSGDFCode(0.7, smoothing=0.9)),
+    Case(FairLens(0.7), groups=(2,)),
+    Case(FairLens(0.7, smoothing=0.0, min_count=0.5), groups=(2,)),
+    Case(Naive(0.7)),
+    Case(Global(0.7, 20.0)),
+    Case(GlobalAdapt(0.7)),
+    Case(GlobalAdapt(0.7, tolerance=0.7)),
+    Case(Quantile(0.7)),
+    Case(QuantileBounded(0.7)),
+    Case(QuantileBounded(0.7, lowest_bound=2.0)),
+    Case(SoftAdaClip(0.7)),
+    Case(Automatic(0.7)),
+    Case(PSAC(0.7)),
+]
+
+
+def test_every_method_has_a_case():
+    assert {name_of(case.policy) for case in CASES} == set(METHODS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.policy))
+class TestPolicy:
+    def test_keeps_the_contract(self, case: Case) -> None:
+        for groups in case.groups:
+            check_policy(case.policy, groups, noise_multiplier=case.noise_multiplier)
+
+    def test_settings_are_frozen(self, case: Case) -> None:
+        for each in fields(case.policy):  # type: ignore[arg-type]
+            with pytest.raises(FrozenInstanceError):
+                setattr(case.policy, each.name, 2.0)
+
+    def test_state_is_restored_from_its_values(self, case: Case) -> None:
+        state = self.start(case)
+        again = restored_state(case.policy, state, state._asdict())
+        assert type(again) is type(state)
+        for old, new in zip(state, again, strict=True):
+            torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
+
+    def test_capped_weights_are_those_of_the_method(self, case: Case) -> None:
+        """The kernel's cap changes nothing for a method that keeps its contract."""
+        state, norms = self.start(case), torch.tensor([0.0, 0.01, 1.0, 50.0])
+        sensitivity = checked_sensitivity(case.policy, state, case.noise_multiplier)
+        for group in range(case.groups[0]):
+            weights = example_weights(case.policy, state, norms, torch.full((4,), group))
+            assert (weights >= 0).all()
+            if math.isfinite(sensitivity):
+                capped = capped_weights(weights, norms, sensitivity)
+                torch.testing.assert_close(capped[1:], weights[1:], rtol=1e-5, atol=0)
+
+    def start(self, case: Case) -> NamedTuple:
+        setting = Setting(case.groups[0], 64.0, case.noise_multiplier, 5)
+        return checked_state(case.policy, case.policy.init(setting))
