@@ -1,20 +1,28 @@
-"""Do runs give the same figures: with either engine, or before and after a change of the code?
+"""Do runs give the same figures: with either engine, before and after a change, or as those that are kept?
 
     EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] \\
         [--out same.json]
     EQUIDP_DATA=... python benchmarks/same_figures.py --before CHECKOUT [--after CHECKOUT] \\
         [--data digits,adult,dutch,csv] [--epochs 1] [--methods sgd,dpsgd]
+    python benchmarks/same_figures.py --kept
+    python benchmarks/same_figures.py --keep
 
 The first prints by how much the engines differ; see two_engines.py. The second runs `equidp compare` from
 two checkouts, with the same seed and noise multiplier, and compares accuracy and loss of every method and
 group as they stand in the JSON, to ten decimals. It ends with exit code 1 where any figure differs or is
 missing. "csv" is a small table of numbers and texts, written for the purpose.
+
+The third compares the csv and digits, all methods, with `figures.json` beside this file: losses to 1 part in
+10,000 and accuracies to two examples of each group, which other processors keep. It ends with exit code 1
+where figures moved, or where `equidp.store.FIGURES` is not the number that the file was made with. The fourth
+makes that file anew: raise FIGURES and run it in the commit that changes figures on purpose.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,8 +31,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parents[1]
+KEPT = Path(__file__).with_name("figures.json")
 ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
-FIGURES = ("accuracy", "loss")
+COLUMNS = ("accuracy", "loss", "count")
 
 
 class Cell(NamedTuple):
@@ -45,7 +54,7 @@ def compare_checkouts(before: Path, after: Path, names: list[str], methods: str,
         for method in dict.fromkeys(cell.method for cell in (*old, *new)):
             cells = [cell for cell in dict.fromkeys((*old, *new)) if cell.method == method]
             differ = [cell for cell in cells if old.get(cell) != new.get(cell)]
-            accuracy, loss = new.get(Cell(name, method, "all"), (None, None))
+            accuracy, loss, *_ = new.get(Cell(name, method, "all"), (None, None))
             verdict = f"no: {len(differ)} of {len(cells)} differ" if differ else "yes"
             print(f"{name:8s} {method:14s} {len(cells):6d} {accuracy!s:>14s} {loss!s:>14s}  {verdict}")
             for cell in differ:
@@ -73,7 +82,50 @@ def figures(
     if done.returncode:
         sys.exit(f"{' '.join(command)} with {tree} ended with {done.returncode}:\n{done.stderr}")
     rows = json.loads((work / "out.json").read_text(encoding="utf-8"))["results"]
-    return {Cell(name, row["method"], row["group"]): tuple(row[each] for each in FIGURES) for row in rows}
+    return {Cell(name, row["method"], row["group"]): tuple(row[each] for each in COLUMNS) for row in rows}
+
+
+def keep_figures(version: int, file: Path = KEPT) -> None:
+    """Writes the figures of this checkout, and the FIGURES that they belong to."""
+    rows = [[*cell, *found] for cell, found in _small_figures().items()]
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    columns = json.dumps([*Cell._fields, *COLUMNS])
+    text = f'{{\n"FIGURES": {version},\n"columns": {columns},\n"rows": [\n  {lines}\n]\n}}\n'
+    file.write_text(text, encoding="utf-8")
+
+
+def moved_figures(version: int, file: Path = KEPT) -> list[str]:
+    """Sentences about figures that are not as in the file; none: all are as they were."""
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    if kept["FIGURES"] != version:
+        return [
+            f"equidp.store.FIGURES={version}; {file.name} was made with {kept['FIGURES']}. Make it anew: "
+            "python benchmarks/same_figures.py --keep"
+        ]
+    before = {Cell(*row[:3]): tuple(row[3:]) for row in kept["rows"]}
+    now = _small_figures()
+    return [
+        f"{' '.join(cell)}: was {before.get(cell)}, is {now.get(cell)}; raise equidp.store.FIGURES if that "
+        "is meant, and make the file anew (--keep)"
+        for cell in dict.fromkeys((*before, *now))
+        if not is_close(before.get(cell), now.get(cell))
+    ]
+
+
+def is_close(before: tuple[float, ...] | None, now: tuple[float, ...] | None) -> bool:
+    """True where accuracies differ by two examples at most, and losses by 1 part in 10,000.
+
+    Either is accuracy, loss and number of examples.
+    """
+    if before is None or now is None or before[2] != now[2]:
+        return False
+    return abs(before[0] - now[0]) <= 2.001 / now[2] and math.isclose(before[1], now[1], rel_tol=1e-4)
+
+
+def _small_figures() -> dict[Cell, tuple[float, ...]]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = [figures(HERE, name, ALL_METHODS, 1, Path(folder)) for name in ("csv", "digits")]
+    return {cell: values for each in found for cell, values in each.items()}
 
 
 def write_table(path: Path) -> None:
@@ -98,7 +150,15 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="a checkout of another commit")
     parser.add_argument("--after", type=Path, default=HERE, help="default: the one that this file is in")
     parser.add_argument("--methods", default=ALL_METHODS, help="with --before")
+    parser.add_argument("--kept", action="store_true", help=f"compare with {KEPT.name}")
+    parser.add_argument("--keep", action="store_true", help=f"make {KEPT.name} anew")
     chosen = parser.parse_args()
+    if chosen.kept or chosen.keep:
+        from equidp.store import FIGURES
+
+        if chosen.keep:
+            keep_figures(FIGURES)
+        sys.exit("\n".join(moved_figures(FIGURES)) or None if chosen.kept else None)
     if chosen.before:
         names = (chosen.data or "digits,adult,dutch,csv").split(",")
         trees = [tree.resolve() for tree in (chosen.before, chosen.after)]

@@ -16,10 +16,11 @@ from typing import Any
 
 import pandas as pd
 
-from equidp.comparison.code_digest import package_digest, without_words
+from equidp.comparison.code_digest import without_words
 from equidp.comparison.grid import split_facts
 from equidp.data import open_source
 from equidp.extend import check_folder, versions, write_whole
+from equidp.store import FIGURES
 from papers.reproduction.item import Asked
 
 
@@ -44,7 +45,7 @@ def kept(
     examples = split_facts(open_source(study.data), seed).digest
     settings = {name: value for name, value in asdict(study).items() if name not in ("hours", "label")}
     sources = [without_words(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in code]
-    facts = [type(study).__name__, settings, seed, examples, package_digest(), versions(), *sources]
+    facts = [type(study).__name__, settings, seed, examples, FIGURES, versions(), *sources]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
     path = asked.directory / f"{key}-study.parquet"
     if not path.exists():

@@ -59,6 +59,19 @@ def test_a_run_that_another_process_trains_is_waited_for_and_not_trained_again(t
     assert [record.settings["seed"] for record in records] == [1, 2]
 
 
+def test_fresh_runs_are_trained_though_they_are_kept(tmp_path):
+    made = []
+
+    def spread(function, calls):
+        for call in calls:
+            made.append(call.name)
+            yield finished(call)
+
+    for fresh in (False, False, True):
+        train_all(cells(1, 2), tmp_path, spread, None, fresh=fresh)
+    assert made == ["dpsgd seed=1", "dpsgd seed=2"] * 2
+
+
 def test_what_is_not_finished_is_free_for_others(tmp_path):
     """A stop in the middle leaves whole runs and no locks."""
     asked = cells(1, 2, 3)

@@ -18,6 +18,7 @@ from equidp.comparison.grid import Cell
 from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, Method
+from equidp.store import FIGURES
 from equidp.training.build import build
 from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
@@ -232,27 +233,11 @@ def test_words_of_equidp_change_no_kept_run_and_code_does(old, new, same):
     assert (without_words(WORDS) == without_words(WORDS.replace(old, new))) == same
 
 
-@pytest.mark.parametrize(
-    ("text", "same"),
-    [('"""Another first sentence."""\n', True), ("BOUND = 3\n", False)],
-    ids=["words", "code"],
-)
-def test_kept_runs_outlive_changes_of_words_in_equidp_alone(own, tmp_path, monkeypatch, text, same):
-    package = tmp_path / "equidp"
-    for part in code_digest._FIGURES:
-        place = package / part
-        place = place if part.endswith(".py") else place / "code.py"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text('"""A first sentence."""\nNUMBER = 1\n')
-    names = []
-    monkeypatch.setattr(code_digest, "_PACKAGE", package)
-    for _ in range(2):
-        code_digest.package_digest.cache_clear()
-        names.append(cell().file_name())
-        path = package / "kernel" / "code.py"
-        path.write_text(path.read_text().replace('"""A first sentence."""\n', text))
-    code_digest.package_digest.cache_clear()
-    assert (names[0] == names[1]) == same
+def test_kept_runs_outlive_changes_of_equidp_until_its_figures_change(own, monkeypatch):
+    before = cell().file_name()
+    assert cell().file_name() == before
+    monkeypatch.setattr("equidp.comparison.grid.FIGURES", FIGURES + 1)
+    assert cell().file_name() != before
 
 
 MODEL = """

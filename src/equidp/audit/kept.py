@@ -18,16 +18,13 @@ import torch
 
 from equidp._files import write_whole
 from equidp._provenance import versions
-from equidp.comparison.code_digest import package_digest, without_words
 from equidp.comparison.kept import check_folder
 from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.kernel.policy import Policy
+from equidp.store import FIGURES
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-
-_MEASURING = ("asked.py", "canary.py", "draws.py", "one_run.py", "repeated.py", "watched.py")
-"""Modules here that decide what is measured; how bounds follow from it may change without new runs."""
 
 
 @final
@@ -38,19 +35,25 @@ class Kept:
 
     Args:
         directory: where folders of audits lie; None: nothing is kept on disk.
-        facts: plain values that decide the results, beside equidp's code and versions.
+        facts: plain values that decide the results, beside `FIGURES` and versions of packages.
+        fresh: True: what was kept of the same facts is removed.
 
     Raises:
         SettingError: the folder cannot be written.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, facts: Mapping[str, Any], *, fresh: bool = False
+    ) -> None:
         self.folder: Path | None = None
         if directory is not None:
-            everything = [dict(facts), package_digest(), _own_code(), versions()]
+            everything = [dict(facts), FIGURES, versions()]
             name = hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:24]
             self.folder = Path(directory) / f"audit-{name}"
             check_folder(self.folder)
+            if fresh:
+                for file in (*self.folder.glob("*.npz"), *self.folder.glob("*.pt")):
+                    file.unlink(missing_ok=True)
 
     def get(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
         """What was kept under a name; None where nothing was, or it is damaged."""
@@ -110,9 +113,3 @@ def data_digest(train: GroupedDataset) -> str:
 def policy_facts(policy: Policy) -> dict[str, Any]:
     """What a policy does: its settings and its code."""
     return {"settings": {**vars(policy)}, "code": run_digest(type(policy))}
-
-
-def _own_code() -> str:
-    folder = Path(__file__).parent
-    sources = (without_words((folder / name).read_text(encoding="utf-8")) for name in _MEASURING)
-    return hashlib.sha256("".join(sources).encode()).hexdigest()

@@ -55,6 +55,7 @@ def audit_training(
     seed: int = 0,
     secure: bool = True,
     directory: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
     on_progress: Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Audit:
@@ -80,6 +81,7 @@ def audit_training(
         secure: draw samples, noise and who is in from the operating system.
         directory: the state of training is kept here every `checkpoint_seconds`, and the scores at the end; a
             stopped audit continues from it. None: nothing is kept.
+        fresh: train and measure anew what is kept in `directory`.
         on_progress: called with (steps done, steps in all) now and then.
 
     Returns:
@@ -121,7 +123,7 @@ def audit_training(
         "secure": secure,
     }
     code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
-    kept = Kept(directory, {**facts, **code, "data": data_digest(train)})
+    kept = Kept(directory, {**facts, **code, "data": data_digest(train)}, fresh=fresh)
     groups = torch.arange(count) % train.num_groups
     model, measuring = subject(asked, train, engine, seed, place)
     everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))

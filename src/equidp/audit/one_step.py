@@ -51,6 +51,7 @@ def audit_step(
     seed: int = 0,
     secure: bool = True,
     directory: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
     on_progress: Progress | None = None,
 ) -> Audit:
     """Takes one private step many times, with a canary and without, and bounds its epsilon from below.
@@ -75,6 +76,7 @@ def audit_step(
         secure: draw samples and noise from the operating system.
         directory: what was measured is kept here, and taken from here if data, settings and code are the
             same, also with other numbers of runs; None: nothing is kept.
+        fresh: measure anew what is kept in `directory`.
         on_progress: called with (steps done, steps in all) now and then.
 
     Returns:
@@ -126,7 +128,7 @@ def audit_step(
         "secure": secure,
     }
     code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
-    kept = Kept(directory, {**facts, **code, "data": data_digest(others)})
+    kept = Kept(directory, {**facts, **code, "data": data_digest(others)}, fresh=fresh)
     repeated = RepeatedRuns(repetition, generator)
     taken, stretches = _take(repeated, runs, kept, secure, seed, on_progress)
     found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]

@@ -24,6 +24,7 @@ from equidp.training.plan import Plan, default_plan
 
 _PROCEDURES = ("step", "training")
 _STEP_EPSILON = 4.0
+_COMMON = ("level", "engine", "device", "seed", "directory", "fresh")
 _STEP_ALONE = {"runs": 2000, "sample_rate": 1.0, "steps": 1}
 _TRAINING_ALONE = {"canaries": 1000, "by": "gradient"}
 
@@ -64,6 +65,7 @@ class AuditOptions:
     """Draw samples and noise from the seed too, so that the audit can be repeated to the last digit."""
     directory: Path = Path("equidp-audits")
     """Folder where what was measured is kept; a stopped audit continues from it."""
+    fresh: options.Fresh = False
 
 
 @app.default
@@ -117,7 +119,7 @@ def _audit(
     train: GroupedDataset, method: str, plan: Plan, wanted: AuditOptions, on_progress: Progress
 ) -> Audit:
     common: dict[str, Any] = {
-        **{name: getattr(wanted, name) for name in ("level", "engine", "device", "seed", "directory")},
+        **{name: getattr(wanted, name) for name in _COMMON},
         "plan": plan,
         "secure": not wanted.seeded,
         "on_progress": on_progress,

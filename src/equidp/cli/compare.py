@@ -60,6 +60,7 @@ class ComparisonOptions:
     engine: options.Engine = "ghost"
     directory: Path = Path("equidp-runs")
     """Folder where finished runs are kept."""
+    fresh: options.Fresh = False
     jobs: options.Jobs = None
     device: options.Device = "cpu"
     cluster: str | None = None
@@ -164,12 +165,12 @@ def compare_command(
     check_one_place(wanted.jobs, wanted.cluster)
     if dry_run:
         with connected(asked.pop("cluster")) as client:
-            del asked["tau"]
+            del asked["tau"], asked["fresh"]
             prepared = prepare(source, plan=trained_by, **asked)
             if client is not None:
                 check_workers(client, prepared.first)
             jobs = (wanted.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
-        for line in prepared.in_words(jobs):
+        for line in prepared.in_words(jobs, fresh=wanted.fresh):
             print(line)
         return
     stopped = "stopped. Finished runs are kept: the same command continues from them."

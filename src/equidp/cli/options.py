@@ -82,6 +82,7 @@ Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
+Fresh = Annotated[bool, Parameter(help="Make anew what is kept of the same settings and data.")]
 JsonFile = Annotated[
     Path | None,
     Parameter(name="--json", help="Write the figures to this file as JSON.", converter=file_name),

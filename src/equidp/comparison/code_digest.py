@@ -9,31 +9,12 @@ import importlib.util
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
+from functools import cached_property, partial, partialmethod, singledispatchmethod
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, final
 
 import cloudpickle
-
-_PACKAGE = Path(__file__).parents[1]
-_FIGURES = (
-    "kernel", "policies", "engines", "tables", "data", "accounting", "evaluation", "training", "individual",
-    "diagnostics", "models.py", "comparison/grid.py",
-)  # fmt: skip
-"""Parts of equidp that a run's figures depend on. Words of reports and commands are not among them."""
-
-
-@lru_cache(maxsize=1)
-def package_digest() -> str:
-    """Of equidp's code that figures depend on, without docstrings and comments."""
-    digest = hashlib.sha256()
-    for part in _FIGURES:
-        place = _PACKAGE / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            code = without_words(path.read_text(encoding="utf-8"))
-            digest.update(f"{path.relative_to(_PACKAGE)}\n{code}".encode())
-    return digest.hexdigest()
 
 
 def without_words(source: str | bytes) -> str:

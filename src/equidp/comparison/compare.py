@@ -59,6 +59,7 @@ def compare(
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
+    fresh: bool = False,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
 
@@ -98,6 +99,7 @@ def compare(
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
+        fresh: train runs anew that are kept in `directory`.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -136,7 +138,7 @@ def compare(
         else:
             check_workers(client, cells[: len(prepared.first)])
             place = partial(on_cluster, client=client)
-        records = train_all(cells, prepared.folder, place, on_progress)
+        records = train_all(cells, prepared.folder, place, on_progress, fresh=fresh)
     results: list[dict[str, Any]] = []
     for cell, record in zip(cells, records, strict=True):
         test = split(prepared.source, cell.seed).test

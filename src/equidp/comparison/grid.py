@@ -21,7 +21,6 @@ from torch import nn
 
 from equidp._provenance import versions
 from equidp.accounting.releases import RECALIBRATION
-from equidp.comparison.code_digest import package_digest
 from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures
@@ -33,6 +32,7 @@ from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
+from equidp.store import FIGURES
 from equidp.tables.cache import key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
@@ -104,7 +104,7 @@ class Cell:
         plan = {name: value for name, value in self.plan.to_dict().items() if name not in _NAMES}
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
-        facts += [diagnosis, self.curves, split_facts(self.source, self.seed), package_digest(), versions()]
+        facts += [diagnosis, self.curves, split_facts(self.source, self.seed), FIGURES, versions()]
         facts += [asdict(event) for event in releases_of(self.source)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
@@ -134,7 +134,7 @@ class StaleWorker(SettingError):
 
 def facts(cell: Cell) -> dict[str, str]:
     """What a run's figures depend on, as this process has it: versions, and digests of code and examples."""
-    code = {**cell.code, "source": source_digest(cell.source), "equidp's figures": package_digest()}
+    code = {**cell.code, "source": source_digest(cell.source), "equidp's figures": str(FIGURES)}
     return {**versions(), **code, "examples": split_facts(cell.source, cell.seed).digest}
 
 

@@ -30,14 +30,24 @@ _PAUSE = 1.0
 
 
 def train_all(
-    cells: Sequence[Cell], folder: Path, spread: Spread, on_progress: Progress | None
+    cells: Sequence[Cell],
+    folder: Path,
+    spread: Spread,
+    on_progress: Progress | None,
+    *,
+    fresh: bool = False,
 ) -> list[RunRecord]:
     """Trains what is not in the folder yet, and reads all.
 
     This process alone writes into the folder, so that workers need no disk in common with it. A run that
-    another process trains into the folder at this moment is waited for.
+    another process trains into the folder at this moment is waited for. With `fresh`, runs that are in the
+    folder are removed first.
     """
     asked = {folder / cell.file_name(): cell for cell in cells}
+    if fresh:
+        for path in asked:
+            path.unlink(missing_ok=True)
+            outputs_path(path).unlink(missing_ok=True)
     total = sum(cell.plan.steps for cell in _missing(asked).values())
     while missing := _missing(asked):
         done = total - sum(cell.plan.steps for cell in missing.values())

@@ -82,13 +82,14 @@ class Prepared:
         """The runs of the first seed."""
         return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
 
-    def in_words(self, jobs: int) -> list[str]:
+    def in_words(self, jobs: int, *, fresh: bool = False) -> list[str]:
         """How many runs there are, what each private kind would spend, and about how long all take.
 
         Args:
             jobs: processes at a time.
+            fresh: True: runs that are kept are trained anew.
         """
-        missing = [cell for cell in self.cells if not is_kept(self.folder / cell.file_name())]
+        missing = [cell for cell in self.cells if fresh or not is_kept(self.folder / cell.file_name())]
         runs, kept = len(self.cells), len(self.cells) - len(missing)
         lines = [
             f"{runs} runs: {len(self.first)} of each of {len(self.sizes)} seeds. {kept} are kept in "
