@@ -12,8 +12,6 @@ from torch import nn
 import equidp
 from equidp._validate import MOST_WEIGHT, check_weights
 from equidp.data.weights import (
-    ClassWeighted,
-    RowWeighted,
     parse_class_weights,
     weights_of_classes,
     with_weights,
@@ -23,6 +21,7 @@ from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.step import PrivateStep
+from equidp.losses import Loss
 from equidp.policies.methods import make_policy
 from equidp.training.build import build
 
@@ -41,8 +40,8 @@ def test_norms_are_those_of_the_weighted_gradients(engine):
     weights = torch.linspace(0, 7, len(data))
     plain = make_engine(engine, model, LOSS)(data.inputs, data.targets).norms
     pairs = with_weights(data.targets, weights)
-    rows = make_engine(engine, model, RowWeighted(LOSS))(data.inputs, pairs).norms
-    classes = make_engine(engine, model, ClassWeighted(LOSS, torch.tensor([1.0, 8.0])))
+    rows = make_engine(engine, model, Loss(LOSS).with_row_weights())(data.inputs, pairs).norms
+    classes = make_engine(engine, model, Loss(LOSS, torch.tensor([1.0, 8.0])))
     torch.testing.assert_close(rows, plain * weights)
     torch.testing.assert_close(
         classes(data.inputs, data.targets).norms, plain * torch.where(data.targets == 1, 8.0, 1.0)
@@ -69,7 +68,7 @@ def test_an_example_of_any_weight_moves_the_sum_by_no_more_than_the_sensitivity(
     sums = []
     for first in (0, 1):
         step = PrivateStep(
-            make_engine("ghost", model, RowWeighted(LOSS)),
+            make_engine("ghost", model, Loss(LOSS).with_row_weights()),
             policy,
             list(model.parameters()),
             event=StepEvent(1.0, 1e-9),

@@ -8,16 +8,17 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import equidp
-from equidp.data.weights import RowWeighted, with_weights
+from equidp.data.weights import with_weights
 from equidp.engines import ENGINES, make_engine
-from equidp.engines.units import UnitLoss, UnitModel
+from equidp.engines.units import UnitModel
 from equidp.errors import ModelError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
+from equidp.losses import Loss
 from support.oracle import SumOfSquares, assert_exact, drawn, loss
 
-LOSS = UnitLoss(RowWeighted(loss))
+LOSS = Loss(loss).by_example()
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ from torch import nn
 
 import equidp
 from equidp.data.dataset import GroupedDataset
-from equidp.data.numbers import SquaredError
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.predict import predict
+from equidp.losses import SquaredError
 from equidp.training.build import build
 
 BOUNDS = (0.0, 100_000.0)

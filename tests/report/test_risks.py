@@ -61,7 +61,5 @@ def test_a_run_knows_what_shifts_its_risks():
     assert plain.fit().facts.private is False
     recalibrated = equidp.recalibrate(plain.run(), plain, 0.0)
     assert recalibrated.facts.recalibrated
-    weighted = equidp.data.weights.ClassWeighted(
-        nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0])
-    )
+    weighted = equidp.losses.Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0]))
     assert make_trainer(epochs=1, loss=weighted).fit().facts.class_weighted

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "extend", "models", "store")
 FOLDERS = (
-    *("kernel", "ledger", "distributed"),
+    *("kernel", "ledger", "distributed", "losses"),
     *("policies", "engines", "tables", "data", "accounting"),
     *("evaluation", "training", "experimental", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),

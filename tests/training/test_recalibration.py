@@ -13,10 +13,10 @@ from torch import nn
 
 import equidp
 from equidp.accounting.releases import release_event
-from equidp.data.weights import ClassWeighted
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
+from equidp.losses import Loss
 from equidp.training import recalibration
 from equidp.training.build import build
 from equidp.training.plan import Plan
@@ -160,7 +160,7 @@ def test_weights_count_as_often_as_copies_do():
     twice = torch.cat([torch.arange(3000), torch.arange(3000)[data.targets == 1]])
     copies = trainer_of(data.subset(twice), 0.0)
     expected = fitted(copies.model, copies, 0.0)
-    loss = ClassWeighted(nn.CrossEntropyLoss(reduction="none"), torch.tensor([0.5, 1.0]))
+    loss = Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([0.5, 1.0]))
     by_class = trainer_of(data, 0.0, loss=loss)
     by_row = trainer_of(replace(data, weights=torch.where(data.targets == 1, 1.0, 0.5)), 0.0)
     for trainer in (by_class, by_row):

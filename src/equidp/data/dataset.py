@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_weights
-from equidp.data.numbers import SquaredError, check_numbers
-from equidp.data.weights import RowWeighted, with_weights
-from equidp.engines.units import UnitLoss, by_row
+from equidp.data.numbers import check_numbers
+from equidp.data.weights import with_weights
+from equidp.engines.units import by_row
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 from equidp.kernel.ledger import PEOPLE, ROWS
+from equidp.losses import Loss, SquaredError
 
 ALL = "all"
 """What tables call all groups together."""
@@ -184,10 +185,9 @@ class GroupedDataset:
         """
         usual = nn.CrossEntropyLoss(reduction="none") if self.target_bounds is None else None
         loss = loss or usual or SquaredError(self.target_bounds)  # type: ignore[arg-type]
-        weighted = RowWeighted(loss, self.targets.dtype)
         if self.rows is not None:
-            return UnitLoss(weighted)
-        return loss if self.weights is None else weighted
+            return Loss.of(loss).by_example(self.targets.dtype)
+        return loss if self.weights is None else Loss.of(loss).with_row_weights(self.targets.dtype)
 
     def group_sizes(self) -> Tensor:
         """Returns the number of examples of each group, [K]."""

@@ -1,9 +1,8 @@
-"""Targets that are numbers in a public range: their loss, and models that answer in their units."""
+"""Targets that are numbers in a public range, and models that answer in their units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -12,26 +11,6 @@ from torch import Tensor, nn
 from equidp.errors import DataError
 
 Bounds = tuple[float, float]
-
-
-@final
-@dataclass(frozen=True)
-class SquaredError:
-    """Half the squared error of predictions, in half widths of a public range that targets are clipped to.
-
-    Attributes:
-        bounds: (low, high) of the targets.
-
-    >>> SquaredError((0.0, 100.0))(torch.tensor([[50.0], [100.0]]), torch.tensor([0.0, 700.0]))
-    tensor([0.5000, 0.0000])
-    """
-
-    bounds: Bounds
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses, [batch], of outputs [batch, 1]."""
-        low, high = self.bounds
-        return 0.5 * ((outputs.squeeze(1) - targets.clamp(low, high)) / ((high - low) / 2)) ** 2
 
 
 @final

@@ -16,12 +16,12 @@ from torch.nn.functional import pad
 
 from equidp._validate import check_whole, unknown_name
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import RowWeighted, with_weights
-from equidp.engines.units import UnitLoss
+from equidp.data.weights import with_weights
 from equidp.errors import DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness
+from equidp.losses import Loss
 
 _REACH = 8
 """Images are moved by at most one part in so many of their sides: by 4 pixels of 32."""
@@ -129,9 +129,7 @@ class Views:
 
     def loss(self, loss: LossFunction, dtype: torch.dtype) -> LossFunction:
         """The loss of sampled examples by that of one row, whose targets have this type."""
-        if self.count == 1 or isinstance(loss, UnitLoss):
-            return loss
-        return UnitLoss(loss if isinstance(loss, RowWeighted) else RowWeighted(loss, dtype))
+        return loss if self.count == 1 else Loss.of(loss).by_example(dtype)
 
     def of(self, batch: Batch, randomness: Randomness) -> Batch:
         """Returns the batch as training sees it; with several views, its examples have several rows.

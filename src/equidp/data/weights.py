@@ -9,66 +9,12 @@ effect, so weights do most where the largest is about 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
 
 from equidp._validate import MOST_WEIGHT, check_number, names, unknown_name
 from equidp.errors import SettingError
-from equidp.kernel.engine import LossFunction
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ClassWeighted:
-    """A loss that counts examples of some classes more than others.
-
-    Attributes:
-        loss: (outputs, classes [batch]) -> losses [batch].
-        weights: of each class, [classes].
-
-    >>> weighted = ClassWeighted(torch.nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 8.0]))
-    >>> weighted(torch.zeros(2, 2), torch.tensor([0, 1]))
-    tensor([0.6931, 5.5452])
-    """
-
-    loss: LossFunction
-    weights: Tensor
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses, [batch]."""
-        return self.loss(outputs, targets) * self.weights.to(targets.device)[targets]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class RowWeighted:
-    """A loss of targets that carry a weight of their own, as `with_weights` makes them.
-
-    Targets without weights, such as those of a test set, count once.
-
-    Attributes:
-        loss: (outputs, targets [batch]) -> losses [batch].
-        dtype: of the targets that it reads.
-
-    >>> weighted = RowWeighted(torch.nn.CrossEntropyLoss(reduction="none"))
-    >>> weighted(torch.zeros(2, 2), with_weights(torch.tensor([0, 1]), torch.tensor([1.0, 0.5])))
-    tensor([0.6931, 0.3466])
-    """
-
-    loss: LossFunction
-    dtype: torch.dtype = torch.int64
-
-    def targets(self, pairs: Tensor) -> Tensor:
-        """The targets alone, [batch]."""
-        return pairs if pairs.dim() == 1 else pairs[:, 0].to(self.dtype)
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses, [batch]."""
-        losses = self.loss(outputs, self.targets(targets))
-        return losses if targets.dim() == 1 else losses * targets[:, 1]
 
 
 def with_weights(targets: Tensor, weights: Tensor) -> Tensor:

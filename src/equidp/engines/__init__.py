@@ -22,11 +22,12 @@ from equidp.engines.made_up_rows import GivenRows, TrialRows
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
 from equidp.engines.trying import in_words
-from equidp.engines.units import UnitLoss, as_units, reading
+from equidp.engines.units import as_units, reading
 from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import taken
 from equidp.kernel.policy import Policy
+from equidp.losses import Loss
 
 __all__ = [
     "ENGINES",
@@ -102,7 +103,7 @@ def checked_engine(
 
     Args:
         model: reads rows, [batch, ...]; is left as it was.
-        loss: of examples of one row, or a `UnitLoss`.
+        loss: of examples of one row, or a `Loss` of several.
         row: inputs and targets of one row at least, whose shapes and types are read and no value: what is
             accepted tells nothing about data.
         class_names: one per class, where targets are classes.
@@ -120,8 +121,8 @@ def checked_engine(
     >>> checked_engine("ghost", nn.Linear(2, 2), loss, (torch.zeros(1, 2), torch.tensor([1])), ("no", "yes"))
     <equidp.engines.ghost.GhostEngine object at ...>
     """
-    several = isinstance(loss, UnitLoss)
-    of_row = loss.loss if isinstance(loss, UnitLoss) else loss
+    several = Loss.of(loss).several_rows
+    of_row = Loss.of(loss).by_row() if several else loss
     made = MadeUp.like(model, of_row, *row, len(class_names) or None)
     trials: list[tuple[TrialRows, Any, Tensor]] = []
     if examples is not None:

@@ -6,7 +6,6 @@ contribution. The model reads rows as it always does: they are the first dimensi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -16,6 +15,7 @@ from equidp.engines.called import called
 from equidp.engines.layers.sums import by_example
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, mapped, tensors
+from equidp.losses import Loss
 
 
 def by_row(units: Any) -> Any:
@@ -49,32 +49,6 @@ class UnitModel(nn.Module):
         return by_example(called(self.model, by_row(units)), rows_in(units))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class UnitLoss:
-    """The loss of units: the sum of their rows' losses.
-
-    Single rows, such as those of a test set, have the loss inside.
-
-    Attributes:
-        loss: (outputs, targets [batch, 2]) -> losses [batch], each times the weight in the target: see
-            `equidp.data.weights.RowWeighted`.
-
-    >>> from equidp.data.weights import RowWeighted
-    >>> loss = UnitLoss(RowWeighted(nn.CrossEntropyLoss(reduction="none")))
-    >>> loss(torch.zeros(1, 3, 2), torch.tensor([[[0, 1.0], [1, 1.0], [1, 0.0]]]))
-    tensor([1.3863])
-    """
-
-    loss: LossFunction
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses, [units]; targets [units, rows, 2], classes or numbers and the rows' weights."""
-        if targets.dim() < 3:
-            return self.loss(outputs, targets)
-        return by_example(self.loss(by_row(outputs), by_row(targets)), targets.shape[1]).sum(dim=1)
-
-
 def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tensor]:
     """Returns single rows as units of so many of them, each of weight 1.
 
@@ -94,12 +68,7 @@ def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tenso
 
 def reading(model: nn.Module, loss: LossFunction) -> nn.Module:
     """Returns what reads the examples that a loss is of: the model, or of units a `UnitModel` of it."""
-    return UnitModel(model) if isinstance(loss, UnitLoss) else model
-
-
-def measures_units(engine: object) -> bool:
-    """Returns whether an engine reads units of several rows."""
-    return isinstance(getattr(engine, "model", None), UnitModel)
+    return UnitModel(model) if Loss.of(loss).several_rows else model
 
 
 def rows_in(units: Inputs) -> int:

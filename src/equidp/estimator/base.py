@@ -24,7 +24,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.releases import COUNTS, RECALIBRATION
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import RowWeighted, with_weights
+from equidp.data.weights import with_weights
 from equidp.estimator.asked import asked_plan, check_private
 from equidp.estimator.fits import FITS, row_hashes, warn
 from equidp.estimator.inputs import (
@@ -46,6 +46,7 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import Payment, ReleaseEvent, StepEvent
+from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
@@ -213,7 +214,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 return train, loss
         else:
             train = SparseRows(X, targets if weights is None else with_weights(targets, weights), groups)
-        return train, loss if weights is None else RowWeighted(loss, targets.dtype)
+        return train, loss if weights is None else Loss.of(loss).with_row_weights(targets.dtype)
 
     def _account(self, X: Any, trainer: Trainer, entries: Entries, progress: Progress) -> None:
         """Says what this fit spent, and what it comes to with earlier ones on the same people.

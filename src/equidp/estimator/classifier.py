@@ -18,14 +18,14 @@ from equidp._validate import check_number, unknown_name
 from equidp.accounting.releases import release_event
 from equidp.data.dataset import GroupedDataset
 from equidp.data.unencoded import COUNTS_SHARE
-from equidp.data.weights import ClassWeighted, RowWeighted, weights_of_classes
-from equidp.engines.units import UnitLoss
+from equidp.data.weights import weights_of_classes
 from equidp.errors import DataError, SettingError
 from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Payment, StepEvent
+from equidp.losses import Loss
 from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.trainer import Trainer
 
@@ -146,7 +146,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             return loss
         if self._balanced:
             known = progress.class_weights
-            return ClassWeighted(loss, torch.ones(self._num_outputs) if known is None else known)
+            return Loss.of(loss).with_class_weights(torch.ones(self._num_outputs) if known is None else known)
         if not isinstance(self.class_weight, Mapping):
             raise SettingError(
                 f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
@@ -158,7 +158,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             if label not in names:
                 raise unknown_name("class in class_weight", label, names.values())
         given = {names[label]: weight for label, weight in self.class_weight.items()}
-        return ClassWeighted(loss, weights_of_classes(given, tuple(names.values())))
+        return Loss.of(loss).with_class_weights(weights_of_classes(given, tuple(names.values())))
 
     @property
     def _balanced(self) -> bool:
@@ -174,10 +174,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def _release(
         self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
     ) -> None:
-        loss = trainer.loss
-        while isinstance(loss, UnitLoss | RowWeighted):
-            loss = loss.loss
-        weights = loss.weights if isinstance(loss, ClassWeighted) else torch.ones(self._num_outputs)
+        found = Loss.of(trainer.loss).class_weights
+        weights = torch.ones(self._num_outputs) if found is None else found
         if self._balanced and progress.class_weights is None:
             progress.class_weights = weights.copy_(self._counted(payment, trainer, targets))
         self.class_weight_ = weights.double().numpy()

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equidp.data.dataset import ALL, GroupedDataset
-from equidp.data.numbers import SquaredError
 from equidp.errors import DataError, shape_in_words
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
 from equidp.evaluation.metric import Metric, figure, measured
 from equidp.evaluation.metrics import METRICS, lost
 from equidp.evaluation.numbers import NUMBERS
 from equidp.evaluation.predictions import Cut, Predictions
+from equidp.losses import SquaredError
 
 Bools = npt.NDArray[np.bool_]
 

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.data.numbers import SquaredError, in_units
+from equidp.data.numbers import in_units
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.ledger.format import read_ledger
+from equidp.losses import SquaredError
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.batches import content_digest

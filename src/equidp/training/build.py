@@ -13,13 +13,14 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.data.numbers import in_units
 from equidp.data.views import Views
-from equidp.data.weights import ClassWeighted, weights_of_classes
+from equidp.data.weights import weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.model_randomness import restored
 from equidp.kernel.noise import Randomness
+from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.optimizers import made_optimizer
 from equidp.training.parts import class_names
@@ -140,4 +141,4 @@ def _class_weighted(
     if not names:
         raise SettingError("class_weight is by class names, and this data has none; leave it out.")
     plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-    return ClassWeighted(plain, weights_of_classes(plan.class_weight, names))
+    return Loss.of(plain).with_class_weights(weights_of_classes(plan.class_weight, names))

@@ -17,10 +17,9 @@ from equidp.accounting.schedule import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.data.weights import RowWeighted
 from equidp.engines import TriedEngine, check_company, check_penalties, checked_engine, engine_for
 from equidp.engines.preserved import device_of
-from equidp.engines.units import UnitLoss, by_row
+from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, moved_to
@@ -29,6 +28,7 @@ from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.owned_generators import owned_generators
 from equidp.kernel.policy import Policy, statistics_noise
+from equidp.losses import Loss
 from equidp.training.checks import check_examples, check_own_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
@@ -170,16 +170,15 @@ def chosen_engine(
             raise SettingError(f"engine={engine!r}; {type(policy).__name__} expects {wanted}.")
         return engine
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
-    (inputs, targets), of_row = (like.inputs, like.targets), loss
-    if isinstance(loss, UnitLoss):
-        (inputs, targets), of_row = by_row((inputs, targets)), loss.loss
-    weighted = isinstance(of_row, RowWeighted)
-    targets = of_row.targets(targets) if isinstance(of_row, RowWeighted) else targets
+    (inputs, targets), value = (like.inputs, like.targets), Loss.of(loss)
+    if value.several_rows:
+        inputs, targets = by_row((inputs, targets))
+    targets = value.targets(targets)
     row, names = moved_to((inputs, targets), device), class_names(train)
     if examples is not None:
         check_examples(examples, row, train)
         examples = moved_to(examples, device)
-    if policy.penalises and (weighted or isinstance(loss, UnitLoss)):
+    if policy.penalises and value.row_weights:
         raise SettingError(
             f"{type(policy).__name__} adds penalties to losses of rows that count once each; leave out "
             "weights of rows, several rows a person and views, or choose another method."

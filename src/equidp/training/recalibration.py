@@ -27,16 +27,16 @@ from equidp._validate import check_number
 from equidp.accounting.releases import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.data.weights import ClassWeighted, RowWeighted
 from equidp.engines.called import called
 from equidp.engines.preserved import device_of
-from equidp.engines.units import UnitLoss, by_row
+from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import doubled
 from equidp.kernel.noisy_sum import release
+from equidp.losses import Loss
 from equidp.training import parts
 from equidp.training.recalibrated import Recalibration
 from equidp.training.run import Run
@@ -96,7 +96,7 @@ def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | 
 
 def check_recalibrates(trainer: Trainer) -> None:
     """Raises a SettingError unless the trainer's loss is cross entropy, perhaps weighted, of classes."""
-    loss, _ = _unweighted(trainer.loss)
+    loss = Loss.of(trainer.loss).base
     numbers = isinstance(trainer.train, GroupedDataset) and trainer.train.target_bounds is not None
     plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing
     if numbers or not plain:
@@ -162,22 +162,12 @@ def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recali
     return Recalibration(min(max(1 + scale / _UNIT, 0.1), 10.0), tuple(shift), payment)
 
 
-def _unweighted(loss: object) -> tuple[object, ClassWeighted | None]:
-    """The loss of one example without its weights, and the weights of classes where there are any."""
-    by_class = None
-    while isinstance(loss, ClassWeighted | RowWeighted | UnitLoss):
-        by_class = loss if isinstance(loss, ClassWeighted) else by_class
-        loss = loss.loss
-    return loss, by_class
-
-
 def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [n, rows, classes], classes and weights [n, rows] of this process' examples, on the model's
     device."""
     shard = trainer.processes.shard(trainer.num_examples)
     load = parts.loader(trainer.train, None, 0, model, Views(), trainer.randomness)  # as prediction sees them
     device, was_training = device_of(model), model.training
-    _, by_class = _unweighted(trainer.loss)
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()
     try:
@@ -187,9 +177,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
                 rows = pairs.shape[1] if pairs.dim() == 3 else 1  # of a unit of privacy
                 logits = called(model, by_row(inputs) if pairs.dim() == 3 else inputs)
                 targets = (pairs if pairs.dim() == 1 else pairs[..., 0]).long().view(-1, rows)
-                weights = pairs[..., 1].view(-1, rows) if pairs.dim() > 1 else torch.ones_like(targets)
-                if by_class is not None:
-                    weights = weights * by_class.weights.to(device)[targets]
+                weights = Loss.of(trainer.loss).weights(pairs).view(-1, rows)
                 if logits.dim() != 2 or logits.shape[1] < 2:
                     raise ModelError(
                         f"the model's outputs have shape {list(logits.shape)}; recalibration expects logits "

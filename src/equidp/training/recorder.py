@@ -10,12 +10,13 @@ from torch import Tensor
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.preserved import device_of
-from equidp.engines.units import as_units, measures_units
+from equidp.engines.units import as_units
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.inputs import moved_to, taken
 from equidp.kernel.penalty import measure, penalty_of
+from equidp.losses import Loss
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -83,7 +84,7 @@ class EpochRecorder(Callback):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
         device = device_of(trainer.model)
         rows = moved_to(taken((self.test.inputs, self.test.targets), sample), device)
-        rows = as_units(*rows) if measures_units(trainer.engine) else rows
+        rows = as_units(*rows) if Loss.of(trainer.loss).several_rows else rows
         groups = torch.full((len(sample),), group, device=device)
         penalty = penalty_of(trainer.policy, trainer.policy_state)
         measured = measure(trainer.engine, penalty, rows[0], rows[1], groups)

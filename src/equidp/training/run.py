@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import ClassWeighted
 from equidp.errors import DataError, ModelError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.events import Entries
 from equidp.kernel.noise import SeededRandomness
+from equidp.losses import Loss
 from equidp.training.start import Start, carry_over
 
 
@@ -89,7 +89,7 @@ class RunFacts:
             classes=classes,
             start=start,
             private=trainer.policy.private,
-            class_weighted=_is_class_weighted(trainer.loss),
+            class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
         )
 
@@ -192,13 +192,6 @@ class Run:
                 f"was trained with {', '.join(map(repr, classes))}; give them the same order, and all of "
                 "them."
             )
-
-
-def _is_class_weighted(loss: object) -> bool:
-    """Tells whether a loss, or one inside it, has weights by class."""
-    while loss is not None and not isinstance(loss, ClassWeighted):
-        loss = getattr(loss, "loss", None)
-    return loss is not None
 
 
 def _first_rate(optimizer: torch.optim.Optimizer) -> float:

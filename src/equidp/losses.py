@@ -1,0 +1,118 @@
+"""Per-example losses as one value: a base loss, weights of classes and of rows, and the unit of privacy.
+
+A weight is a public factor of one row's loss, so it scales that row's gradient and no other's. An example of
+several rows (the records of a person, or views of an image) has the sum of their losses, and so one gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from equidp.kernel.engine import LossFunction
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """A loss of examples, [batch], from outputs and targets.
+
+    Targets of single rows are [batch]; with a weight each [batch, 2]; of several rows [batch, rows, 2].
+    Targets without weights, such as those of a test set, count once.
+
+    Attributes:
+        base: (outputs, targets [batch]) -> losses [batch].
+        class_weights: factor of each class, [classes]; None: all count alike.
+        row_weights: whether targets carry a weight of their own (`equidp.data.weights.with_weights`).
+        several_rows: whether an example has several rows, whose targets carry weights.
+        dtype: of the targets that `base` reads, where they carry weights.
+
+    Example:
+        >>> from equidp.losses import Loss
+        >>> cross_entropy = torch.nn.CrossEntropyLoss(reduction="none")
+        >>> by_class = Loss(cross_entropy, class_weights=torch.tensor([1.0, 8.0]))
+        >>> by_class(torch.zeros(2, 2), torch.tensor([0, 1]))
+        tensor([0.6931, 5.5452])
+        >>> targets = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
+        >>> Loss(cross_entropy, row_weights=True)(torch.zeros(2, 2), targets)
+        tensor([0.6931, 0.3466])
+        >>> people = Loss(cross_entropy).by_example()
+        >>> people(torch.zeros(1, 3, 2), torch.tensor([[[0, 1.0], [1, 1.0], [1, 0.0]]]))
+        tensor([1.3863])
+    """
+
+    base: LossFunction
+    class_weights: Tensor | None = None
+    row_weights: bool = False
+    several_rows: bool = False
+    dtype: torch.dtype = torch.int64
+
+    @classmethod
+    def of(cls, loss: LossFunction) -> Loss:
+        """Return the value of any per-example loss; a `Loss` as it is."""
+        return loss if isinstance(loss, Loss) else cls(loss)
+
+    def with_class_weights(self, weights: Tensor) -> Loss:
+        """Return the loss with a factor for each class, [classes]."""
+        return replace(self, class_weights=weights)
+
+    def with_row_weights(self, dtype: torch.dtype = torch.int64) -> Loss:
+        """Return the loss of targets that carry a weight of their own; `dtype` is of the targets alone."""
+        return self if self.row_weights else replace(self, row_weights=True, dtype=dtype)
+
+    def by_example(self, dtype: torch.dtype = torch.int64) -> Loss:
+        """Return the loss of examples of several rows: the sum of their rows' weighted losses."""
+        return replace(self.with_row_weights(dtype), several_rows=True)
+
+    def by_row(self) -> Loss:
+        """Return the loss of single rows."""
+        return replace(self, several_rows=False)
+
+    def targets(self, pairs: Tensor) -> Tensor:
+        """Return targets of rows without their weights, [batch]."""
+        return pairs[:, 0].to(self.dtype) if self.row_weights and pairs.dim() > 1 else pairs
+
+    def weights(self, pairs: Tensor) -> Tensor:
+        """Return the weight of each row by its class and its own, of classes [..., 2] or [batch] alike."""
+        classes = (pairs if pairs.dim() == 1 else pairs[..., 0]).long()
+        weights = pairs[..., 1] if pairs.dim() > 1 else torch.ones_like(classes)
+        if self.class_weights is None:
+            return weights
+        return weights * self.class_weights.to(pairs.device)[classes]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return losses, [batch]."""
+        if self.several_rows and targets.dim() > 2:
+            rows = self._rows(outputs.flatten(0, 1), targets.flatten(0, 1))
+            return rows.view(targets.shape[:2]).sum(dim=1)
+        return self._rows(outputs, targets)
+
+    def _rows(self, outputs: Tensor, pairs: Tensor) -> Tensor:
+        targets = self.targets(pairs)
+        losses = self.base(outputs, targets)
+        if self.class_weights is not None:
+            losses = losses * self.class_weights.to(targets.device)[targets]
+        return losses * pairs[:, 1] if self.row_weights and pairs.dim() > 1 else losses
+
+
+@final
+@dataclass(frozen=True)
+class SquaredError:
+    """Half the squared error of predictions, in half widths of a public range that targets are clipped to.
+
+    Attributes:
+        bounds: (low, high) of the targets.
+
+    >>> SquaredError((0.0, 100.0))(torch.tensor([[50.0], [100.0]]), torch.tensor([0.0, 700.0]))
+    tensor([0.5000, 0.0000])
+    """
+
+    bounds: tuple[float, float]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return losses, [batch], of outputs [batch, 1]."""
+        low, high = self.bounds
+        return 0.5 * ((outputs.squeeze(1) - targets.clamp(low, high)) / ((high - low) / 2)) ** 2
