@@ -7,17 +7,13 @@ from typing import Annotated
 
 import pandas as pd
 from cyclopts import Parameter
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from equidp import default_plan
+from equidp import Column, Table, default_plan
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
 from equidp.extend import check_outputs, write_whole
-from equidp.report.console_tables import print_table
 from equidp.report.format import points
 from papers.ablation import ERRORS, ablate, ablation_summary
 
@@ -64,7 +60,7 @@ def ablate_command(
             on_progress=on_progress,
         )
     summary = ablation_summary(figures)
-    print_table(ablation_table(summary, method))
+    ablation_table(summary, method).print()
     if json_file is not None:
         write_whole(json_file, (summary.to_json(orient="records", indent=2) + "\n").encode())
 
@@ -77,12 +73,10 @@ def ablation_table(summary: pd.DataFrame, method: str) -> Table:
         method: whose clipping.
     """
     title = f"Accuracy, %, after training without noise and with one error of {method}'s clipping"
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("group")
-    for error in dict.fromkeys(summary["error"]):
-        table.add_column(str(error), justify="right")
-    for group, rows in summary.groupby("group", sort=False):
-        ends = ["" if math.isnan(error) else f" ± {points(error)}" for error in rows["accuracy_se"]]
-        cells = [points(value) + end for value, end in zip(rows["accuracy"], ends, strict=True)]
-        table.add_row(escape(str(group)), *cells)
-    return table
+    columns = [Column("group", "name"), *(Column(str(error)) for error in dict.fromkeys(summary["error"]))]
+    rows = []
+    for group, part in summary.groupby("group", sort=False):
+        ends = ["" if math.isnan(error) else f" ± {points(error)}" for error in part["accuracy_se"]]
+        cells = [points(value) + end for value, end in zip(part["accuracy"], ends, strict=True)]
+        rows.append((str(group), *cells))
+    return Table(columns, rows, title)

@@ -9,14 +9,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
+from equidp import Column, Table
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
 from equidp.extend import check_folder, check_outputs, write_whole
-from equidp.report.console_tables import print_table
 from equidp.training.progress import duration
 from papers.reproduction.page import WORDS, based_on, in_words, results_page
 from papers.reproduction.reproduce import (
@@ -116,14 +115,16 @@ def reproduce_command(
 
 
 def _list(items: list[Judged]) -> None:
-    table = Table("item", "what it shows", "state", "seeds", "hours on two cores", box=None, pad_edge=False)
+    rows = []
     for each in items:
         result = each.result
         seeds = str(each.item.seeds)
         if result is not None and not result.quick:
             seeds = result.seeds_counted
-        table.add_row(each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}")
-    print_table(table, Console(width=None if sys.stdout.isatty() else 150))
+        rows.append((each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}"))
+    headings = ("item", "what it shows", "state", "seeds", "hours on two cores")
+    table = Table([Column(heading, "text") for heading in headings], rows)
+    table.print(Console(width=None if sys.stdout.isatty() else 150), lines=False)
     for each in items:
         for reason in each.reasons if each.state == "differs" else ():
             print(f"{each.item.name} differs: {reason}")

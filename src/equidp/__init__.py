@@ -18,6 +18,7 @@ _HOMES = {
     "data.people": "by_person",
     "data.views": "Views",
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
+    "display": "Column Interval Table",
     "engines": "make_compatible",
     "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
     "PolicyError PrivacyWarning ProcessError SettingError TrainingStopped",

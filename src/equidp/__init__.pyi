@@ -22,6 +22,7 @@ from equidp.diagnostics import (
     Effort as Effort,
     diagnose as diagnose,
 )
+from equidp.display import Column as Column, Interval as Interval, Table as Table
 from equidp.engines import make_compatible as make_compatible
 from equidp.errors import (
     ApproximationWarning as ApproximationWarning,

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "extend", "models", "store")
+GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "extend", "models", "store", "display")
 FOLDERS = (
     *("kernel", "ledger", "distributed", "losses"),
     *("policies", "engines", "tables", "data", "accounting"),

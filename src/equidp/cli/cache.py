@@ -6,12 +6,10 @@ import time
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.markup import escape
-from rich.table import Table
 
 from equidp._validate import check_number
 from equidp.cli.app import command
-from equidp.report.console_tables import print_table
+from equidp.display import Column, Table
 from equidp.tables.cache import cache_folder, kept_tables, remove
 
 app = command("cache", "equidp cache", "equidp cache --clear", "equidp cache --clear --older-than 30")
@@ -40,11 +38,12 @@ def cache_command(
     if not found:
         print(f"Nothing is kept in {place}{' for so long' if older_than else ''}.")
         return
-    table = Table("size", "last used", "what", box=None)
-    for each in found:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
-        table.add_row(in_words(each.size), used, escape(each.what))
-    print_table(table)
+    columns = [Column(heading, "label") for heading in ("size", "last used")]
+    rows = [
+        (in_words(each.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used)), each.what)
+        for each in found
+    ]
+    Table([*columns, Column("what", "name")], rows).print(lines=False)
     print(f"{count:,} with {size} in {place}. They hold rows as they are; equidp cache --clear removes them.")
 
 

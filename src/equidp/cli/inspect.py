@@ -11,14 +11,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from equidp._files import check_outputs, command_line, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
+from equidp.display import Column, Table
 from equidp.errors import SettingError
-from equidp.report.console_tables import print_table
 from equidp.tables.inspect import (
     PRIVACY_NOTE,
     RARE_ROWS,
@@ -76,14 +75,8 @@ def _print(report: TableReport) -> None:
     sep = "tab" if recipe.sep == "\t" else recipe.sep
     written = "" if is_parquet(report.path) else f" Separator {sep}  Encoding {recipe.encoding}"
     console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
-    columns = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    columns.add_column("column", overflow="fold")
-    columns.add_column("holds", overflow="fold")
-    columns.add_column("missing", justify="right", no_wrap=True)
-    columns.add_column("different", justify="right", no_wrap=True)
-    for column in report.columns:
-        columns.add_row(*_row(column, report))
-    print_table(columns, console)
+    columns = [Column("column", "name"), Column("holds", "text"), Column("missing"), Column("different")]
+    Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)
     settled = [line for column in report.columns for line in _findings(column, console.width)]
     if settled:
         console.print("\n[bold]To know, and the option that settles it[/]")
@@ -99,7 +92,7 @@ def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
     roles = [option for option in ("target", "group") if column.name in report.recipe.columns(option)]
     holds = f"{column.kind}, {column.span}" if column.span else column.kind
     share = f"{100 * column.missing / max(1, report.rows):.1f}%" if column.missing else ""
-    return escape(" ".join([column.name, *map("({})".format, roles)])), holds, share, f"{column.distinct:,}"
+    return " ".join([column.name, *map("({})".format, roles)]), holds, share, f"{column.distinct:,}"
 
 
 def _findings(column: ColumnReport, width: int) -> list[str]:

@@ -6,14 +6,12 @@ import json
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.markup import escape
-from rich.table import Table
 
 from equidp.cli import options
 from equidp.cli.app import command
+from equidp.display import Column, Table
 from equidp.policies.methods import METHODS, method_named
 from equidp.policies.setting import settings_of
-from equidp.report.console_tables import print_table
 
 app = command(
     "methods",
@@ -38,20 +36,18 @@ def methods_command(
     """
     if name is None:
         content: dict[str, Any] = {each: method.summary for each, method in METHODS.items()}
-        table = Table("method", "what it does", box=None)
-        for row in content.items():
-            table.add_row(*row)
+        table = Table([Column("method", "name"), Column("what it does", "text")], list(content.items()))
     else:
         method = method_named(name)
         settings = settings_of(method.policy)
         content = {each.name: {"default": each.default, "help": each.help} for each in settings}
-        table = Table("setting", "default", "meaning", box=None)
-        for each in settings:
-            table.add_row(f"--{each.name.replace('_', '-')}", str(each.default), escape(each.help))
+        columns = [Column("setting", "name"), Column("default", "text"), Column("meaning", "text")]
+        rows = [(f"--{each.name.replace('_', '-')}", str(each.default), each.help) for each in settings]
+        table = Table(columns, rows)
     if as_json:
         print(json.dumps(content, indent=2))
         return
     if name is not None:
         print(f"{name}: {method.summary.rstrip('.')}.{'' if content else ' It has no settings.'}")
     if content:
-        print_table(table)
+        table.print(lines=False)

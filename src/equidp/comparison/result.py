@@ -16,6 +16,7 @@ from equidp._files import write_whole
 from equidp.comparison import tables
 from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.diagnostics import Diagnosis
+from equidp.display import Table
 from equidp.evaluation.costs import privacy_costs
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
@@ -215,11 +216,11 @@ class Comparison:
 
     def to_latex(self, name: str = "methods") -> str:
         """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
-        return tables.to_latex(self.table(name), self._caption(name), name)
+        return Table.from_frame(self.table(name), self._caption(name)).to_latex(name)
 
     def to_markdown(self, name: str = "methods") -> str:
         """A table, as `table` has it, in Markdown."""
-        return tables.to_markdown(self.table(name))
+        return Table.from_frame(self.table(name)).to_markdown()
 
     def write_tables(self, path: str | os.PathLike[str]) -> None:
         """Writes all tables, in LaTeX (.tex) or Markdown (.md).
@@ -242,7 +243,7 @@ class Comparison:
         return f"{about}: {setup.data.name}{intervals}, delta {setup.training.delta:g}."
 
     def _repr_html_(self) -> str:
-        table = self.table().to_html(index=False, border=0)
+        table = Table.from_frame(self.table()).to_html()
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

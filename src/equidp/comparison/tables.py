@@ -61,30 +61,6 @@ def checked_ending(path: str | os.PathLike[str]) -> str:
     return ending
 
 
-def to_markdown(table: pd.DataFrame) -> str:
-    """The table in Markdown; bars and marks of HTML in it are text."""
-    rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)], *table.to_numpy()]
-    escaped = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " "})
-    return "\n".join(f"| {' | '.join(str(cell).translate(escaped) for cell in row)} |" for row in rows) + "\n"
-
-
-def to_latex(table: pd.DataFrame, caption: str, label: str) -> str:
-    """The table in LaTeX for the package booktabs; special signs in it are text."""
-    names = {name: _latex(name) for name in table.columns}
-    text = (
-        table.map(_latex)
-        .rename(columns=names)
-        .to_latex(
-            index=False,
-            escape=False,
-            caption=_latex(caption),
-            label=f"tab:{label}",
-            column_format="l" + "r" * (len(table.columns) - 1),
-        )
-    )
-    return str(text)
-
-
 def unit(metric: Metric) -> str:
     """What the metric is shown in, after its name."""
     return f"{metric.label}, %" if metric.percent else metric.label
@@ -129,21 +105,3 @@ def _text(value: float, metric: Metric) -> str:
     if math.isnan(value):
         return "–"
     return f"{round(100 * value, 1) + 0.0:.1f}" if metric.percent else f"{value:.3g}"
-
-
-_LATEX = str.maketrans(
-    {
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-        "∞": r"$\infty$",
-        "–": "--",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-    }
-)
-
-
-def _latex(text: object) -> str:
-    return str(text).translate(_LATEX)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from equidp.audit import Audit
 from equidp.audit.result import USEFUL
 from equidp.data.dataset import ALL
-from equidp.report.console_tables import print_table
+from equidp.display import Column, Table
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
@@ -34,17 +32,25 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     console = console or Console()
     console.print()
     console.print(escape(audit_sentence(audit)), highlight=False)
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("group of the canaries", overflow="fold")
-    for head in ("tests", "claimed", "at least", "of the claim", "at least, any mechanism"):
-        table.add_column(head, justify="right")
-    for each in audit.bounds:
-        style = "bold" if each.group == ALL else None
-        share = f"{each.epsilon / audit.claimed:.0%}" if math.isfinite(each.epsilon) else ""
-        bounds = [f"{value:.2f}" for value in (audit.claimed, each.epsilon)]
-        row = (f"{each.tests:,}", *bounds, share, f"{each.assumption_free:.2f}")
-        table.add_row(escape(each.group), *row, style=style)
-    print_table(table, console)
+    columns = (
+        Column("group of the canaries", "name"),
+        Column("tests", show="{:,}".format),
+        *(Column(heading, show="{:.2f}".format) for heading in ("claimed", "at least")),
+        Column("of the claim", show="{:.0%}".format),
+        Column("at least, any mechanism", show="{:.2f}".format),
+    )
+    rows = [
+        (
+            each.group,
+            each.tests,
+            audit.claimed,
+            each.epsilon,
+            each.epsilon / audit.claimed if math.isfinite(each.epsilon) else "",
+            each.assumption_free,
+        )
+        for each in audit.bounds
+    ]
+    Table(columns, rows, total=ALL).print(console)
     console.print(
         "A lower bound assumes Gaussian noise on Poisson samples, as the claim does, of whatever scale; the "
         "last column assumes nothing. Groups' bounds hold all together. The figures follow from raw data: "

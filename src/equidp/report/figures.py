@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS
@@ -150,17 +148,3 @@ def judged(found: Evaluation | None) -> str:
 
 def _ends(low: str, high: str) -> str:
     return "" if low == "–" else f"{low} to {high}"
-
-
-def reliability_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    """A reliability table as texts: group, risks from and to, examples, predicted, happened with interval."""
-    return [
-        (
-            str(row.group),
-            f"{points(row.risk_from)} to {points(row.risk_to)}",
-            f"{row.count:,}",
-            points(row.mean_predicted),
-            f"{points(row.observed)} ({points(row.observed_low)} to {points(row.observed_high)})",
-        )
-        for row in table.itertuples(index=False)
-    ]

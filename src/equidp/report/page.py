@@ -14,6 +14,7 @@ from equidp.report.plots import PLOTS
 from equidp.report.plots.plot import drawn
 from equidp.report.render import filled
 from equidp.report.summary import summarise
+from equidp.report.tables import detail_table, overview_table
 
 
 def write_report(
@@ -49,6 +50,10 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     return filled(
         "comparison.html",
         summary=summary,
+        overview=overview_table(summary),
+        details=[
+            detail_table(summary, each, summary.kinds) for each in summary.details + summary.further_details
+        ],
         setup=summary.setup,
         finding=words.finding(summary),
         recommended=[each.reason for each in comparison.recommendation()],

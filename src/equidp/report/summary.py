@@ -12,18 +12,11 @@ import pandas as pd
 
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
+from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
 from equidp.report.format import amount, number, shown, unit
-
-
-class Interval(NamedTuple):
-    """A mean over seeds with its confidence interval, whose ends are NaN for a single seed."""
-
-    mean: float
-    low: float
-    high: float
 
 
 class Kind(NamedTuple):
@@ -68,7 +61,7 @@ class Overview(NamedTuple):
     cost: float = np.nan
     worst_group: str = ""
     worst_cost: float = np.nan
-    gap: Interval = Interval(np.nan, np.nan, np.nan)
+    gap: Interval = Interval(np.nan)
     verdict: str = "reference"
     informative: bool = True
 
@@ -209,4 +202,4 @@ def _indexed(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
 
 
 def _interval(row: pd.Series, name: str) -> Interval:
-    return Interval(*(row[f"{name}_{end}"] for end in Interval._fields))
+    return Interval(*(row[f"{name}_{end}"] for end in ("mean", "low", "high")))

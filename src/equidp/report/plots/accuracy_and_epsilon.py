@@ -38,7 +38,7 @@ def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column:
         part = part.loc[list(looks)]
         noise = ERRORS * part["standard_error"] * (not column.startswith("sensitive"))
         noisy = noise.any() and too_noisy(part[column], noise)
-        heights = {name: 100 * summary.interval(kind, name, "accuracy").mean for name in looks}
+        heights = {name: 100 * summary.interval(kind, name, "accuracy").value for name in looks}
         for name, look in looks.items():
             value, spread = part.at[name, column], noise[name]
             low, high = np.clip([value - spread, value + spread], 0, part.at[name, "epsilon"])

@@ -45,7 +45,7 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
     edge = [(gap, sign * value) for gap, value in best_edge([(x, sign * y) for x, y in means.values()])]
     axes.plot(*zip(*edge, strict=True), color=INK, linewidth=0.8, zorder=1, label="edge")
     for kind in set(summary.kinds) - set(summary.private_kinds):
-        level = summary.scale * summary.interval(kind, ALL, summary.metric.name).mean
+        level = summary.scale * summary.interval(kind, ALL, summary.metric.name).value
         axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
     axes.axvline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from equidp.display import Interval
 from equidp.report.plots.colours import OTHER_GROUPS, Look
-from equidp.report.summary import Interval, Kind, Summary
+from equidp.report.summary import Kind, Summary
 
 Floats = npt.NDArray[np.float64]
 GREY = "#9AA0A6"

@@ -55,7 +55,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                     panel.errorbar(list(best), means, yerr=errors, transform=beside, **style)
                     for ends in (means - errors[0], means + errors[1]):  # not seen to through the shift
                         panel.update_datalim(np.column_stack([list(best), ends]))
-                elif np.isfinite(level := summary.scale * intervals[kinds[0]].mean):
+                elif np.isfinite(level := summary.scale * intervals[kinds[0]].value):
                     across = panel.get_yaxis_transform()
                     panel.plot([0.01, 0.99], [level, level], "--", transform=across, **style)
                 for other in others:

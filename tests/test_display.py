@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from equidp.display import Column, Table
 from equidp.evaluation.metrics import METRICS
-from equidp.report.console_tables import print_table
 from equidp.report.terminal import print_groups
 
 NAMES = ("F", "Region=Mitte, Geschlecht=divers", "Region=Mitte, Geschlecht=weiblich", "x" * 60, "日本語" * 9)
 WIDTHS = (1, *range(20, 100), 200)
 
 
-@pytest.mark.parametrize("box", [None, SIMPLE_HEAD])
+@pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_names_and_figures_are_whole(width, box, capsys):
-    table = Table("group", box=box)
-    table.add_column("accuracy, %", justify="right", no_wrap=True)
-    for number, name in enumerate(NAMES):
-        table.add_row(name, f"{number}1.3 (65.0 to 77.0)")
-    print_table(table, Console(width=width))
+def test_names_and_figures_are_whole(width, lines, capsys):
+    rows = [(name, f"{number}1.3 (65.0 to 77.0)") for number, name in enumerate(NAMES)]
+    Table([Column("group", "name"), Column("accuracy, %")], rows).print(Console(width=width), lines=lines)
     said = capsys.readouterr().out
     assert "…" not in said
     assert [f"{number}1.3 (65.0 to 77.0)" in said for number in range(len(NAMES))] == [True] * len(NAMES)

@@ -1,0 +1,283 @@
+"""Tables of results as one value, and its renderers: terminal, HTML, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape as html_escape
+from typing import Any, Literal, NamedTuple, final
+
+import pandas as pd
+from markupsafe import Markup
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Column as RichColumn, Table as RichTable
+
+_BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
+_NARROWEST = 4  # characters of a column of figures
+_SHORTEST = 12  # characters that a name keeps at least before it is broken
+
+_NOT_IN_LATEX_FONTS = {"∞": r"$\infty$", "–": "--", "<": r"\textless{}", ">": r"\textgreater{}"}
+
+Kind = Literal["name", "label", "text", "number", "verdict"]
+
+
+class Interval(NamedTuple):
+    """A figure and the ends of its interval; without an interval both ends are NaN."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+Cell = str | int | float | Interval
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: above the cells.
+        kind: "name" and "label" name the row and stand first, "text" and "verdict" are at the left, "number"
+            at the right. A terminal breaks long names, never labels or numbers; HTML gives a verdict its own
+            word as class.
+        show: text of a number; of both ends of an interval too. Texts stay as they are.
+    """
+
+    heading: str
+    kind: Kind = "number"
+    show: Callable[[Any], str] = str
+
+    def parts(self, cell: Cell) -> tuple[str, str, str]:
+        """Text of a cell, and of the ends of its interval ("" without one)."""
+        if isinstance(cell, str):
+            return cell, "", ""
+        if isinstance(cell, Interval):
+            ends = ("", "") if math.isnan(cell.low) else (self.show(cell.low), self.show(cell.high))
+            return (self.show(cell.value), *ends)
+        return self.show(cell), "", ""
+
+    @property
+    def names_row(self) -> bool:
+        """Whether its cells name their rows."""
+        return self.kind in ("name", "label")
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """A table of results: what it holds, and nothing about where it is shown.
+
+    Attributes:
+        columns: those that name the row first.
+        rows: of as many cells as there are columns.
+        caption: a line above.
+        notes: sentences below.
+        total: first cell of the row that is about all others together, which is emphasised.
+
+    Raises:
+        ValueError: a row of another length.
+
+    Example:
+        >>> columns = (Column("group", "name"), Column("accuracy, %", show="{:.1f}".format))
+        >>> table = Table(columns, [("A & B", Interval(91.25, 90, 93)), ("all", 92)], total="all")
+        >>> print(table.to_markdown())
+        | group | accuracy, % |
+        | --- | ---: |
+        | A &amp; B | 91.2 [90.0, 93.0] |
+        | all | 92.0 |
+        <BLANKLINE>
+        >>> table.print(Console(width=40, no_color=True), lines=False)
+        group  accuracy, %
+        A & B  91.2 (90.0 to 93.0)
+        all    92.0
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    notes: Sequence[str] = ()
+    total: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"A row has {len(row)} cells; there are {len(self.columns)} columns.")
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, caption: str = "") -> Table:
+        """Table of a data frame: its first column names rows, the others hold figures as texts."""
+        kinds: list[Kind] = ["name", *["number"] * (len(frame.columns) - 1)]  # type: ignore[list-item]
+        columns = [Column(str(name), kind) for name, kind in zip(frame.columns, kinds, strict=True)]
+        return cls(columns, list(frame.itertuples(index=False, name=None)), caption)
+
+    def texts(self, interval: str = "{} ({} to {})") -> list[list[str]]:
+        """Rows of texts, with intervals in this form."""
+        return [
+            [
+                interval.format(value, low, high) if low else value
+                for value, low, high in (
+                    column.parts(cell) for column, cell in zip(self.columns, row, strict=True)
+                )
+            ]
+            for row in self.rows
+        ]
+
+    def to_html(self) -> Markup:
+        """An HTML table element, without caption and notes; all texts are escaped."""
+        heads = Markup().join(
+            Markup("<th{}>{}</th>").format(_html_class(column.kind, ""), column.heading)
+            for column in self.columns
+        )
+        body = Markup("\n").join(
+            Markup("<tr{}>{}</tr>").format(
+                Markup(' class="all"') if self.total and row[0] == self.total else "",
+                Markup().join(map(_html_cell, self.columns, row)),
+            )
+            for row in self.rows
+        )
+        table = "<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table>"
+        return Markup(table).format(heads, body)
+
+    def to_markdown(self) -> str:
+        """A Markdown table, without caption and notes; bars and marks of HTML in it are text."""
+        rules = ["---:" if column.kind == "number" else "---" for column in self.columns]
+        rows = [[column.heading for column in self.columns], *self.texts("{} [{}, {}]")]
+        head, *body = [[_markdown_text(text) for text in row] for row in rows]
+        return "".join(f"| {' | '.join(row)} |\n" for row in [head, rules, *body])
+
+    def to_latex(self, label: str) -> str:
+        """A LaTeX table with caption, for the package booktabs; special signs in it are text.
+
+        Args:
+            label: "costs" for \\ref{tab:costs}.
+        """
+        heads = [column.heading for column in self.columns]
+        sides = "".join("r" if column.kind == "number" else "l" for column in self.columns)
+        latex = pd.DataFrame(self.texts("{} [{}, {}]"), columns=heads).to_latex(
+            index=False,
+            escape=True,
+            caption=_escaped_for_latex(self.caption),
+            label=f"tab:{label}",
+            column_format=sides,
+        )
+        for sign, text in _NOT_IN_LATEX_FONTS.items():
+            latex = latex.replace(sign, text)
+        return str(latex)
+
+    def print(self, console: Console | None = None, *, lines: bool = True, split: bool = False) -> None:
+        """Print the table whole on a terminal of any width: no figure is cut off and no number broken.
+
+        Args:
+            console: None: standard output.
+            lines: a rule under the headings.
+            split: print columns that do not fit as further tables, each with the names of the rows; without
+                it, lines of a table that cannot be as narrow run on in the next line.
+        """
+        console = console or Console()
+        for part in self._split(console.width) if split else [self]:
+            _print_rich(part._rich(lines), console)
+        for note in self.notes:
+            console.print(escape(note), highlight=False, style="dim")
+
+    def _split(self, width: int) -> Iterator[Table]:
+        """Tables with as many columns each as fit beside the names of the rows."""
+        texts = [[column.heading for column in self.columns], *self.texts()]
+        count = sum(column.names_row for column in self.columns)
+        lengths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        named = sum(min(length, width // (2 * count)) + _BETWEEN for length in lengths[:count])
+        left = list(range(count, len(self.columns)))
+        while left:
+            own = (_figures_width([row[at] for row in texts]) + _BETWEEN for at in left)
+            fitting = max(1, sum(end <= width - 1 - named for end in itertools.accumulate(own)))
+            chosen = [*range(count), *left[:fitting]]
+            yield replace(
+                self,
+                columns=[self.columns[at] for at in chosen],
+                rows=[[row[at] for at in chosen] for row in self.rows],
+            )
+            left = left[fitting:]
+
+    def _rich(self, lines: bool) -> RichTable:
+        table = RichTable(
+            title=escape(self.caption) or None, title_justify="left", box=SIMPLE_HEAD if lines else None
+        )
+        texts = self.texts()
+        for at, column in enumerate(self.columns):
+            if column.kind == "number":
+                width = _figures_width([column.heading, *(row[at] for row in texts)])
+                table.add_column(escape(column.heading), justify="right", min_width=width)
+            else:
+                table.add_column(escape(column.heading), no_wrap=column.kind == "label", overflow="fold")
+        for row in texts:
+            style = "bold" if self.total and row[0] == self.total else None
+            table.add_row(*map(escape, row), style=style)
+        return table
+
+
+def _figures_width(texts: Sequence[str]) -> int:
+    """Characters of the longest word of a heading, the first text, or of the longest figure."""
+    heading, *figures = texts
+    return max(_NARROWEST, *map(cell_len, [*heading.split(), *figures]))
+
+
+def _print_rich(table: RichTable, console: Console) -> None:
+    """Print with columns of names in parts of words where the table would be wider than the terminal."""
+    wide = console.options.update(max_width=10_000)
+    least, most = [], []
+    for column in table.columns:
+        column.overflow = "fold"
+        cells = [Measurement.get(console, wide, each) for each in (column.header, *column.cells)]
+        most.append(max(each.maximum for each in cells))
+        least.append(_least_width(column, cells))
+    room = console.width - _BETWEEN * len(most) - 1
+    if sum(most) > room:
+        spare = max(0, room - sum(least))
+        for column, low, high in zip(table.columns, least, most, strict=True):
+            column.width = low + min(spare, max(0, high - low))
+            spare -= column.width - low
+    if sum(least) > room:
+        width = sum(least) + _BETWEEN * len(least) + 1
+        console = Console(
+            file=console.file, width=width, force_terminal=console.is_terminal, no_color=console.no_color
+        )
+    console.print(table)
+
+
+def _least_width(column: RichColumn, cells: Sequence[Measurement]) -> int:
+    """Characters of its longest word, and no more than `_SHORTEST` where words may be broken."""
+    needed = max(each.maximum if column.no_wrap else each.minimum for each in cells)
+    breaks = not column.no_wrap and column.justify == "left"
+    return max(min(needed, _SHORTEST) if breaks else needed, column.min_width or 0)
+
+
+def _html_class(kind: Kind, text: str) -> Markup:
+    """Class of a cell at the left; names have none, since they are heads of rows."""
+    if kind in ("text", "verdict"):
+        return Markup(' class="{}"').format(f"left {text}".strip() if kind == "verdict" else "left")
+    return Markup()
+
+
+def _html_cell(column: Column, cell: Cell) -> Markup:
+    value, low, high = column.parts(cell)
+    if column.names_row:
+        return Markup("<th>{}</th>").format(value)
+    small = Markup("<small>{} to {}</small>").format(low, high) if low else ""
+    return Markup("<td{}>{}{}</td>").format(_html_class(column.kind, value), value, small)
+
+
+def _markdown_text(text: str) -> str:
+    return html_escape(text.replace("\\", "\\\\"), quote=False).replace("|", "\\|").replace("\n", " ")
+
+
+def _escaped_for_latex(text: str) -> str:
+    """Text escaped by pandas, whose `to_latex` escapes cells and headings but no caption."""
+    styler = pd.DataFrame([text]).style.format(escape="latex")
+    return str(styler.hide(axis="index").hide(axis="columns").to_string()).strip()
