@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from equidp import default_plan
-from equidp.comparison.code_digest import without_words
 from equidp.comparison.grid import split_facts
 from equidp.data import open_source
 from equidp.data.dataset import ALL
+from equidp.digest import without_words
 from equidp.kernel.policy import statistics_noise
 from equidp.store import FIGURES
 from papers.reproduction import reading_loop, reading_runs, readings

@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from equidp.comparison.code_digest import without_words
 from equidp.comparison.grid import split_facts
 from equidp.data import open_source
+from equidp.digest import without_words
 from equidp.extend import check_folder, versions, write_whole
 from equidp.store import FIGURES
 from papers.reproduction.item import Asked

@@ -13,8 +13,7 @@ import pytest
 
 import equidp
 from equidp.comparison.asked import named_methods
-from equidp.comparison.code_digest import object_digest
-from equidp.comparison.module_digest import run_digest
+from equidp.digest import code_digest, object_digest
 from equidp.errors import DataError, PolicyError, SettingError
 from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
@@ -401,7 +400,7 @@ def test_kept_runs_follow_code_that_is_looked_up_by_name(lab, kind):
         write(lab, method=BY_NAME[kind], **also)
         source = lab / "own_lab" / "method.py"
         source.write_text(source.read_text().replace(old, new) if old else source.read_text())
-        return run_digest(importlib.import_module("own_lab.method").part)
+        return code_digest(importlib.import_module("own_lab.method").part)
 
     before = digest()
     changed = HELPER.replace("SHARE = 1.0", "SHARE = 0.25")
@@ -409,7 +408,7 @@ def test_kept_runs_follow_code_that_is_looked_up_by_name(lab, kind):
     assert digest(helper=HELPER + "\n# a word\n") == before
     imported = importlib.import_module("own_lab.method")
     (lab / "own_lab" / "method.py").write_text("def part(): return 3.0")
-    assert run_digest(imported.part) == before  # the process has not imported that
+    assert code_digest(imported.part) == before  # the process has not imported that
 
 
 def digests() -> dict[str, str]:

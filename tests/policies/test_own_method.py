@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import equidp
-from equidp.comparison import code_digest
-from equidp.comparison.code_digest import without_words
+from equidp import digest
 from equidp.comparison.grid import Cell
 from equidp.data.dataset import DataSplit
+from equidp.digest import without_words
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, Method
 from equidp.store import FIGURES
@@ -279,7 +279,7 @@ FACTORIES = {"class": Net, "closure": wide(4), "partial": partial(sized, 4)}
 
 ASK = """
 import sys; sys.path.insert(0, sys.argv[1])
-from equidp.comparison.code_digest import object_digest
+from equidp.digest import object_digest
 from own_model import FACTORIES
 print({name: object_digest(factory) for name, factory in FACTORIES.items()})
 """
@@ -325,6 +325,6 @@ def test_a_users_code_has_another_digest_where_it_or_what_it_uses_changes(
         sys.modules.pop("own_model", None)
         importlib.invalidate_caches()
         factories = importlib.import_module("own_model").FACTORIES
-        found.append({name: code_digest.object_digest(factory) for name, factory in factories.items()})
+        found.append({name: digest.object_digest(factory) for name, factory in factories.items()})
     sys.modules.pop("own_model", None)
     assert {name for name in found[0] if found[0][name] != found[1][name]} == differs

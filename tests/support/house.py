@@ -18,7 +18,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-GROUND = ("errors", "_validate", "_files", "_parts", "_provenance", "extend", "models", "store", "display")
+GROUND = (
+    "errors",
+    "_validate",
+    "_files",
+    "_parts",
+    "_provenance",
+    "extend",
+    "models",
+    "digest",
+    "store",
+    "display",
+)
 FOLDERS = (
     *("kernel", "ledger", "distributed", "losses"),
     *("policies", "engines", "tables", "data", "accounting"),

@@ -18,11 +18,10 @@ import torch
 
 from equidp._files import write_whole
 from equidp._provenance import versions
-from equidp.comparison.kept import check_folder
-from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import GroupedDataset
+from equidp.digest import code_digest
 from equidp.kernel.policy import Policy
-from equidp.store import FIGURES
+from equidp.store import FIGURES, make_folder
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -50,7 +49,7 @@ class Kept:
             everything = [dict(facts), FIGURES, versions()]
             name = hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:24]
             self.folder = Path(directory) / f"audit-{name}"
-            check_folder(self.folder)
+            make_folder(self.folder)
             if fresh:
                 for file in (*self.folder.glob("*.npz"), *self.folder.glob("*.pt")):
                     file.unlink(missing_ok=True)
@@ -112,4 +111,4 @@ def data_digest(train: GroupedDataset) -> str:
 
 def policy_facts(policy: Policy) -> dict[str, Any]:
     """What a policy does: its settings and its code."""
-    return {"settings": {**vars(policy)}, "code": run_digest(type(policy))}
+    return {"settings": {**vars(policy)}, "code": code_digest(type(policy))}

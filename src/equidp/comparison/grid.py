@@ -21,12 +21,12 @@ from torch import nn
 
 from equidp._provenance import versions
 from equidp.accounting.releases import RECALIBRATION
-from equidp.comparison.module_digest import run_digest
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
 from equidp.data.unencoded import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
+from equidp.digest import code_digest
 from equidp.errors import ApproximationWarning, DataError, DataWarning, SettingError
 from equidp.evaluation.predict import predict
 from equidp.individual import IndividualAccountant
@@ -97,7 +97,7 @@ class Cell:
     @property
     def code(self) -> dict[str, str]:
         """Digests of the code of policy, model and loss, as this process has it."""
-        return {"policy": run_digest(type(self.plan.policy)), **part_digests(self.plan)}
+        return {"policy": code_digest(type(self.plan.policy)), **part_digests(self.plan)}
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
@@ -169,7 +169,7 @@ def source_digest(source: DataSource) -> str:
     if isinstance(source, WithFeatures):
         return _features_digest(source) + source_digest(source.source)
     part = source.part if isinstance(source, OwnSource) else source
-    code = run_digest(part if isinstance(part, type) else type(part))
+    code = code_digest(part if isinstance(part, type) else type(part))
     return "" if code.startswith("equidp.") else code
 
 
@@ -177,7 +177,7 @@ def _features_digest(source: WithFeatures) -> str:
     """Of a transform of the user's own: the code of a function, or layers and weights of a network."""
     transform = source.transform
     if not isinstance(transform, nn.Module):
-        code = run_digest(transform)
+        code = code_digest(transform)
         return "" if code.startswith("equidp.") else code
     weights = [value.float().cpu().numpy() for value in transform.state_dict().values()]
     return key_of(str(transform), *weights)
@@ -228,7 +228,7 @@ def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
 def part_digests(plan: ResolvedPlan) -> dict[str, str]:
     """Digests of the code of a plan's model and loss."""
     parts = {"factory": plan.factory, "loss": plan.loss_function}
-    return {name: "" if part is None else run_digest(part) for name, part in parts.items()}
+    return {name: "" if part is None else code_digest(part) for name, part in parts.items()}
 
 
 class Finished(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from equidp.comparison import grid
 from equidp.comparison.grid import Cell, facts
 from equidp.comparison.outputs import keep_outputs, outputs_path
 from equidp.comparison.spread import Call
-from equidp.errors import SettingError
 from equidp.training.record import RunRecord
 
 Progress = Callable[[int, int], None]
@@ -111,16 +109,3 @@ class _Claims:
 def is_kept(path: Path) -> bool:
     """Whether a run's record and its answers are there."""
     return path.exists() and outputs_path(path).exists()
-
-
-def check_folder(folder: Path) -> None:
-    """Makes the folder of runs and tries to write in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SettingError(
-            f"runs cannot be kept in {os.fspath(folder)!r} ({error.strerror}); give a folder that can be "
-            "written."
-        ) from error

@@ -18,7 +18,7 @@ from equidp.accounting.schedule import default_delta
 from equidp.advice.auto import AUTO, Choice, choose, images_of
 from equidp.comparison.asked import Asked, Sweep, automatic_runs, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
-from equidp.comparison.kept import check_folder, is_kept
+from equidp.comparison.kept import is_kept
 from equidp.comparison.outputs import check_metric
 from equidp.comparison.spread import Workers
 from equidp.data import open_source
@@ -34,6 +34,7 @@ from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Event
 from equidp.policies.methods import BASELINE, MethodLike
+from equidp.store import make_folder
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan, checked_seeds, default_plan
 from equidp.training.progress import duration
@@ -184,7 +185,7 @@ def prepare(
         asked += automatic_runs(choice, plan, epsilons, max(sizes.values()))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
-    check_folder(folder)
+    make_folder(folder)
     with remembered(folder):
         if release_epsilon is not None:  # refuse one that no noise can meet
             calibrate_noise(release_epsilon, plan.delta, 1.0, 1)

@@ -13,8 +13,8 @@ from typing import Any
 
 from equidp._files import command_line, write_whole
 from equidp._provenance import versions
-from equidp.comparison.code_digest import own_digests
 from equidp.data.dataset import DataSplit
+from equidp.digest import own_digests
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
 from equidp.ledger.format import event_of, plain
