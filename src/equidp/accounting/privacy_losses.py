@@ -50,7 +50,11 @@ def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistrib
     events = [] if isinstance(event, dp_accounting.NoOpDpEvent) else getattr(event, "events", [event])
     if any(isinstance(each, dp_accounting.NonPrivateDpEvent) for each in events):
         return None
-    parts = [_self_composed(each.event, each.count, width) for each in events]
+    counted = [
+        (each.event, each.count) if isinstance(each, dp_accounting.SelfComposedDpEvent) else (each, 1)
+        for each in events
+    ]
+    parts = [_self_composed(step, steps, width) for step, steps in counted]
     return reduce(lambda one, other: one.compose(other), parts, pld.identity(width))
 
 
@@ -108,6 +112,7 @@ def _self_composed(step: dp_accounting.DpEvent, steps: int, width: float) -> Los
     return _mixture(step, width).self_compose(steps)
 
 
+@lru_cache(maxsize=4)
 def _gaussian(noise: float, sample_rate: float, width: float) -> LossDistribution:
     return pld.from_gaussian_mechanism(noise, sampling_prob=sample_rate, value_discretization_interval=width)
 

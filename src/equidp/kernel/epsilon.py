@@ -50,15 +50,21 @@ def pld_epsilon(interval: float) -> Callable[[dp_accounting.DpEvent, float], flo
             width > 1 or transforms_lose_digits(event, delta) or repeats(event)
         ):  # bins wider than 1 are useless
             return renyi
-        return float(PLDAccountant(value_discretization_interval=width).compose(event).get_epsilon(delta))
+        return float(_pld_accountant(event, width).get_epsilon(delta))
 
     return epsilon
+
+
+@lru_cache(maxsize=4)
+def _pld_accountant(event: dp_accounting.DpEvent, width: float) -> PLDAccountant:
+    return PLDAccountant(value_discretization_interval=width).compose(event)
 
 
 def _rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     return float(renyi_accountant(event).get_epsilon(delta))
 
 
+@lru_cache(maxsize=16)
 def renyi_accountant(event: dp_accounting.DpEvent) -> RdpAccountant:
     """Return dp_accounting's Renyi accountant after a `run_event`."""
     # Orders whose series do not converge are left out, which is safe; the library would log a line for each.
