@@ -7,11 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from equidp.accounting.planned import account
-from equidp.accounting.risk import RiskTarget
-from equidp.accounting.rows import checked_rows
-from equidp.cli import options
 from equidp.cli.app import command
+from equidp.cli.noise import Accountant, Delta, Method, Risk
 
 app = command(
     "account",
@@ -39,10 +36,10 @@ class PlannedOptions:
     """Noise to work out epsilon from."""
     target_epsilon: Annotated[float | None, Parameter(name="--epsilon")] = None
     """Target epsilon to work out the noise from."""
-    risk: options.Risk = None
-    delta: options.Delta = None
-    method: options.Method = "dpsgd"
-    accountant: options.Accountant = "pld"
+    risk: Risk = None
+    delta: Delta = None
+    method: Method = "dpsgd"
+    accountant: Accountant = "pld"
 
 
 @app.default
@@ -55,6 +52,11 @@ def account_command(
     ] = (),
 ) -> None:
     """Work out epsilon and risk from noise, or noise from epsilon or risk, for a plan. No data is touched."""
+    # Loaded here, so that help and errors in options do not wait for it.
+    from equidp.accounting.planned import account
+    from equidp.accounting.risk import RiskTarget
+    from equidp.accounting.rows import checked_rows
+
     rows = [checked_rows(each) for each in rows_per_person]
     risk = None if planned.risk is None else RiskTarget.parse(planned.risk)
     for line in account(**{**vars(planned), "risk": risk}).in_words(rows):

@@ -16,12 +16,19 @@ from cyclopts import Group, Parameter, Token
 from equidp._files import check_writable
 from equidp.advice.auto import AUTO
 from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
+from equidp.cli.noise import (
+    BOUNDED_HELP,
+    Accountant as Accountant,
+    Delta as Delta,
+    Method as Method,
+    MethodName as MethodName,
+    Risk as Risk,
+)
 from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
 from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.ledger.append_only import check_ledger_place
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
@@ -30,21 +37,14 @@ from equidp.training.plan import Plan, default_plan
 
 if TYPE_CHECKING:
     NameOrFile = str
-    MethodName = str
     MethodOrAuto = str
     ModelName = str
 else:  # completes to names, and takes files and import paths
     NameOrFile = Literal[tuple(SOURCES)] | str | Path
-    MethodName = Literal[tuple(METHODS)] | str
     MethodOrAuto = Literal[(AUTO, *METHODS)] | str
     ModelName = Literal[tuple(MODELS)] | str
 
 _DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
-_DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
-_RISK_HELP = (
-    "What no membership attack may exceed, to work out the noise from: tpr=0.05@0.01 (5% of members found at "
-    "a false-positive rate of 1%), advantage=0.1 or auc=0.6."
-)
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
 _FIGURES_HELP = "Write each picture to this folder, as PDF and SVG at the width of a paper's column."
 _DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1, mps; or auto, which takes a GPU if there is one."
@@ -54,7 +54,6 @@ _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or log
 _FEATURES_HELP = (
     "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
 )
-_BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
 
 ADVISED = "# Written by equidp advise."
 """The first line of a file of options that equidp advise recommends."""
@@ -70,16 +69,12 @@ def file_name(_: Any, tokens: Sequence[Token]) -> Path:
 
 
 Data = Annotated[NameOrFile, Parameter(help=_DATA_HELP)]
-Method = Annotated[MethodName, Parameter(help=_BOUNDED_HELP)]
 MethodToTrain = Annotated[
     MethodOrAuto,
-    Parameter(help=f"{_BOUNDED_HELP} auto: method and settings that served this kind of data best."),
+    Parameter(help=f"{BOUNDED_HELP} auto: method and settings that served this kind of data best."),
 ]
 Model = Annotated[ModelName | None, Parameter(help=_MODEL_HELP)]
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
-Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
-Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
-Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
 Fresh = Annotated[bool, Parameter(help="Make anew what is kept of the same settings and data.")]

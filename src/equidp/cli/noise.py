@@ -1,0 +1,27 @@
+"""Options that decide the noise of a run. They need neither data nor models, which take seconds to load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from equidp.kernel.epsilon import ACCOUNTANTS
+from equidp.policies.methods import METHODS
+
+if TYPE_CHECKING:
+    MethodName = str
+else:  # completes to names, and takes import paths
+    MethodName = Literal[tuple(METHODS)] | str
+
+BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
+_DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
+_RISK_HELP = (
+    "What no membership attack may exceed, to work out the noise from: tpr=0.05@0.01 (5% of members found at "
+    "a false-positive rate of 1%), advantage=0.1 or auc=0.6."
+)
+
+Method = Annotated[MethodName, Parameter(help=BOUNDED_HELP)]
+Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
+Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
+Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
