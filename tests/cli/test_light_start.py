@@ -1,4 +1,4 @@
-"""Help, version and completion start at once: they never load torch."""
+"""Commands load what they need: help, version and completion never load torch."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def test_nothing_heavy_is_loaded(arguments):
     assert heavy == []
     if arguments in ([], ["--help"]):
         assert all(f"│ {name} " in out for name in COMMANDS)
+
+
+def test_account_loads_neither_tables_nor_models_to_compare():
+    code = "import sys; sys.argv = ['equidp', 'account', '--help']; from equidp.cli import main; main()"
+    out, heavy = loaded(code)
+    assert "--noise-multiplier" in out
+    assert not {"pandas", "sklearn", "matplotlib"} & set(heavy)
 
 
 def test_importing_equidp_loads_nothing_heavy():
