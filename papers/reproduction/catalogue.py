@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.reproduction import beyond, esipova, esipova_terms, reading_study, xu, yu, yu_settings
+from papers.reproduction import beyond, esipova, reading_study, xu, yu
 from papers.reproduction.item import Item
 
 
@@ -17,8 +17,8 @@ ITEMS: dict[str, Item] = {
     for of_paper in (
         xu.ITEMS,
         reading_study.ITEMS,
-        (*esipova.ITEMS, *esipova_terms.ITEMS),
-        (*yu.ITEMS, *yu_settings.ITEMS),
+        esipova.ITEMS,
+        yu.ITEMS,
         beyond.ITEMS,
     )
     for item in sorted(of_paper, key=_place)

@@ -18,12 +18,11 @@ from equidp.data.dataset import ALL
 from equidp.digest import without_words
 from equidp.kernel.policy import statistics_noise
 from equidp.store import FIGURES
-from papers.reproduction import reading_loop, reading_runs, readings
+from papers.reproduction import reading_runs, readings
 from papers.reproduction.item import COLUMNS, XU, Asked, Item
 from papers.reproduction.pictures import Curves
-from papers.reproduction.reading_costs import worth
 from papers.reproduction.reading_runs import ReadingRun, kept_run
-from papers.reproduction.readings import READINGS, Planned
+from papers.reproduction.readings import READINGS, Planned, worth
 
 FIRST = (
     "base", "fixed-batches", "realised-size", "present-groups", "noise-without-bound", "bounds-as-weights",
@@ -104,7 +103,7 @@ class ReadingStudy:
 def _code() -> str:
     """A digest of all code that runs of readings follow from."""
     digest = hashlib.sha256(str(FIGURES).encode())
-    for module in (readings, reading_loop, reading_runs):
+    for module in (readings, reading_runs):
         digest.update(without_words(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:12]
 
@@ -120,7 +119,7 @@ def _item(name: str, title: str, studies: tuple[ReadingStudy, ...], note: str, s
         ),
         notes=(
             "Many of these readings break the guarantee, and none is part of a method here. Epsilon is the "
-            "least that is proven (papers.reproduction.reading_costs says how); without one, nothing is.",
+            "least that is proven (papers.reproduction.readings says how); without one, nothing is.",
             note,
         ),
     )  # fmt: skip

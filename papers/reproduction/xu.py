@@ -3,10 +3,252 @@
 from __future__ import annotations
 
 from equidp.data.dataset import ALL
-from papers.reproduction import xu_claims, xu_reasons
 from papers.reproduction.compared import Compared
-from papers.reproduction.item import XU, Claim, Item, Printed, printed_table
+from papers.reproduction.item import XU, Claim, Found, Item, Printed, Reason, Verdict, printed_table, told
 from papers.reproduction.pictures import Bars, Curves
+
+ATTRIBUTES = (
+    "Xu et al. count 40 attributes on Adult and 35 on Dutch and do not list them; ours are readings with as "
+    "many columns."
+)
+"""Of both census datasets."""
+_CONSTANT = (
+    'On Adult, DPSGD and the naive method answer "no" to everyone, here and there: SGD\'s accuracy and the '
+    'change add up to .752 here and .751 in print, the share of "no". These rows differ because SGD\'s do.'
+)
+_GROUPS = (
+    "DPSGD-F loses 1.0 (Adult) and 1.2 points (Dutch) more than in print, and no reading gives both rows of "
+    "print: batches of a fixed size change nothing, twice the penalty costs more, bounds as weights cost 2.6 "
+    "points less on Adult and as much on Dutch, and with a momentum of .5, where it loses .9 on both, DPSGD "
+    "loses 6.7 points on Dutch, in print 10.0 as here (xu-readings-census). The data differs, by the row "
+    "without privacy."
+)
+_MOMENTUM = (
+    "Their setting is that of Bagdasaryan et al., whose published code has a momentum of .5 that the text "
+    "does not mention"
+)
+_MOMENTUM_F = (
+    f"{_MOMENTUM}. It explains about half: with it, DPSGD-F has .929 of all and .670 of eights, without it "
+    ".885 and .374, in print .956 and .886. With batches and weights as a public copy of their code has them "
+    "too, .946 and .824: what is left is a point of all and 6 of eights, and no epsilon is proven for it "
+    "(xu-readings-in-full)."
+)
+EIGHTS = (
+    "It is eights alone: DPSGD-F as its authors ran it (seed 0) loses 51.5 points there and 1 to 8 in the "
+    "other classes. Noise is not what costs them: from a noise multiplier of .6 to one of 1.4 they lose 47.5 "
+    f"to 55.5 (xu-figure-3b). {_MOMENTUM_F}"
+)
+"""Why DPSGD-F does not even out the accuracies of MNIST's classes."""
+NAIVE = (
+    "The naive method loses 8.8 points here, 12.5 of twos and 4.5 of eights, where print has 15.0, 15.1 and "
+    "15.1. The text does not say what becomes of a released count near 0, which decides the noise: a batch "
+    "has 2.3 eights and counts have noise of 8, so that 43% of theirs are below 1. Those count as 1 here, "
+    "and noise on gradients is 25.6 times DPSGD's then. With a least count of 3 it loses 7.7, 8.6 and 14.7, "
+    "with one of .3 29.6, 38.5 and 15.4 (seed 0; equidp compare mnist --methods naive --seeds 1 --sweep "
+    "min_count=0.3,3). The loss of all in print lies between those of .3 and 1; that twos and eights lose "
+    "as much as all is not explained."
+)
+UNIFORM = (
+    "The paper argues that no bound for all evens out costs as DPSGD-F does. Here DPSGD at C = 5 loses .058 "
+    "of all and .344 of eights, DPSGD-F .095 and .515 (xu-table-1, seed 0): the larger bound does better by "
+    "both. In print DPSGD-F loses .029 and .043."
+)
+"""Their argument for bounds by group."""
+TABLE_1 = (
+    Reason(
+        "Draws of batches alone make such a difference: with the same examples and initial weights, another "
+        "training has .985 of all and .934 of eights (xu-readings-in-full, seed 0).",
+        data="mnist", method="sgd"),
+    Reason(
+        "SGD has no privacy and differs, on Dutch by 2.5 points. It is not the penalty: twice of it changes "
+        "accuracy by .3 points at most (xu-readings-census). With Esipova et al.'s columns and learning "
+        f"rate, SGD has .838 there (esipova-table-5). {ATTRIBUTES}",
+        method="sgd"),
+    Reason(_CONSTANT, data="adult", method="dpsgd"),
+    Reason(_CONSTANT, data="adult", method="naive"),
+    *(Reason(_GROUPS, data=data, method="dpsgd-f-code") for data in ("adult", "dutch")),
+    Reason(
+        f"{_MOMENTUM}, and batches of a fixed size. With both, DPSGD has .863 of all, .917 of twos and "
+        ".186 of eights; without, .830, .907 and .017; in print .877, .920 and .249 (xu-readings-in-full). "
+        "Momentum doubles the length of steps: with it, 30 epochs leave eights where 60 do without.",
+        data="mnist", method="dpsgd"),
+    Reason(_MOMENTUM_F, data="mnist", method="dpsgd-f-code"),
+    Reason(NAIVE, data="mnist", method="naive"),
+)  # fmt: skip
+TABLE_2 = (
+    Reason(
+        "Theirs are means over the training data during the last epoch, ours of the test data after it. "
+        "Twice our penalty, which the text may mean, brings SGD's nearer to print: .478 and .262 on Adult, "
+        "in print .48 and .27, and .507 and .486 on Dutch, in print .53 and .52 (xu-readings-census).",
+        quantity="loss",
+    ),
+    Reason(
+        "Theirs are means over the training data during the last epoch, ours of the test data after it. "
+        "Under SGD and DPSGD the order is theirs; the naive method has the shortest gradients there and "
+        "long ones here (one seed). Its noise is another by what the text leaves open (xu-table-1).",
+        data="mnist",
+        quantity="mean_norm",
+    ),
+    Reason(
+        "Printed norms cannot be means of norms of examples: under SGD 23.9% of men on Adult are answered "
+        "wrongly, and each such gradient has a norm of .5 or more, so that the mean is .12 at least; print "
+        "has .08. Norms of the mean gradient are nearer to print: on Dutch .25 and .30 under SGD and .36 and "
+        ".25 under DPSGD, in print .19 and .19, .26 and .12; on MNIST 17.2 and 122.7 under DPSGD, in print "
+        "13.5 and 100.5.",
+        quantity="mean_norm",
+    ),
+)
+TABLE_3 = (
+    Reason(
+        "All steps differ by one factor: at C = 2 print has changes of -.059, -.043 and -.329 for all, twos "
+        "and eights, ours are -.058, -.042 and -.344 at C = 5. So their steps are about 2.4 times ours. "
+        f"{_MOMENTUM}; it doubles their length. With it and batches of a fixed size, what is left at C = 1 "
+        "is 1.4 points of all and 6 of eights (xu-readings-in-full).",
+        data="mnist", method="dpsgd"),
+)  # fmt: skip
+
+
+EQUAL = 0.05
+"""The largest gap between two groups' costs that the paper calls equal, tau."""
+_FAIR_METHOD = ("DPSGD-F", "dpsgd-f-code")
+_DPSGD = ("DPSGD", "dpsgd")
+
+
+def _gap(found: Found, data: str, method: str, groups: tuple[str, ...]) -> float:
+    first, second = (
+        found.mean(data=data, method=method, group=group, quantity="change") for group in groups[1:]
+    )
+    return abs(first - second)
+
+
+def narrows(data: str, groups: tuple[str, ...]) -> Claim:
+    """The claim that DPSGD-F has a smaller gap in cost than DPSGD."""
+
+    def judge(found: Found) -> Verdict:
+        gaps = {name: _gap(found, data, method, groups) for name, method in (_FAIR_METHOD, _DPSGD)}
+        return told(gaps["DPSGD-F"] < gaps["DPSGD"], gaps)
+
+    text = f"DPSGD-F narrows the gap in cost between groups {groups[1]} and {groups[2]} of {data}"
+    return Claim(f"{text} that DPSGD has", judge)
+
+
+def equal_cost(data: str, groups: tuple[str, ...], name: str, method: str, otherwise: str = "") -> Claim:
+    """The claim that a method has equal costs of privacy."""
+
+    def judge(found: Found) -> Verdict:
+        value = _gap(found, data, method, groups)
+        return told(value <= EQUAL, {"gap": value})
+
+    text = f"{name} has equal costs of privacy on {data}: the gap of groups {groups[1]} and {groups[2]}"
+    return Claim(f"{text} is {EQUAL:g} at most", judge, otherwise)
+
+
+def loses_less(data: str) -> Claim:
+    """The claim that DPSGD-F is more accurate than DPSGD."""
+
+    def judge(found: Found) -> Verdict:
+        changes = {
+            name: found.mean(data=data, method=method, group=ALL, quantity="change")
+            for name, method in (_FAIR_METHOD, _DPSGD)
+        }
+        return told(changes["DPSGD-F"] > changes["DPSGD"], changes)
+
+    return Claim(f"DPSGD-F loses less accuracy in all than DPSGD on {data}", judge)
+
+
+def _by_class(found: Found, method: str, quantity: str) -> dict[str, float]:
+    rows = found.where(data="mnist", method=method, quantity=quantity)
+    rows = rows[rows["group"] != ALL]
+    return dict(zip(rows["group"], rows["mean"].astype(float), strict=True))
+
+
+def eights_lose_most(found: Found) -> Verdict:
+    """Whether DPSGD costs eights the most accuracy of all classes."""
+    changes = _by_class(found, "dpsgd", "change")
+    if "8" not in changes:
+        return Verdict(None)
+    eights = changes.pop("8")
+    others = min(changes, key=lambda name: changes[name])
+    return told(eights < changes[others], {"8": eights, others: changes[others]})
+
+
+def alike(found: Found) -> Verdict:
+    """Whether classes differ by less than 5 points in what DPSGD-F costs them, and by more under DPSGD."""
+    changes = {name: _by_class(found, method, "change").values() for name, method in (_FAIR_METHOD, _DPSGD)}
+    if not all(changes.values()):
+        return Verdict(None)
+    spread = {f"spread of {name}": max(each) - min(each) for name, each in changes.items()}
+    return told(spread["spread of DPSGD-F"] < EQUAL < spread["spread of DPSGD"], spread)
+
+
+def eights_highest(found: Found) -> Verdict:
+    """Whether eights have the highest bound of all classes, above 2.5, on average over the later half.
+
+    Noisy counts move a bound from epoch to epoch.
+    """
+    rows = found.where(data="mnist", method="dpsgd-f-code", quantity="clipping_bound")
+    means = rows[rows["at"] > rows["at"].max() / 2].groupby("group")["mean"].mean()
+    if "8" not in means:
+        return Verdict(None)
+    others = means.drop("8")
+    figures = {"8": float(means["8"]), str(others.idxmax()): float(others.max())}
+    return told(means["8"] > max(others.max(), 2.5), figures)
+
+
+def far_above(found: Found) -> Verdict:
+    """Whether eights have three times the loss and the gradient norm of twos under DPSGD."""
+    figures = {
+        f"{words} of {group}": found.mean(data="mnist", method="dpsgd", group=group, quantity=quantity)
+        for words, quantity in (("loss", "loss"), ("norm", "mean_norm"))
+        for group in ("8", "2")
+    }
+    return told(
+        all(figures[f"{each} of 8"] > 3 * figures[f"{each} of 2"] for each in ("loss", "norm")), figures
+    )
+
+
+def _swept(found: Found, at: float, group: str) -> float:
+    rows = found.where(quantity="change", at=at, group=group, method=("dpsgd", "dpsgd-f-code"))
+    return float(rows["mean"].mean())
+
+
+def _swept_gap(found: Found, at: float) -> float:
+    return abs(_swept(found, at, "2") - _swept(found, at, "8"))
+
+
+def larger_bound_helps(found: Found) -> Verdict:
+    """Whether DPSGD loses less on eights at C = 5 than at C = 1, and still more than .05 beyond twos."""
+    small, large = _swept(found, 1.0, "8"), _swept(found, 5.0, "8")
+    gap = _swept(found, 5.0, "2") - large
+    return told(
+        large > small and gap > EQUAL, {"eights at C = 1": small, "at C = 5": large, "gap at C = 5": gap}
+    )
+
+
+def gap_shrinks(found: Found) -> Verdict:
+    gaps = {f"after {epochs} epochs": _swept_gap(found, epochs) for epochs in (20, 60)}
+    return told(gaps["after 60 epochs"] < gaps["after 20 epochs"], gaps)
+
+
+def gap_grows(found: Found) -> Verdict:
+    gaps = {f"at {sigma:g}": _swept_gap(found, sigma) for sigma in (0.6, 1.4)}
+    return told(gaps["at 0.6"] <= gaps["at 1.4"], gaps)
+
+
+def gap_is_equal_cost(found: Found) -> Verdict:
+    largest = max(_swept_gap(found, sigma) for sigma in (0.6, 1.4))
+    return told(largest <= EQUAL, {"largest gap": largest})
+
+
+def within_from(found: Found, start: float) -> Verdict:
+    """Whether the mean gap of twos and eights over epochs from `start` on is of equal costs."""
+    rows = found.where(quantity="change", method="dpsgd-f-code", group=("2", "8"))
+    table = rows[rows["at"] >= start].pivot_table("mean", "at", "group")
+    if table.empty:
+        return Verdict(None)
+    gap = float((table["2"] - table["8"]).abs().mean())
+    return told(gap <= EQUAL, {"mean gap": gap})
+
 
 _METHODS = ("dpsgd", "naive", "dpsgd-f", "dpsgd-f-code")
 _CHANGES = ("dpsgd", "naive", "dpsgd-f-code")
@@ -91,22 +333,22 @@ ITEMS = (
         "Accuracy of all, of the majority and of the minority group",
         (_ADULT, _DUTCH, _MNIST),
         printed=_TABLE_1,
-        reasons=xu_reasons.TABLE_1,
+        reasons=TABLE_1,
         claims=(
-            Claim("DPSGD costs eights the most of all classes of MNIST", xu_claims.eights_lose_most),
-            *(xu_claims.narrows(*each) for each in _PAIRS),
+            Claim("DPSGD costs eights the most of all classes of MNIST", eights_lose_most),
+            *(narrows(*each) for each in _PAIRS),
             *(
-                xu_claims.equal_cost(
-                    *each, "DPSGD-F", "dpsgd-f-code", xu_reasons.EIGHTS if each[0] == "mnist" else ""
+                equal_cost(
+                    *each, "DPSGD-F", "dpsgd-f-code", EIGHTS if each[0] == "mnist" else ""
                 )
                 for each in _PAIRS
             ),
-            xu_claims.equal_cost("mnist", _MNIST_GROUPS, "the naive method", "naive", xu_reasons.NAIVE),
-            *(xu_claims.loses_less(data) for data, _ in _PAIRS),
+            equal_cost("mnist", _MNIST_GROUPS, "the naive method", "naive", NAIVE),
+            *(loses_less(data) for data, _ in _PAIRS),
         ),
         pictures=(Bars("Accuracy less that without privacy", "change", "change of accuracy"),),
         notes=(
-            xu_reasons.ATTRIBUTES,
+            ATTRIBUTES,
             "Their 30,273 \"male\" rows of Dutch have code 2 for sex, which the source describes as female; "
             "figures of groups of equal size stand side by side.",
             "dpsgd-f-code is DPSGD-F as its authors ran it, dpsgd-f as they print it; their table is of the "
@@ -123,13 +365,13 @@ ITEMS = (
         "Mean loss and gradient norm of each group in the last epoch",
         (_ADULT, _DUTCH, _MNIST),
         printed=_TABLE_2,
-        reasons=xu_reasons.TABLE_2,
+        reasons=TABLE_2,
         columns=_LAST,
         pictures=(Bars("Mean loss in the last epoch", "loss", "mean loss"),),
         claims=(
             Claim(
                 "under DPSGD the loss and the gradient norm of eights are far above those of class 2",
-                xu_claims.far_above,
+                far_above,
             ),
         ),
         notes=(
@@ -159,11 +401,11 @@ ITEMS = (
         claims=(
             Claim(
                 "a larger bound lets DPSGD lose less on eights, and a gap to class 2 remains at C = 5",
-                xu_claims.larger_bound_helps,
+                larger_bound_helps,
             ),
         ),
-        reasons=xu_reasons.TABLE_3,
-        notes=(xu_reasons.UNIFORM,),
+        reasons=TABLE_3,
+        notes=(UNIFORM,),
         pictures=(
             Curves("Accuracy lost, by clipping bound", "change", "change of accuracy", "clipping bound",
                    groups=(ALL, "2", "8")),
@@ -178,8 +420,8 @@ ITEMS = (
             Claim(
                 "the difference between DPSGD-F and SGD is small and alike in all classes, that of DPSGD "
                 "is not",
-                xu_claims.alike,
-                xu_reasons.EIGHTS,
+                alike,
+                EIGHTS,
             ),
         ),
         pictures=(Bars("Accuracy of each class", "accuracy", "accuracy"),),
@@ -192,7 +434,7 @@ ITEMS = (
         claims=(
             Claim(
                 "DPSGD-F gives eights the highest bound, on average above 2.5 in the later half of training",
-                xu_claims.eights_highest,
+                eights_highest,
             ),
         ),
         columns=(),
@@ -212,11 +454,11 @@ ITEMS = (
         ),
         "One run of 80 epochs gives all of them: a run of 20 epochs takes the same steps as its first 20. "
         "Epsilon on the way is an upper bound, that of the next of 25 numbers of steps.",
-        Claim("the gap between classes 2 and 8 shrinks with the number of epochs", xu_claims.gap_shrinks),
+        Claim("the gap between classes 2 and 8 shrinks with the number of epochs", gap_shrinks),
         Claim(
-            f"from 60 epochs on it is {xu_claims.EQUAL:g} at most, on average",
-            lambda found: xu_claims.within_from(found, 60.0),
-            xu_reasons.EIGHTS,
+            f"from 60 epochs on it is {EQUAL:g} at most, on average",
+            lambda found: within_from(found, 60.0),
+            EIGHTS,
         ),
     ),
     _over_epsilon(
@@ -225,7 +467,7 @@ ITEMS = (
             "mnist", _FAIR, 1.6, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.4)), quick_epochs=1
         ),
         "The paper does not list the values of noise multiplier; these are ours.",
-        Claim("with more noise the gap between classes 2 and 8 grows", xu_claims.gap_grows),
-        Claim(f"the gap is {xu_claims.EQUAL:g} at most", xu_claims.gap_is_equal_cost, xu_reasons.EIGHTS),
+        Claim("with more noise the gap between classes 2 and 8 grows", gap_grows),
+        Claim(f"the gap is {EQUAL:g} at most", gap_is_equal_cost, EIGHTS),
     ),
 )  # fmt: skip

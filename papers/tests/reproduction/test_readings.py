@@ -17,11 +17,16 @@ from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies import DPSGD, DPSGDF, SGD, DPSGDFCode, Naive
 from papers.reproduction.item import COLUMNS, Asked
-from papers.reproduction.reading_costs import worth
-from papers.reproduction.reading_loop import Learner, epoch_of_batches, steps_before, take_epoch
-from papers.reproduction.reading_runs import ReadingRun, kept_run, learner_of
+from papers.reproduction.reading_runs import (
+    Learner,
+    ReadingRun,
+    epoch_of_batches,
+    kept_run,
+    learner_of,
+    take_epoch,
+)
 from papers.reproduction.reading_study import ITEMS, ReadingStudy
-from papers.reproduction.readings import READINGS, Planned, Reading
+from papers.reproduction.readings import READINGS, Planned, Reading, steps_before, worth
 from support.toy import toy
 
 DATA = toy(40)
