@@ -16,8 +16,8 @@ from equidp.audit.canary import CanaryEngine, Directions, best_norms, with_canar
 from equidp.audit.repeated import RepeatedRuns
 from equidp.engines import make_engine
 from equidp.errors import DataError, SettingError
-from equidp.kernel.bounding import step_weights
 from equidp.policies.methods import METHODS, make_policy
+from equidp.policies.weights import step_weights
 from support.policies import state_of
 from support.toy import toy
 

@@ -21,11 +21,10 @@ from equidp.kernel.bounding import (
     each_alone,
     example_rows,
     example_weights,
-    share_clipped,
-    step_weights,
 )
 from equidp.kernel.policy import NoState, copied
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
+from equidp.policies.weights import share_clipped, step_weights
 from support.policies import GROUPS, POLICIES, Largest, Rogue, state_of
 
 inf, nan = math.inf, math.nan

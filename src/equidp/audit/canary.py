@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat_sums
-from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Sums
 from equidp.kernel.inputs import Inputs, taken
 from equidp.kernel.noise import doubled
 from equidp.kernel.policy import Policy
+from equidp.policies.weights import step_weights
 
 _NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
 _TIE = 1e-4

@@ -16,11 +16,11 @@ from equidp.audit.rules import Features
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import device_of, flat, flat_sums
-from equidp.kernel.bounding import step_weights
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, doubled
 from equidp.kernel.policy import copied
+from equidp.policies.weights import step_weights
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Trainer
 

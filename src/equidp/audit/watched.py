@@ -20,10 +20,10 @@ from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import flat
 from equidp.engines.units import reading
 from equidp.evaluation.predict import predict
-from equidp.kernel.bounding import step_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import doubled
 from equidp.kernel.policy import copied
+from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
 from equidp.training.resolved import ResolvedPlan

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.called import called
 from equidp.engines.preserved import device_of, flat, flat_sums
-from equidp.kernel.bounding import step_weights
 from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import doubled
 from equidp.kernel.penalty import measure, penalty_of
 from equidp.kernel.policy import Policy
 from equidp.kernel.processes import ALONE, Processes
+from equidp.policies.weights import step_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,9 @@ from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradient
 from equidp.diagnostics.step import Step
 from equidp.engines.called import called
 from equidp.errors import DataError
-from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.noise import SeededRandomness, doubled
 from equidp.kernel.sampling import PoissonSampler
+from equidp.policies.weights import share_clipped, step_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from torch import Tensor
 from equidp.data.dataset import GroupedDataset
 from equidp.individual.histories import Counts, Floats, Histories
 from equidp.individual.norm_classes import ByNorm, EachAlone, NormClasses
-from equidp.kernel.bounding import step_weights
 from equidp.kernel.policy import Policy
+from equidp.policies.weights import step_weights
 
 _BATCH = 32  # steps counted together, which takes half the time of counting each between two training steps
 

@@ -196,18 +196,5 @@ def example_rows(
     return rows
 
 
-def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
-    """The weights that a step under this state gives these examples, [batch], capped."""
-    sensitivity = float(policy.sensitivity(copied(state)))
-    return capped_weights(each_alone(policy.weight, state, norms, groups), norms, sensitivity)
-
-
-def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor) -> float:
-    """Share of examples whose weight from `step_weights` is below that of a vanishing gradient of their
-    group."""
-    unclipped = step_weights(policy, state, torch.zeros_like(weights), groups)
-    return float(doubled(weights < unclipped).mean())
-
-
 def _shape(values: Tensor, norms: Tensor) -> str:
     return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")

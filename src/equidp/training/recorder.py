@@ -13,10 +13,10 @@ from equidp.engines.preserved import device_of
 from equidp.engines.units import as_units
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
-from equidp.kernel.bounding import share_clipped, step_weights
 from equidp.kernel.inputs import moved_to, taken
 from equidp.kernel.penalty import measure, penalty_of
 from equidp.losses import Loss
+from equidp.policies.weights import share_clipped, step_weights
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
