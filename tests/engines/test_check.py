@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines import check_engine, check_model, make_compatible, make_engine
-from equidp.engines.moved import moved
+from equidp.engines.trial.mixing import moved
 from equidp.errors import ModelError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")

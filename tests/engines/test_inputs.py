@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
-from equidp.engines.attributes import Attributes
+from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
 from equidp.evaluation.predict import predict
 from equidp.kernel.inputs import tensors

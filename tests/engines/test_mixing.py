@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
-from equidp.engines.attributes import Attributes
+from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")

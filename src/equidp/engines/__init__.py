@@ -11,17 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import unknown_name
-from equidp.engines.check import check_model
-from equidp.engines.check_gradients import EngineRefusal, check_company, check_engine
-from equidp.engines.check_penalties import check_penalties
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.made_up import MadeUp, made_up_examples
-from equidp.engines.made_up_rows import GivenRows, TrialRows
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
-from equidp.engines.trying import in_words
+from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_penalties
+from equidp.engines.trial.mixing import check_model
+from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
+from equidp.engines.trial.running import in_words
 from equidp.engines.units import as_units, reading
 from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import LossFunction

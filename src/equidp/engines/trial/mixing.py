@@ -1,23 +1,142 @@
-"""Whether examples of a batch affect each other, or what a model keeps, as far as made-up batches show."""
+"""Refuse models and losses through which examples of a batch affect each other, as far as batches show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import cycle, islice, zip_longest
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from equidp.engines.attributes import Attributes
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.made_up_rows import GivenRows, MadeUpInputs, TrialRows
-from equidp.engines.moved import moved
 from equidp.engines.preserved import same
-from equidp.engines.trying import losses_of
-from equidp.errors import ModelError
+from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
+from equidp.engines.trial.running import Attributes, check_parameters, in_words, losses_of, outputs_of, tried
+from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, joined, mapped, taken, tensors
+
+
+def check_model(
+    model: nn.Module,
+    loss: LossFunction,
+    inputs: Inputs,
+    targets: Tensor,
+    class_names: Sequence[str] = (),
+    rows: TrialRows | None = None,
+) -> None:
+    """Refuses a model or loss for which per-example gradients make no sense.
+
+    Args:
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        inputs, targets: a few examples, [batch, ...], best made up (`made_up_examples`): what is accepted
+            should not tell about data. Further ones of their shape and type are made up here.
+        class_names: one per class, where targets are classes.
+        rows: further ones to try; None: made up here.
+
+    Raises:
+        ModelError: BatchNorm, or anything else through which examples of a batch affect each other, as far as
+            made-up batches show (`mixing.check_mixing`); buffers, parameters or attributes that change with
+            data; no trainable parameter, or one in less than single precision; sparse gradients; a loss that
+            is not one number per example, or fails for the last class.
+    """
+    check_parameters(model)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and any(
+            parameter.requires_grad for parameter in module.parameters()
+        ):
+            raise ModelError(
+                f"{name or 'the model'} is a scripted or traced module, whose layers cannot be read: engines "
+                "measure gradients layer by layer. Train the Python module, and script it after training."
+            )
+        if isinstance(module, _BatchNorm):
+            raise ModelError(
+                f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
+                "example's influence is bounded then. Use GroupNorm or LayerNorm, or let "
+                "equidp.make_compatible(model) replace it, which keeps the statistics of one that is frozen "
+                "(requires_grad_(False))."
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise ModelError(
+                f"{name or 'the model'} has sparse gradients, and noise makes every entry count. Make it "
+                "with sparse=False, and take a dense optimizer."
+            )
+    if len(targets) == 1:
+        inputs, targets = taken((inputs, targets), [0, 0])
+    with tried(model, loss) as buffers:
+        outputs = outputs_of(model, inputs)
+        _check_buffers(model, buffers, inputs)
+        if class_names:
+            _check_last_class(loss, outputs, targets, class_names)
+        losses_of(loss, outputs, targets)
+        check_mixing(model, loss, partial(outputs_of, model), inputs, targets, rows)
+
+
+def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> None:
+    """Refuses buffers that a forward pass changes, also with other parameters, and says from what."""
+    found = _changed_buffer(model, before, inputs)
+    if found is None:
+        with moved(model):
+            try:
+                found = _changed_buffer(model, before, inputs)
+            except ModelError:
+                return  # it fails with other parameters, and may never have such
+    if found is None:
+        return
+    name, follows_from_data = found
+    if follows_from_data:
+        raise ModelError(
+            f"buffer {name} changes in training: it carries statistics of the data past the noise. "
+            "Turn its tracking off (track_running_stats=False)."
+        )
+    raise ModelError(
+        f"buffer {name} changes in every forward pass, whatever the model reads, as those of spectral_norm "
+        "do: how many passes a step takes follows from the size of its sample, which is private. Leave it "
+        "out, or take weight_norm, which has no buffers."
+    )
+
+
+def _changed_buffer(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> tuple[str, bool] | None:
+    """A buffer that a forward pass changes, and whether it becomes another one with other inputs."""
+
+    def after(inputs: Inputs) -> dict[str, Tensor]:
+        for name, buffer in model.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+        outputs_of(model, inputs)
+        return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    now = after(inputs)
+    changed = [name for name in now if name not in before or not same(now[name], before[name])]
+    if not changed:
+        return None
+    others = after(taken(inputs, slice(2)))
+    differing = [name for name in changed if name not in others or not same(others[name], now[name])]
+    return (differing or changed)[0], bool(differing)
+
+
+def _check_last_class(
+    loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
+) -> None:
+    """Tries the loss on the last class, which may be rare: it would end training in the middle."""
+    try:
+        loss(outputs, torch.zeros_like(targets))
+    except Exception:
+        return  # it fails for all of them
+    try:
+        loss(outputs, torch.full_like(targets, len(class_names) - 1))
+    except Exception as error:
+        raise ModelError(
+            f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
+            f"({in_words(error)}). The model's outputs are {shape_in_words(outputs, 'batch')}; give one "
+            "per class."
+        ) from error
+
 
 _BATCH, _SMALL_BATCH = 40, 8
 """Examples per batch: some models mix in large batches only. Further passes of a random model are small."""
@@ -296,3 +415,44 @@ def _mixing_loss() -> ModelError:
         "bounded. Look for division by the size of the batch, or for outliers that are left out or cut by a "
         "mean, a quantile or a rank over the batch."
     )
+
+
+_SHARE = 0.1
+
+
+@contextmanager
+def moved(model: nn.Module) -> Iterator[None]:
+    """Moves each trainable parameter, by the same numbers every time, and back at the end.
+
+    A parameter of one value everywhere (a gate, a scale) is drawn anew, with its sign, or with any where it
+    is 0, whatever its size: a closed gate opens. Others get normal noise of a tenth of their size. Weights
+    are moved the less the more numbers they sum. What the model wrote to meanwhile is left as it is, for
+    `trying.tried` to find.
+    """
+    generator = torch.Generator().manual_seed(6)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    before = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    after = {}
+    for name, parameter in trained.items():
+        parameter.data.copy_(_elsewhere(parameter.detach(), generator))
+        after[name] = parameter.detach().clone()
+    torch.clear_autocast_cache()  # copies from before the move
+    try:
+        yield
+    finally:
+        for name, parameter in trained.items():
+            if same(parameter.detach(), after[name]):
+                parameter.data.copy_(before[name])
+        torch.clear_autocast_cache()
+
+
+def _elsewhere(values: Tensor, generator: torch.Generator) -> Tensor:
+    if not values.numel():
+        return values
+    usual = (len(values) / values.numel()) ** 0.5 if values.dim() > 1 else 1.0
+    if (values == values.flatten()[0]).all():
+        sizes = usual * (_SHARE + (1 - _SHARE) * torch.rand(values.shape, generator=generator))
+        drawn = torch.randint(2, values.shape, generator=generator).to(values) * 2 - 1
+        return torch.where(values == 0, drawn, values.sign()) * sizes.to(values)
+    size = max(float(values.square().mean().sqrt()), usual)
+    return values + _SHARE * size * torch.randn(values.shape, generator=generator).to(values)
