@@ -343,13 +343,13 @@ def learner_of(run: ReadingRun, train: GroupedDataset) -> Learner:
     plan = default_plan(run.data).with_changes({"epochs": run.epochs})
     resolved = plan.resolve(run.method, len(train))
     seed = run.seed + 1000 * reading.other_weights
-    model = build_model(resolved.factory, train.input_shape, train.num_outputs, seed)
+    model = build_model(resolved.plan.factory, train.input_shape, train.num_outputs, seed)
     planned = Planned(
         len(train),
-        resolved.batch_size,
+        resolved.plan.batch_size,
         resolved.noise_multiplier,
         resolved.learning_rate,
-        resolved.weight_decay,
+        resolved.plan.weight_decay,
     )
     policy = make_policy(run.method, vars(resolved.policy))
     return Learner(model, policy, reading, planned, num_groups=train.num_groups)

@@ -85,7 +85,9 @@ class ReadingStudy:
         """What the runs of a reading are worth, as changes of a row; infinite where nothing is proven."""
         examples = split_facts(open_source(self.data), seed).num_train
         resolved = default_plan(self.data).resolve(self.method, examples)
-        planned = Planned(examples, resolved.batch_size, resolved.noise_multiplier, resolved.learning_rate)
+        planned = Planned(
+            examples, resolved.plan.batch_size, resolved.noise_multiplier, resolved.learning_rate
+        )
         value = math.inf
         if resolved.policy.private:
             found = worth(

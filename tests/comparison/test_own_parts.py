@@ -15,8 +15,7 @@ import equidp
 from equidp.comparison.asked import named_methods
 from equidp.digest import code_digest, object_digest
 from equidp.errors import DataError, PolicyError, SettingError
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 
 HELPER = """
 def scale():
@@ -300,7 +299,7 @@ def test_settings_of_a_plan_reach_a_class_by_path_and_not_a_policy_that_was_made
     )
     own = Plan(by_method={"own_lab.method:Soft": {"bound": 4.0, "epochs": 3}})
     resolved = own.resolve("own_lab.method:Soft", 1000)
-    assert (resolved.policy.bound, resolved.epochs) == (4.0, 3)
+    assert (resolved.policy.bound, resolved.plan.epochs) == (4.0, 3)
 
 
 def test_a_resolved_plan_of_own_parts_is_read_back(lab):

@@ -20,8 +20,7 @@ from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, Method
 from equidp.store import FIGURES
 from equidp.training.build import build
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 from support.toy import toy
 
 SOURCE = '''

@@ -227,7 +227,7 @@ class Talking(torch.nn.Linear):
 
 
 def test_what_tries_print_log_and_warn_of_does_not_tell_how_many_there_were(monkeypatch, capfd, caplog):
-    plans = [replace(plan, factory=Talking) for plan in PLANS]
+    plans = [replace(plan, plan=replace(plan.plan, model=Talking)) for plan in PLANS]
     seen = []
     for tries in (1, 4):
         monkeypatch.setattr(choice, "number_of_tries", lambda mean, randomness, tries=tries: tries)

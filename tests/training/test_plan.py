@@ -17,8 +17,7 @@ from equidp.policies.methods import METHODS
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build
 from equidp.training.optimizers import ADAM_RATE
-from equidp.training.plan import Plan, default_plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan, default_plan
 from support.toy import toy
 
 
@@ -87,8 +86,12 @@ def test_nothing_is_left_open_in_a_resolved_plan():
 def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
     plan = Plan(schedule="linear", by_method={"dpsgd": {"average": "tail", "average_share": 0.5}})
     resolved = plan.resolve("dpsgd", 300)
-    assert (resolved.schedule, resolved.average, resolved.average_share) == ("linear", "tail", 0.5)
-    assert plan.resolve("psac", 300).average == "none"
+    assert (resolved.plan.schedule, resolved.plan.average, resolved.plan.average_share) == (
+        "linear",
+        "tail",
+        0.5,
+    )
+    assert plan.resolve("psac", 300).plan.average == "none"
     assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
     trainer = build(replace(resolved, steps=4), toy(), seed=0, secure=True)
     assert trainer.averaging.average == WeightAverage("tail", 0.5)

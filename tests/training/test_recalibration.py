@@ -19,10 +19,9 @@ from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.losses import Loss
 from equidp.training import recalibration
 from equidp.training.build import build
-from equidp.training.plan import Plan
+from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.recalibrated import Recalibrated, Recalibration
 from equidp.training.recalibration import fitted, recalibrate
-from equidp.training.resolved import ResolvedPlan
 from support import several
 from support.processes import together
 from support.toy import DropsInEvaluation, make_trainer
@@ -283,7 +282,7 @@ class TestPlan:
     def test_without_privacy_it_is_fitted_without_noise(self):
         plan = Plan(recalibration=0.2)
         for found in (plan.resolve("sgd", 500), replace(plan, noise_multiplier=0.0).resolve("dpsgd", 500)):
-            assert found.recalibration == 0.0
+            assert found.recalibration_noise == 0.0
             assert found.releases == ()
         assert Plan().resolve("dpsgd", 500).recalibration is None
 

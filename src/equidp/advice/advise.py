@@ -14,8 +14,7 @@ from equidp.advice.norm_profile import NormProfile, Spent
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
 from equidp.policies.methods import make_policy
-from equidp.training.plan import Plan
-from equidp.training.resolved import ModelFactory
+from equidp.training.plan import ModelFactory, Plan
 
 
 @dataclass(frozen=True)

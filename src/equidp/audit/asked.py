@@ -20,8 +20,7 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
 from equidp.training.build import build_model
 from equidp.training.checks import check_own_policy
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
@@ -80,10 +79,10 @@ def subject(
     Raises:
         ModelError, SettingError: as Trainer says.
     """
-    model = build_model(plan.factory, train.input_shape, train.num_classes, seed)
+    model = build_model(plan.plan.factory, train.input_shape, train.num_classes, seed)
     model.to(device).train()
     row = moved_to(train.one_row(), device)
-    loss = train.training_loss(plan.loss_function)
+    loss = train.training_loss(plan.plan.loss_function)
     return model, checked_engine(engine, model, loss, row, train.class_names)
 
 

@@ -115,7 +115,7 @@ def audit_training(
     mu = equal_gaussian(claimed, delta)
     check_canaries(count, claimed, mu, delta, level)
     facts: dict[str, Any] = {
-        **{name: value for name, value in asked.to_dict().items() if name != "policy"},
+        **{name: value for name, value in asked.settings.items() if name != "policy"},
         "canaries": canaries,
         "count": count,
         "engine": engine,

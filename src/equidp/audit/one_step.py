@@ -100,11 +100,11 @@ def audit_step(
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
     asked = resolved(Plan() if plan is None else plan, method, train, len(train), None)
-    examples = round(asked.batch_size / sample_rate)
+    examples = round(asked.plan.batch_size / sample_rate)
     if examples > len(train):
         raise SettingError(
-            f"batch size {asked.batch_size} at sample rate {sample_rate:g} takes {examples} examples, and "
-            f"there are {len(train)}; choose a smaller batch size."
+            f"batch size {asked.plan.batch_size} at sample rate {sample_rate:g} takes {examples} examples, "
+            f"and there are {len(train)}; choose a smaller batch size."
         )
     noise = _noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
     event = StepEvent(float(sample_rate), noise, statistics_noise(asked.policy, noise))
@@ -118,8 +118,8 @@ def audit_step(
     repetition = Repetition(model, measuring, others, asked, event, steps)
     facts: dict[str, Any] = {
         "method": asked.method,
-        "model": asked.model,
-        "batch_size": asked.batch_size,
+        "model": asked.plan.model_name,
+        "batch_size": asked.plan.batch_size,
         "sample_rate": float(sample_rate),
         "steps": steps,
         "noise_multiplier": noise,

@@ -21,7 +21,7 @@ from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, doubled
 from equidp.kernel.policy import copied
 from equidp.policies.weights import step_weights
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Trainer
 
 
@@ -166,11 +166,11 @@ class RepeatedRuns:
             optimizer,
             data,
             policy=subject.plan.policy,
-            batch_size=subject.plan.batch_size,
+            batch_size=subject.plan.plan.batch_size,
             steps=steps,
             noise_multiplier=subject.event.noise_multiplier,
             delta=subject.plan.delta,
-            loss=subject.plan.loss_function,
+            loss=subject.plan.plan.loss_function,
             engine=engine,
             ledger=MemoryLedger(run=self._run_id),
             randomness=randomness,

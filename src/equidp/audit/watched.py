@@ -26,7 +26,7 @@ from equidp.kernel.policy import copied
 from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Trainer
 
 _SAVED = "training"

@@ -28,8 +28,7 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan
-from equidp.training.resolved import loss_named
+from equidp.training.plan import Plan, loss_named
 
 _PROFILE_SHARE = 0.1
 _FREE = (

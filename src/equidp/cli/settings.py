@@ -11,35 +11,29 @@ from cyclopts import Parameter
 
 from equidp.advice.auto import AUTO
 from equidp.cli.messages import say
-from equidp.data.views import AUGMENTATIONS
-from equidp.models import MODELS
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
-from equidp.training.averages import AVERAGES
-from equidp.training.optimizers import OPTIMIZERS
 from equidp.training.plan import Plan
-from equidp.training.schedules import SCHEDULES
 
 ONCE = Parameter(allow_repeating=False)
 """Of an option that says something of each column or class: of two such options, one would be lost."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
-_NAMES: dict[str, Iterable[str]] = {
-    "model": MODELS,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "average": AVERAGES,
-    "augmentation": AUGMENTATIONS,
-}
 
 
 def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
-    """Returns the fields of `Plan` that are numbers or names."""
+    """Return the options of `Plan`; all of them are numbers or names."""
     kinds = get_type_hints(Plan)
     return [
-        MethodSetting(field.name, kind, field.default, _HELP.get(field.name, ""))
-        for field in dataclasses.fields(Plan)
-        if (kind := _without_none(kinds[field.name])) in _PLAIN and field.name not in leave_out
+        MethodSetting(
+            each.name,
+            _without_none(kinds[each.name]),
+            each.default,
+            each.metadata["help"],
+            each.metadata["names"],
+        )
+        for each in Plan.options()
+        if each.name not in leave_out
     ]
 
 
@@ -59,8 +53,8 @@ def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]]
         cls.__annotations__ = {}
         for each in settings:
             kind = _without_none(each.type)
-            if each.name in _NAMES:
-                kind = Literal[tuple(_NAMES[each.name])] | kind
+            if each.names:
+                kind = Literal[each.names] | kind
             wanted = Annotated[kind | None, ONCE] if each.name == "class_weight" else kind | None
             cls.__annotations__[each.name] = wanted
             setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
@@ -94,27 +88,3 @@ def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
         option = f"--{name.replace('_', '-')}"
         say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
     return set(ignored)
-
-
-_HELP = {
-    "model": "Model, or my_module:make_model; default: of the dataset, or logistic.",
-    "loss": "Loss of one's own, my_module:my_loss, of each example; default: cross entropy.",
-    "learning_rate": "Learning rate.",
-    "batch_size": "Expected size of a Poisson sample.",
-    "epochs": "Passes over the training data.",
-    "noise_multiplier": "Noise as a multiple of the sensitivity, instead of --epsilon.",
-    "delta": "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
-    "momentum": "Momentum of SGD.",
-    "weight_decay": "Weight decay of the optimizer.",
-    "optimizer": "sgd, or adam without the noise's variance in its second moments. Free.",
-    "recalibration": "Share of --epsilon that fits scale and shifts of the logits after training; "
-    "default: 0, none.",
-    "schedule": "Learning rate over the run; linear and cosine end at zero. Free.",
-    "average": "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially "
-    "(ema). Free.",
-    "views": "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
-    "augmentation": "How images are varied in training: flip, shift, flip-shift. Free.",
-    "average_share": "Share of the steps that a tail has, or the horizon of ema.",
-    "class_weight": "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
-    "equidp train counts them with noise for balanced.",
-}

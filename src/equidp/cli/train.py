@@ -257,6 +257,9 @@ def _say_resumed(spent: int, lost: int) -> None:
 
 def _say_plan(prepared: Prepared) -> None:
     trainer, config = prepared.trainer, prepared.config
+    if options_given := prepared.plan.plan.changed_options:
+        named = (f"{name.replace('_', ' ')} {value}" for name, value in options_given.items())
+        print(f"Training with {', '.join(named)}.")
     if not prepared.plan.policy.private:
         print(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
     else:

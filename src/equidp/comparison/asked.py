@@ -25,8 +25,7 @@ from equidp.policies.methods import (
     method_named,
     name_of,
 )
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 
 Sweep = Mapping[str, Sequence[Any]]
 """Name of a setting of the plan or of methods -> its values; of several, every combination."""

@@ -213,21 +213,21 @@ def _training_facts(prepared: Prepared) -> TrainingFacts:
     plan, cells = prepared.plan, prepared.first
     common = replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values())))
     return TrainingFacts(
-        model=common.model,
-        batch_size=common.batch_size,
-        epochs=common.epochs,
+        model=common.plan.model_name,
+        batch_size=common.plan.batch_size,
+        epochs=common.plan.epochs,
         steps=common.steps,
         sample_rate=common.sample_rate,
         learning_rate=common.learning_rate,
-        momentum=common.momentum,
-        weight_decay=common.weight_decay,
-        optimizer=common.optimizer,
-        schedule=common.schedule,
-        average=common.average,
-        average_share=common.average_share,
+        momentum=common.plan.momentum,
+        weight_decay=common.plan.weight_decay,
+        optimizer=common.plan.optimizer,
+        schedule=common.plan.schedule,
+        average=common.plan.average,
+        average_share=common.plan.average_share,
         recalibration=plan.recalibration,
-        class_weight=common.class_weight or {},
-        loss=common.loss,
+        class_weight=common.plan.class_weights or {},
+        loss=common.plan.loss_name,
         delta=cells[0].plan.delta,
         noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier

@@ -36,10 +36,10 @@ from equidp.store import FIGURES
 from equidp.tables.cache import key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
+from equidp.training.plan import ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
-from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 _NAMES = ("method", "model", "loss")
@@ -101,7 +101,7 @@ class Cell:
 
     def file_name(self) -> str:
         """Equal for equal data, settings and code; different otherwise."""
-        plan = {name: value for name, value in self.plan.to_dict().items() if name not in _NAMES}
+        plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
         facts += [diagnosis, self.curves, split_facts(self.source, self.seed), FIGURES, versions()]
@@ -227,7 +227,7 @@ def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
 
 def part_digests(plan: ResolvedPlan) -> dict[str, str]:
     """Digests of the code of a plan's model and loss."""
-    parts = {"factory": plan.factory, "loss": plan.loss_function}
+    parts = {"factory": plan.plan.factory, "loss": plan.plan.loss_function}
     return {name: "" if part is None else code_digest(part) for name, part in parts.items()}
 
 
@@ -276,7 +276,7 @@ def _trained(cell: Cell, data: DataSplit) -> Finished:
     accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
     if accountant is not None:
         callbacks.append(accountant)
-    ledger, recalibration = cell.ledger(), cell.plan.recalibration
+    ledger, recalibration = cell.ledger(), cell.plan.recalibration_noise
     fit = ledger.pay(RECALIBRATION, recalibration) if recalibration else recalibration
     trainer = cell.trainer(data, callbacks, ledger)
     with warnings.catch_warnings():

@@ -196,7 +196,7 @@ def prepare(
                 own = _preprocessed(read, run, plan, preprocessing_share)
                 resolved = run.resolve(size, releases_of(own))
                 if isinstance(own, WithFeatures):
-                    check_not_varied(own.features, Views(resolved.views, resolved.augmentation))
+                    check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **run.swept}
                 wanted = target(run.epsilon if epsilons else None)

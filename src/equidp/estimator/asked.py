@@ -8,8 +8,7 @@ from equidp.errors import SettingError
 from equidp.estimator.fits import warn
 from equidp.kernel.policy import Policy
 from equidp.training.optimizers import ADAM_RATE
-from equidp.training.plan import Plan
-from equidp.training.resolved import ModelFactory
+from equidp.training.plan import ModelFactory, Plan
 
 _LARGEST_BATCH = 256
 _SGD_RATE = 0.5

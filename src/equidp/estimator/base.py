@@ -50,8 +50,8 @@ from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
+from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import recalibrate
-from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             counted = targets if owners is None else targets[owners.first]
             payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
             self._release(payment, trainer, counted, progress)
-            self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration)
+            self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
         finally:  # Whatever stops a fit, its steps are spent.
             progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
             progress.of_people = owners is not None
@@ -186,14 +186,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fresh = progress.model is None
-        loss = self._training_loss(plan.loss_function or self._loss, progress)
+        loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
         train, loss = self._weighted(X, y, groups, weights, loss)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train if owners is None else of_people(train, owners),
             seed=seed,
             secure=seed is None,
-            model=build_model(plan.factory, X.shape[1:], self._num_outputs, seed)
+            model=build_model(plan.plan.factory, X.shape[1:], self._num_outputs, seed)
             if fresh
             else progress.model,
             device=chosen_device(self.device),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equidp.kernel.events import Entries
 from equidp.kernel.ledger import Event, MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import ResolvedPlan
 
 
 @final

@@ -18,7 +18,7 @@ from equidp.errors import SettingError
 from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator
 from equidp.estimator.progress import Progress
-from equidp.training.resolved import ModelFactory
+from equidp.training.plan import ModelFactory
 
 if TYPE_CHECKING:
     from typing import Self

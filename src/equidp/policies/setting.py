@@ -45,12 +45,14 @@ class MethodSetting:
         type: of its values.
         default: None where there is none.
         help: its meaning, in a sentence.
+        names: values that the command line completes to.
     """
 
     name: str
     type: Any
     default: Any
     help: str
+    names: tuple[str, ...] = ()
 
 
 def settings_of(policy: type[Policy]) -> list[MethodSetting]:

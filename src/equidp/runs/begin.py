@@ -120,7 +120,7 @@ def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dic
     if prepared.config.balanced:
         weights = balanced_weights(counts, noise_multiplier).tolist()
         by_class = dict(zip(train.class_names, weights, strict=True))
-        prepared = replace(prepared, plan=replace(prepared.plan, class_weight=by_class))
+        prepared = replace(prepared, plan=prepared.plan.with_class_weight(by_class))
     named = dict(zip(train.class_names, counts.tolist(), strict=True))
     if prepared.config.cut_at_base_rate:
         cut = base_rate_cut(prepared.config.run_cut.positive, named)

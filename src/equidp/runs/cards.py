@@ -17,12 +17,18 @@ from equidp.report.figures import mean_epsilons
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
 
 DIVERGED = (
     "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
 )
+
+_OPTIONS_OF_CARD = (
+    *("model", "loss", "learning_rate", "batch_size", "epochs", "noise_multiplier", "delta", "momentum"),
+    *("weight_decay", "schedule", "average", "average_share", "class_weight", "recalibration"),
+)
+"""Options of training that the card states in words of its own, or as figures of the run."""
 
 _RECIPE = (
     "How the table is read (kinds of columns, marks of missing values, people, bounds) counts as public. "
@@ -40,15 +46,17 @@ def write_cards(
     ledger_check: str,
     budget: PrivacyBudget | None,
 ) -> None:
+    asked = plan.plan
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
-        "model": plan.model + (plan.loss and f", trained on {plan.loss}"),
+        "model": asked.model_name + (asked.loss_name and f", trained on {asked.loss_name}"),
         "input shape": tuple(facts["input_shape"]),
-        "epochs": plan.epochs,
-        "momentum": plan.momentum,
-        "weight decay": plan.weight_decay,
-        **_over_steps(plan),
-        **_weights(config, plan),
+        "epochs": asked.epochs,
+        "momentum": asked.momentum,
+        "weight decay": asked.weight_decay,
+        **_over_steps(asked),
+        **_further_options(asked),
+        **_weights(config, asked),
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
@@ -58,12 +66,12 @@ def write_cards(
         details["noise was calibrated to the risk"] = str(config.risk_target())
     if config.preprocessing_share is not None:
         details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
-    if plan.recalibration is not None:
+    if plan.recalibration_noise is not None:
         details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
     recipe = config.recipe
     if not (place / layout.ENCODER).exists():
-        asked = {"target": recipe.target, "group columns": recipe.group}  # of a named source
-        details |= {name: value for name, value in asked.items() if value}
+        columns_of_source = {"target": recipe.target, "group columns": recipe.group}
+        details |= {name: value for name, value in columns_of_source.items() if value}
     elif recipe.target is not None:
         columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
@@ -132,7 +140,7 @@ def _range_of_target(recipe: Recipe) -> dict[str, str]:
     return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
 
 
-def _over_steps(plan: ResolvedPlan) -> dict[str, str]:
+def _over_steps(plan: Plan) -> dict[str, str]:
     """What the card says of schedule and average; nothing where there are none."""
     said = {}
     if plan.schedule != "constant":
@@ -143,9 +151,18 @@ def _over_steps(plan: ResolvedPlan) -> dict[str, str]:
     return said
 
 
-def _weights(config: TrainConfig, plan: ResolvedPlan) -> dict[str, str]:
+def _further_options(plan: Plan) -> dict[str, Any]:
+    """Options of training that the card has no sentence for, where they differ from their defaults."""
+    return {
+        name.replace("_", " "): value
+        for name, value in plan.changed_options.items()
+        if name not in _OPTIONS_OF_CARD
+    }
+
+
+def _weights(config: TrainConfig, plan: Plan) -> dict[str, str]:
     """What the card says of weights; nothing where there are none."""
-    by_class = plan.class_weight or {}
+    by_class = plan.class_weights or {}
     listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
     said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}
     return {name: text for name, text in said.items() if text}

@@ -39,8 +39,7 @@ from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.train import evaluated
 from equidp.training.choice import choose, divided, drawn_out
 from equidp.training.device import CPU
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
 
 SCORE_SHARE = 0.1
@@ -186,7 +185,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     assert prepared.held_out is not None
     fit, held_out = divided(split.train, prepared.held_out)
     plans, event = choice_of(config, len(fit))
-    plans = [replace(plan, class_weight=begun.class_weight) if config.balanced else plan for plan in plans]
+    plans = [plan.with_class_weight(begun.plan.class_weights) if config.balanced else plan for plan in plans]
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config), dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):

@@ -33,8 +33,7 @@ from equidp.policies.methods import method_named
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
 from equidp.training.parts import BEYOND_BUDGET
-from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 
 
 @dataclass(frozen=True)

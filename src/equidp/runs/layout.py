@@ -20,7 +20,7 @@ from equidp.kernel.events import Entries
 from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import ResolvedPlan
 
 CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
 COUNTS, RECALIBRATION, CHOSEN = "class-counts.json", "recalibration.json", "chosen.json"
@@ -334,7 +334,9 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
 
 def own_code(plan: ResolvedPlan) -> dict[str, str]:
     """Digests of the code of the user's own that a plan trains with, by what it is."""
-    return own_digests({"method": type(plan.policy), "model": plan.factory, "loss": plan.loss_function})
+    return own_digests(
+        {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
+    )
 
 
 def check_code(
@@ -352,7 +354,7 @@ def check_code(
         return
     now = own_code(plan)
     if changed := [part for part in parts if now.get(part) != began.get(part)]:
-        names = {"method": plan.method, "model": plan.model, "loss": plan.loss}
+        names = {"method": plan.method, "model": plan.plan.model_name, "loss": plan.plan.loss_name}
         listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
         raise DataError(
             f"the code of {listed} is not the one that the run in {os.fspath(place)!r} was trained with; "

@@ -24,7 +24,7 @@ from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
 from equidp.training.build import build
 from equidp.training.device import CPU, wait_for
-from equidp.training.resolved import ResolvedPlan
+from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -151,7 +151,7 @@ def make_trainer(
 def seconds_per_step(prepared: Prepared) -> float:
     """Seconds of one step on random numbers in the shape of the data, so that timing reads no data."""
     config, train = prepared.config, prepared.split.train
-    size = 2 * prepared.plan.batch_size
+    size = 2 * prepared.plan.plan.batch_size
     each = (size,) if train.rows is None else (size, train.rows)
     made_up = GroupedDataset(
         torch.randn((*each, *train.input_shape)),

@@ -289,8 +289,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         )
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.recipe.target_bounds
-    model = in_units(plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
-    if plan.recalibration is not None:
+    model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
+    if plan.recalibration_noise is not None:
         model = Recalibration.identity(len(facts["class_names"])).applied(model)
     encoder = layout.read_encoder(place, config)
     try:
@@ -310,13 +310,13 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         _check_card(place, ledger.checks[-1])
         layout.check_files(place)
     usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
-    loss = plan.loss_function or usual
+    loss = plan.plan.loss_function or usual
     known = RunFacts(
         num_examples=facts["num_train"],
         rows=config.recipe.rows_per_person,
         private=plan.policy.private,
-        recalibrated=plan.recalibration is not None,
-        class_weighted=plan.class_weight is not None,
+        recalibrated=plan.recalibration_noise is not None,
+        class_weighted=plan.plan.class_weight is not None,
     )
     run = Run(model.eval(), entries, plan.delta, loss, config.accountant, known)
     return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))

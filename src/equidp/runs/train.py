@@ -31,9 +31,9 @@ from equidp.runs.recalibrated import kept_in, recalibrated
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
+from equidp.training.plan import ResolvedPlan
 from equidp.training.record import RunRecord
 from equidp.training.recorder import EpochRecorder
-from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
 
@@ -105,7 +105,7 @@ def train(
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
-        run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
+        run = recalibrated(place, trainer.fit(), trainer, plan.recalibration_noise)
         evaluation = evaluated(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
@@ -147,7 +147,7 @@ def _follow(
     trainer = make_trainer(config, plan, split, None, None, watchers, device)
     if resumed:
         checkpoints.restore(trainer, previous=previous)
-    run = recalibrated(place, trainer.fit(), trainer, plan.recalibration)
+    run = recalibrated(place, trainer.fit(), trainer, plan.recalibration_noise)
     return run, evaluated(run, split, config)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch.utils.data import Dataset
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.data.numbers import in_units
-from equidp.data.views import Views
 from equidp.data.weights import weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
@@ -21,11 +20,10 @@ from equidp.kernel.ledger import Ledger
 from equidp.kernel.model_randomness import restored
 from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
-from equidp.training.averages import WeightAverage
-from equidp.training.optimizers import made_optimizer
+from equidp.training.optimizers import PrivateAdam
 from equidp.training.parts import class_names
+from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
-from equidp.training.resolved import ModelFactory, ResolvedPlan
 from equidp.training.run import copied
 from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
@@ -91,32 +89,33 @@ def build(
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
     """
+    asked = plan.plan
     if model is None:
         assert isinstance(train, GroupedDataset), (
             "another dataset does not say what its inputs look like: give a model"
         )
-        factory = in_units(plan.factory, train.target_bounds)
+        factory = in_units(asked.factory, train.target_bounds)
         model = build_model(factory, train.input_shape, train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
     trainer = Trainer(
         model,
-        made_optimizer(plan, model),
+        make_optimizer(plan, model),
         train,
         policy=plan.policy,
-        batch_size=plan.batch_size,
+        batch_size=asked.batch_size,
         steps=plan.steps,
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
         num_groups=num_groups,
-        loss=_class_weighted(plan.loss_function if loss is None else loss, plan, train),
+        loss=_class_weighted(asked.loss_function if loss is None else loss, asked.class_weights, train),
         engine=engine,
         accountant=accountant,
         secure=secure,
         seed=None if secure else seed,
-        scheduler=plan.schedule,
-        average=WeightAverage(plan.average, plan.average_share),
-        views=Views(plan.views, plan.augmentation),
+        scheduler=asked.schedule,
+        average=asked.weight_average,
+        views=asked.image_views,
         callbacks=callbacks,
         ledger=ledger,
         budget=budget,
@@ -125,20 +124,30 @@ def build(
         randomness=randomness,
         sample_rate=sample_rate,
     )
-    if plan.recalibration is not None:
+    if plan.recalibration_noise is not None:
         check_recalibrates(trainer)
         copied(trainer.model, "recalibration")
     return trainer
 
 
 def _class_weighted(
-    loss: LossFunction | None, plan: ResolvedPlan, train: GroupedDataset | Dataset[Any]
+    loss: LossFunction | None, by_class: Mapping[str, float] | None, train: GroupedDataset | Dataset[Any]
 ) -> LossFunction | None:
-    """The loss, times the weight that the plan gives the class of an example."""
-    if plan.class_weight is None:
+    """The loss, times the weight of the class of an example."""
+    if by_class is None:
         return loss
     names = class_names(train)
     if not names:
         raise SettingError("class_weight is by class names, and this data has none; leave it out.")
     plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-    return Loss.of(plain).with_class_weights(weights_of_classes(plan.class_weight, names))
+    return Loss.of(plain).with_class_weights(weights_of_classes(by_class, names))
+
+
+def make_optimizer(plan: ResolvedPlan, model: nn.Module) -> torch.optim.Optimizer:
+    """The plan's optimizer for the model's parameters."""
+    asked, rate = plan.plan, plan.learning_rate
+    if asked.optimizer == "adam":
+        return PrivateAdam(model.parameters(), lr=rate, weight_decay=asked.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(), lr=rate, momentum=asked.momentum, weight_decay=asked.weight_decay
+    )

@@ -31,8 +31,8 @@ from equidp.kernel.ledger import ChoiceEvent, Ledger
 from equidp.kernel.noise import Randomness
 from equidp.tables.release import private_counts
 from equidp.training.build import build
+from equidp.training.plan import ResolvedPlan
 from equidp.training.recalibration import recalibrate
-from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
@@ -198,7 +198,7 @@ def choose(
         for _ in range(number_of_tries(event.mean, randomness)):
             place = min(int(randomness.uniform(1)[0] * len(plans)), len(plans) - 1)
             trainer = trainer_of(plans[place])
-            run = recalibrate(trainer.fit(), trainer, plans[place].recalibration)
+            run = recalibrate(trainer.fit(), trainer, plans[place].recalibration_noise)
             found = worst_group(run, held_out, score.noise_multiplier, randomness)
             if best is None or found > best[0]:
                 best = found, place, run

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
 from equidp.kernel.policy import copied
 from equidp.kernel.step import PrivateStep
-from equidp.training.resolved import ResolvedPlan
 
 OPTIMIZERS = ("sgd", "adam")
 
@@ -134,11 +133,3 @@ def check_optimizer_name(name: str, momentum: float) -> None:
         raise unknown_name("optimizer", name, OPTIMIZERS)
     if name == "adam" and momentum:
         raise SettingError(f"momentum={momentum} is of SGD, and adam has its own, 0.9; leave momentum out.")
-
-
-def made_optimizer(plan: ResolvedPlan, model: nn.Module) -> torch.optim.Optimizer:
-    """The plan's optimizer for the model's parameters."""
-    rate, decay = plan.learning_rate, plan.weight_decay
-    if plan.optimizer == "adam":
-        return PrivateAdam(model.parameters(), lr=rate, weight_decay=decay)
-    return torch.optim.SGD(model.parameters(), lr=rate, momentum=plan.momentum, weight_decay=decay)

@@ -1,13 +1,14 @@
-"""Plan: how to train, as it was asked for; `resolved.ResolvedPlan` is what it means for one method."""
+"""Plan: settings of training for any method; ResolvedPlan: the same, worked out for one method and n."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
 
+from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.releases import check_share, release_event
@@ -15,24 +16,67 @@ from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import published_settings
-from equidp.data.views import Views
+from equidp.data.views import AUGMENTATIONS, Views
 from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
-from equidp.models import model_named
+from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
-from equidp.training.averages import WeightAverage
-from equidp.training.optimizers import ADAM_RATE, check_optimizer_name
-from equidp.training.resolved import ModelFactory, ResolvedPlan, loss_named
-from equidp.training.schedules import check_schedule
+from equidp.training.averages import AVERAGES, WeightAverage
+from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, check_optimizer_name
+from equidp.training.schedules import SCHEDULES
+
+ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
+"""(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
+Check = Callable[[str, Any], None]
+"""Raises SettingError unless an option, by name, can have a value."""
+
+
+def option(default: Any, meaning: str, check: Check | None = None, names: Iterable[str] = ()) -> Any:
+    """Return a field of `Plan`, from which the command line, the check, the run's files and the card follow.
+
+    Args:
+        default: its value where none is given; a value of None is not checked.
+        meaning: its help, in a sentence.
+        check: of one value.
+        names: values that the command line completes to; others may be accepted too.
+    """
+    return field(default=default, metadata={"help": meaning, "check": check, "names": tuple(names)})
+
+
+def _number(interval: str, hint: str = "") -> Check:
+    return lambda name, value: check_number(interval, hint, **{name: value})
+
+
+def _one_of(known: Iterable[str]) -> Check:
+    def check(name: str, value: Any) -> None:
+        if value not in known:
+            raise unknown_name(name, value, known)
+
+    return check
+
+
+def _check_model(name: str, value: Any) -> None:
+    if isinstance(value, nn.Module):
+        raise SettingError(
+            "model is a module; expected a name, or a function that makes a fresh one for each training: "
+            "lambda shape, classes: nn.Linear(shape[0], classes)."
+        )
+    if isinstance(value, str):
+        model_named(value)
+
+
+def _check_loss(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        loss_named(value)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train, whatever the method.
+    """Settings of training, whatever the method. A new one is a field made by `option`, and nothing else.
 
     Attributes:
         model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
@@ -69,56 +113,139 @@ class Plan:
         8
     """
 
-    model: str | ModelFactory = "logistic"
-    learning_rate: float | None = 0.1
-    batch_size: int = 256
-    epochs: float = 20
-    noise_multiplier: float = 1.0
-    delta: float | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    optimizer: str = "sgd"
-    schedule: str = "constant"
-    average: str = "none"
-    average_share: float = WeightAverage.share
-    views: int = 1
-    augmentation: str = "none"
-    class_weight: Mapping[str, float] | str | None = None
-    loss: str | LossFunction | None = None
-    recalibration: float = 0.0
+    model: str | ModelFactory = option(
+        "logistic",
+        "Model, or my_module:make_model; default: of the dataset, or logistic.",
+        _check_model,
+        MODELS,
+    )
+    learning_rate: float | None = option(0.1, "Learning rate.", _number("(0, inf)"))
+    batch_size: int = option(
+        256, "Expected size of a Poisson sample.", lambda name, value: check_whole(1, **{name: value})
+    )
+    epochs: float = option(20, "Passes over the training data.", _number("(0, inf)"))
+    noise_multiplier: float = option(
+        1.0, "Noise as a multiple of the sensitivity, instead of --epsilon.", _number("[0, inf)")
+    )
+    delta: float | None = option(
+        None, "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten."
+    )
+    momentum: float = option(0.0, "Momentum of SGD.", _number("[0, 1)", ": steps would grow without end"))
+    weight_decay: float = option(0.0, "Weight decay of the optimizer.", _number("[0, inf)"))
+    optimizer: str = option(
+        "sgd",
+        "sgd, or adam without the noise's variance in its second moments. Free.",
+        _one_of(OPTIMIZERS),
+        OPTIMIZERS,
+    )
+    schedule: str = option(
+        "constant",
+        "Learning rate over the run; linear and cosine end at zero. Free.",
+        _one_of(SCHEDULES),
+        SCHEDULES,
+    )
+    average: str = option(
+        "none",
+        "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially (ema). "
+        "Free.",
+        names=AVERAGES,
+    )
+    average_share: float = option(
+        WeightAverage.share, "Share of the steps that a tail has, or the horizon of ema."
+    )
+    views: int = option(
+        1,
+        "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
+    )
+    augmentation: str = option(
+        "none", "How images are varied in training: flip, shift, flip-shift. Free.", names=AUGMENTATIONS
+    )
+    class_weight: Mapping[str, float] | str | None = option(
+        None,
+        "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
+        "equidp train counts them with noise for balanced.",
+    )
+    loss: str | LossFunction | None = option(
+        None,
+        "Loss of one's own, my_module:my_loss, of each example; default: cross entropy.",
+        _check_loss,
+    )
+    recalibration: float = option(
+        0.0,
+        "Share of --epsilon that fits scale and shifts of the logits after training; default: 0, none.",
+        _number("[0, 1)", ", a share of epsilon; 0: none"),
+    )
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, nn.Module):
-            raise SettingError(
-                "model is a module; expected a name, or a function that makes a fresh one for each training: "
-                "lambda shape, classes: nn.Linear(shape[0], classes)."
-            )
-        if isinstance(self.model, str):
-            model_named(self.model)
-        if isinstance(self.loss, str):
-            loss_named(self.loss)
-        if self.learning_rate is not None:
-            check_number("(0, inf)", learning_rate=self.learning_rate)
-        check_number("(0, inf)", epochs=self.epochs)
-        check_number("[0, inf)", noise_multiplier=self.noise_multiplier, weight_decay=self.weight_decay)
-        check_number("[0, 1)", ": steps would grow without end", momentum=self.momentum)
-        check_number("[0, 1)", ", a share of epsilon; 0: none", recalibration=self.recalibration)
-        check_whole(1, batch_size=self.batch_size)
+        for each in self.options():
+            value, check = getattr(self, each.name), each.metadata["check"]
+            if check is not None and value is not None:
+                check(each.name, value)
         check_optimizer_name(self.optimizer, self.momentum)
-        check_schedule(self.schedule)
-        WeightAverage(self.average, self.average_share)
-        Views(self.views, self.augmentation)
-        _by_class(self.class_weight)
-        known = all_settings()
+        _ = self.weight_average, self.image_views, self.class_weights  # refuse what does not go together
+        known, own = all_settings(), self._names()
         for name in self.method_settings:
             if name not in known:
                 raise unknown_name("method setting", name, known)
         for method, changes in self.by_method.items():
             for name in changes:
-                if name not in known and name not in _FIELDS:
-                    raise unknown_name(f"setting of {method}", name, [*known, *_FIELDS])
+                if name not in known and name not in own:
+                    raise unknown_name(f"setting of {method}", name, [*known, *own])
+
+    @classmethod
+    def options(cls) -> list[Field[Any]]:
+        """Return the fields made by `option`: all but the settings of methods."""
+        return [each for each in fields(cls) if "help" in each.metadata]
+
+    @classmethod
+    def _names(cls) -> set[str]:
+        return {each.name for each in cls.options()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values; a model or a loss that is no name is its own name."""
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**content, "model": self.model_name, "loss": self.loss_name or None}
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """Options that differ from their defaults, by name, as plain values."""
+        plain = self.to_dict()
+        return {
+            each.name: plain[each.name] for each in self.options() if getattr(self, each.name) != each.default
+        }
+
+    @property
+    def factory(self) -> ModelFactory:
+        """Function that makes the model."""
+        return model_named(self.model) if isinstance(self.model, str) else self.model
+
+    @property
+    def loss_function(self) -> LossFunction | None:
+        """The loss; None for cross entropy."""
+        return loss_named(self.loss) if isinstance(self.loss, str) else self.loss
+
+    @property
+    def loss_name(self) -> str:
+        """The loss's name, for a reader; "" for cross entropy."""
+        return "" if self.loss is None else _name(self.loss)
+
+    @property
+    def weight_average(self) -> WeightAverage:
+        """Average of the weights that a run releases."""
+        return WeightAverage(self.average, self.average_share)
+
+    @property
+    def image_views(self) -> Views:
+        """Views of images that are trained on."""
+        return Views(self.views, self.augmentation)
+
+    @property
+    def class_weights(self) -> Mapping[str, float] | None:
+        """Weights by class name; None: all are 1."""
+        weights = self.class_weight
+        return parse_class_weights(weights) if isinstance(weights, str) else weights
 
     @property
     def model_name(self) -> str:
@@ -195,29 +322,15 @@ class Plan:
         elif risk is not None:
             noise = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio, also_spent)
         return ResolvedPlan(
+            plan=own,
             method=name_of(method),
             policy=policy,
-            model=own.model_name,
-            factory=model_named(own.model) if isinstance(own.model, str) else own.model,
             learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
-            batch_size=own.batch_size,
-            epochs=own.epochs,
             sample_rate=rate,
             steps=steps,
             noise_multiplier=noise,
             delta=delta,
-            momentum=own.momentum,
-            weight_decay=own.weight_decay,
-            optimizer=own.optimizer,
-            schedule=own.schedule,
-            average=own.average,
-            average_share=own.average_share,
-            views=own.views,
-            augmentation=own.augmentation,
-            class_weight=_by_class(own.class_weight),
-            loss="" if own.loss is None else _name(own.loss),
-            loss_function=loss_named(own.loss) if isinstance(own.loss, str) else own.loss,
-            recalibration=fit,
+            recalibration_noise=fit,
         )
 
     def recalibration_noise(
@@ -233,8 +346,8 @@ class Plan:
         return release_event(self.recalibration * epsilon, delta).noise_multiplier
 
     def _changed(self, changes: Mapping[str, Any]) -> Plan:
-        own = {name: value for name, value in changes.items() if name in _FIELDS}
-        of_methods = {name: value for name, value in changes.items() if name not in _FIELDS}
+        own = {name: value for name, value in changes.items() if name in self._names()}
+        of_methods = {name: value for name, value in changes.items() if name not in self._names()}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
 
 
@@ -243,12 +356,64 @@ def _name(part: Any) -> str:
     return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
-_FIELDS = frozenset(each.name for each in fields(Plan)) - {"method_settings", "by_method"}
+@dataclass(frozen=True)
+class ResolvedPlan:
+    """A plan worked out for one method and n training examples; made by `Plan.resolve`.
 
+    Attributes:
+        plan: for this method, as it was given.
+        method: its name in `METHODS`, its import path, or the name of a policy's class.
+        policy: made from the settings that the method has.
+        learning_rate: of the optimizer.
+        sample_rate: q = b / n.
+        steps: T.
+        noise_multiplier: sigma; 0 for a method without privacy.
+        delta: of the whole run.
+        recalibration_noise: noise multiplier of `equidp.recalibrate` after training, 0 without privacy; None:
+            no recalibration.
+    """
 
-def _by_class(weights: Mapping[str, float] | str | None) -> Mapping[str, float] | None:
-    """Class weights by class name; a SettingError for a text that is none."""
-    return parse_class_weights(weights) if isinstance(weights, str) else weights
+    plan: Plan
+    method: str
+    policy: Policy
+    learning_rate: float
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    delta: float
+    recalibration_noise: float | None = None
+
+    @property
+    def releases(self) -> tuple[StepEvent, ...]:
+        """Events of the plan itself beside its steps."""
+        return (StepEvent(1.0, self.recalibration_noise),) if self.recalibration_noise else ()
+
+    def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
+        """Return this plan with other public weights of classes."""
+        return replace(self, plan=replace(self.plan, class_weight=weights))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Plain values of all that was given and worked out, by name: equal for plans that train alike.
+
+        What was worked out replaces what was given under its name; the policy replaces settings of methods.
+        """
+        given = {name: value for name, value in self.plan.to_dict().items() if name in Plan._names()}
+        return {**given, **self._worked_out(), "class_weight": self.plan.class_weights}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that `from_dict` reads."""
+        return {"plan": self.plan.to_dict(), **self._worked_out()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ResolvedPlan:
+        """Read what `to_dict` gave; method, model and loss must have a name or an import path."""
+        policy = make_policy(content["method"], content["policy"])  # before the plan, which has its settings
+        return cls(**{**content, "policy": policy, "plan": Plan(**content["plan"])})
+
+    def _worked_out(self) -> dict[str, Any]:
+        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "plan"}
+        return {**content, "policy": asdict(self.policy)}  # type: ignore[call-overload]
 
 
 def default_plan(data: str | DataSource) -> Plan:
@@ -270,3 +435,21 @@ def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
     if not listed or not all(isinstance(seed, int) for seed in listed):
         raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
     return listed
+
+
+def loss_named(path: str) -> LossFunction:
+    """The loss of an import path: a function, or a class that is made without arguments.
+
+    Raises:
+        SettingError: the path leads nowhere, or to something else.
+    """
+    expected = "a function of (outputs, targets) that gives one loss for each example"
+    if not is_import_path(path):
+        raise SettingError(f"loss {path!r}; expected an import path, such as my_module:my_loss: {expected}.")
+    found = own_part(path, "loss", callable, expected)
+    try:
+        loss: LossFunction = found() if isinstance(found, type) else found
+    except TypeError as error:
+        message = f"loss {path!r} is a class that needs arguments ({error}); name an object."
+        raise SettingError(message) from error
+    return loss

@@ -22,12 +22,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """Name -> function from the share of steps that were taken to the share of the learning rate that is left."""
 
 
-def check_schedule(name: str) -> None:
-    """Raises a SettingError that names the closest schedule, unless there is one of that name."""
-    if name not in SCHEDULES:
-        raise unknown_name("schedule", name, SCHEDULES)
-
-
 def chosen_scheduler(
     asked: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
 ) -> LRScheduler | None:
@@ -50,7 +44,8 @@ def chosen_scheduler(
     if not isinstance(asked, str):
         check_scheduler(asked, optimizer, steps - done)
         return asked  # type: ignore[no-any-return]
-    check_schedule(asked)
+    if asked not in SCHEDULES:
+        raise unknown_name("schedule", asked, SCHEDULES)
     if asked == "constant":
         return None
     for group in optimizer.param_groups:

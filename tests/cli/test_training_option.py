@@ -1,0 +1,72 @@
+"""An option of training is one field of Plan: everything else follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_WITH_OPTION = """
+from dataclasses import dataclass
+import sys
+import equidp.training.plan as plan
+
+@dataclass(frozen=True)
+class Plan(plan.Plan):
+    warm_up: float = plan.option(0.0, "Share of the steps with a rising rate.", plan._number("[0, 1)"))
+
+plan.Plan = Plan
+import equidp
+from equidp.cli.app import main
+main()
+"""
+
+
+def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "audit"])
+def test_field_of_plan_is_option_of_command_with_its_help(name, tmp_path):
+    found = _run(name, "--help", folder=tmp_path)
+    assert "--warm-up" in found.stdout, found.stderr
+    assert "Share of the steps with a rising rate." in " ".join(
+        found.stdout.replace("│", " ").replace("|", " ").split()
+    )
+
+
+def test_field_of_plan_is_checked_printed_kept_and_on_the_card(tmp_path):
+    short = ("train", "digits", "--method", "dpsgd", "--noise-multiplier", "2", "--epochs", "0.5")
+    refused = _run(*short, "--warm-up", "2", "--dry-run", folder=tmp_path)
+    assert refused.returncode != 0
+    assert "warm_up=2" in refused.stderr
+    planned = _run(*short, "--warm-up", "0.25", "--dry-run", folder=tmp_path)
+    assert "warm up 0.25" in planned.stdout, planned.stderr
+    trained = _run(*short, "--warm-up", "0.25", "--out", "run", folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    for name in ("config.json", "settings.json"):
+        content = json.loads((tmp_path / "run" / name).read_text())
+        assert content["config"]["plan"]["warm_up"] == content["plan"]["plan"]["warm_up"] == 0.25
+    assert "warm up" in (tmp_path / "run" / "card.md").read_text()
+    resumed = _run("train", "--resume", "run", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_field_of_plan_is_argument_in_python(tmp_path):
+    code = _WITH_OPTION.replace("main()", "") + (
+        "resolved = equidp.Plan(warm_up=0.25).resolve('dpsgd', 500)\n"
+        "assert plan.ResolvedPlan.from_dict(resolved.to_dict()) == resolved\n"
+        "print(resolved.plan.warm_up, resolved.settings['warm_up'])\n"
+        "print(plan.default_plan('digits').with_changes({'warm_up': 0.5}).for_method('dpsgd').warm_up)\n"
+    )
+    assert _run(folder=tmp_path, code=code).stdout.split() == ["0.25", "0.25", "0.5"]
