@@ -6,12 +6,13 @@ import csv
 import difflib
 from collections.abc import Iterable
 from numbers import Real
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from equidp.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MOST_WEIGHT = 1e6
 """Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
@@ -88,12 +89,13 @@ def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
     Raises:
         DataError: begins with `what` and says in which row, never which value.
 
+    >>> import numpy as np
     >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
     Traceback (most recent call last):
     equidp.errors.DataError: column 'weight' has 1 of 2 weights that are negative, the first in row 2; ...
     """
     kinds = {
-        "missing or no numbers": np.isnan(weights),
+        "missing or no numbers": weights != weights,
         "negative": weights < 0,
         f"beyond {MOST_WEIGHT:g}": weights > MOST_WEIGHT,
     }
@@ -101,7 +103,7 @@ def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
         if wrong.any():
             raise DataError(
                 f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
-                f"row {int(np.flatnonzero(wrong)[0]) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
+                f"row {int(wrong.argmax()) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
             )
 
 

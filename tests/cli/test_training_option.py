@@ -45,6 +45,7 @@ def test_field_of_plan_is_option_of_command_with_its_help(name, tmp_path):
     )
 
 
+@pytest.mark.soak
 def test_field_of_plan_is_checked_printed_kept_and_on_the_card(tmp_path):
     short = ("train", "digits", "--method", "dpsgd", "--noise-multiplier", "2", "--epochs", "0.5")
     refused = _run(*short, "--warm-up", "2", "--dry-run", folder=tmp_path)

@@ -284,7 +284,7 @@ class TestPlan:
         for found in (plan.resolve("sgd", 500), replace(plan, noise_multiplier=0.0).resolve("dpsgd", 500)):
             assert found.recalibration_noise == 0.0
             assert found.releases == ()
-        assert Plan().resolve("dpsgd", 500).recalibration is None
+        assert Plan().resolve("dpsgd", 500).recalibration_noise is None
 
     @pytest.mark.parametrize("share", [1.0, -0.1, math.nan])
     def test_a_share_is_less_than_the_whole(self, share):

@@ -33,7 +33,7 @@ class DeviceRandomness(SystemRandomness):
     Example:
         >>> import torch
         >>> from equidp.experimental import DeviceRandomness
-        >>> DeviceRandomness().normal(3, torch.device("cpu")).shape  # PrivateStep(randomness=...) takes it
+        >>> DeviceRandomness().normal(3, torch.device("cpu")).shape  # Trainer(randomness=...) takes it
         torch.Size([3])
     """
 
