@@ -16,7 +16,7 @@ from equidp.data import open_source
 from equidp.data.unencoded import prepared
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.tables.recipe import Recipe
-from equidp.tables.split import draws, rows_by_content
+from equidp.tables.split import draw_rows, rows_by_content
 
 
 def people(n: int = 60) -> pd.DataFrame:
@@ -191,7 +191,7 @@ def test_one_more_row_adds_at_most_one_training_row(rows, extra, share, seed):
         groups = (table["g"] == "b").to_numpy().astype(np.int64)
         assume(0 < groups.sum() < len(groups))
         try:
-            train, test = rows_by_content(draws(table, seed), groups, ["a", "b"], share, seed)
+            train, test = rows_by_content(draw_rows(table, seed), groups, ["a", "b"], share, seed)
         except DataError:
             assume(False)
         assert sorted([*train, *test]) == list(range(len(table)))
@@ -209,7 +209,9 @@ def test_rows_that_differ_in_their_last_digits_have_separate_draws():
     groups = np.zeros(200, dtype=np.int64)
     trained = []
     for kept in (values, values[1:]):
-        train, _ = rows_by_content(draws(pd.DataFrame({"x": kept}), 0), groups[: len(kept)], ["a"], 0.2, 0)
+        train, _ = rows_by_content(
+            draw_rows(pd.DataFrame({"x": kept}), 0), groups[: len(kept)], ["a"], 0.2, 0
+        )
         trained.append(set(kept[train]))
     assert trained[1] <= trained[0]
     assert len(trained[0]) <= len(trained[1]) + 1
@@ -219,7 +221,7 @@ def test_a_share_of_the_rows_is_tested_on_and_seeds_choose_others():
     """Within 5 standard deviations of a coin's."""
     table = pd.DataFrame({"x": np.arange(4000) / 7, "g": ["a"] * 4000})
     groups = np.zeros(4000, dtype=np.int64)
-    tests = [set(rows_by_content(draws(table, seed), groups, ["a"], 0.2, seed)[1]) for seed in range(2)]
+    tests = [set(rows_by_content(draw_rows(table, seed), groups, ["a"], 0.2, seed)[1]) for seed in range(2)]
     for tested in tests:
         assert abs(len(tested) - 800) < 5 * (4000 * 0.2 * 0.8) ** 0.5
     assert abs(len(tests[0] & tests[1]) - 160) < 5 * (4000 * 0.04 * 0.96) ** 0.5

@@ -11,7 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from equidp.errors import DataError
 from equidp.tables.encode import TableEncoder
-from equidp.tables.labels import coded, crossed, known_codes
+from equidp.tables.labels import code_values, cross_columns, known_codes
 
 
 def people(n: int = 90) -> pd.DataFrame:
@@ -30,7 +30,7 @@ ROWS = np.arange(0, 60)
 
 
 def fitted(missing: str = "category") -> TableEncoder:
-    return TableEncoder.fitted(people(), ROWS, {"pay": (0.0, 8000.0)}, missing)
+    return TableEncoder.fit(people(), ROWS, {"pay": (0.0, 8000.0)}, missing)
 
 
 def test_scikit_learn_gives_the_same_inputs():
@@ -41,7 +41,7 @@ def test_scikit_learn_gives_the_same_inputs():
             ("texts", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["job", "city"]),
         ]
     ).fit(table.iloc[ROWS])
-    ours = TableEncoder.fitted(table, ROWS, {}, "refuse").encode(table)
+    ours = TableEncoder.fit(table, ROWS, {}, "refuse").encode(table)
     np.testing.assert_array_equal(ours.numpy(), other.transform(table).astype(np.float32))
 
 
@@ -75,9 +75,9 @@ def test_an_unseen_text_is_all_zeros_and_a_wrong_column_is_refused():
 
 def test_known_codes_are_those_of_the_training_data():
     table = people().assign(age=lambda t: t["age"] % 3)
-    codes, names = coded(table["age"])
+    codes, names = code_values(table["age"])
     np.testing.assert_array_equal(known_codes(table, ["age"], names), codes)
-    codes, names = crossed(table, ["job", "age"])
+    codes, names = cross_columns(table, ["job", "age"])
     np.testing.assert_array_equal(known_codes(table.iloc[::-1], ["job", "age"], names), codes[::-1])
     with pytest.raises(DataError, match="job, age holds 'job=king, age=0'"):
         known_codes(table.assign(job="king").iloc[[1]], ["job", "age"], names)
@@ -87,9 +87,9 @@ def test_the_notes_say_that_the_shape_of_an_input_counts_what_was_found_in_the_d
     """One row with a city of its own gives every input, and the weights, one more column."""
     table = pd.DataFrame({"city": ["A", "B"] * 10, "age": [1.5, 2.5] * 10})
     train = np.arange(15)
-    one = TableEncoder.fitted(table, train, {}, "category")
+    one = TableEncoder.fit(table, train, {}, "category")
     table.loc[0, "city"] = "Zanzibar"
-    other = TableEncoder.fitted(table, train, {}, "category")
+    other = TableEncoder.fit(table, train, {}, "category")
     shapes = [encoder.encode(table).shape[1] for encoder in (one, other)]
     assert shapes == [3, 4]
     listed = [note for note in other.notes() if "city" in note]

@@ -6,7 +6,7 @@ import pytest
 
 from equidp.errors import DataWarning
 from equidp.kernel.noise import SeededRandomness
-from equidp.tables.encode import CELLS, HashedCategories, Numbers, TableEncoder, hashed
+from equidp.tables.encode import CELLS, HashedCategories, Numbers, TableEncoder, hash_texts
 from equidp.tables.private_encode import private_encoder, private_numbers
 from equidp.tables.release import Release
 
@@ -116,7 +116,7 @@ def test_the_encoder_is_kept_as_text(people):
 
 def test_texts_fall_into_cells_by_a_public_hash():
     texts = pd.Series(["cook", None, "cook", "clerk"], dtype=object)
-    cells = hashed(texts)
+    cells = hash_texts(texts)
     assert cells[0] == cells[2] != cells[3]
     assert ((cells >= 0) & (cells < CELLS)).all()
     assert HashedCategories("job", (int(cells[0]),)).encode(texts).tolist() == [[1.0], [0.0], [1.0], [0.0]]

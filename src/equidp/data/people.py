@@ -17,7 +17,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.inputs import mapped
 from equidp.tables.recipe import Recipe
-from equidp.tables.split import draws, rows_by_content
+from equidp.tables.split import draw_rows, rows_by_content
 
 Codes = npt.NDArray[np.int64]
 
@@ -195,7 +195,7 @@ def rows_by_person(
                 "A person is in the group of the first row that is trained on. Merge it with another group, "
                 "or group by a column that is the same in all rows of a person."
             )
-    drawn = draws(pd.DataFrame({"person": pd.Series(labels)}), seed)
+    drawn = draw_rows(pd.DataFrame({"person": pd.Series(labels)}), seed)
     train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)
     trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
     is_tested[test] = True

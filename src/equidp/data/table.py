@@ -23,12 +23,12 @@ from equidp.tables.checks import (
 )
 from equidp.tables.encode import TableEncoder
 from equidp.tables.guesses import absences, doubts
-from equidp.tables.labels import coded, crossed
+from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
 from equidp.tables.release import Release
-from equidp.tables.split import draws, rows_by_content
+from equidp.tables.split import draw_rows, rows_by_content
 from equidp.tables.stored import read_table, remembered
 
 
@@ -76,7 +76,7 @@ class TableSource:
         """Splits the rows, before any becomes an input; warns of `doubts` about the columns."""
         table, key = self._table()
         targets, class_names = self._targets(table)
-        groups, group_names = crossed(table, self.recipe.group)
+        groups, group_names = cross_columns(table, self.recipe.group)
         features = table.drop(columns=label_columns(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
@@ -97,7 +97,7 @@ class TableSource:
         )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        fitted = TableEncoder.fitted(rows.features, rows.train, self._bounds, self.recipe.missing)
+        fitted = TableEncoder.fit(rows.features, rows.train, self._bounds, self.recipe.missing)
         return rows.labelled(fitted)
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
@@ -113,7 +113,7 @@ class TableSource:
     def _targets(self, table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
         """Targets, [n], and the names of their classes; none where they are numbers to predict."""
         if self.recipe.target_bounds is None:
-            return coded(table[self.recipe.target])
+            return code_values(table[self.recipe.target])
         return table[self.recipe.target].to_numpy(dtype=np.float32), ()
 
     def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
@@ -135,7 +135,7 @@ class TableSource:
 def _drawn(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[np.float64]:
     """The draws of all rows; those of a table on disk are kept there."""
     if not key:
-        return draws(table, seed)
+        return draw_rows(table, seed)
     return remembered(
-        f"the split of {name!r} by seed {seed}", key_of("draws", key, seed), lambda: draws(table, seed)
+        f"the split of {name!r} by seed {seed}", key_of("draws", key, seed), lambda: draw_rows(table, seed)
     )

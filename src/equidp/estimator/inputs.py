@@ -21,7 +21,7 @@ from equidp.data.people import PeoplesRows
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
 from equidp.tables.checks import MOST_GROUPS
-from equidp.tables.labels import crossed
+from equidp.tables.labels import cross_columns
 
 _MOST_CELLS = 2**22
 """Cells of a sparse matrix that are made dense at a time: 16 MiB."""
@@ -96,7 +96,7 @@ def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> t
         raise DataError(f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.")
     table.columns = [str(name) for name in table.columns]
     texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
-    codes, names = crossed(texts.where(table.notna(), None), list(table.columns))
+    codes, names = cross_columns(texts.where(table.notna(), None), list(table.columns))
     if len(names) > MOST_GROUPS:
         raise DataError(
             f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."

@@ -25,7 +25,7 @@ from equidp.errors import DataError
 
 CACHE_VARIABLE = "EQUIDP_CACHE"
 _ABOUT = "about.json"
-_VERSION = 1  # of what is kept; a change makes everything anew
+_VERSION = 2  # of what is kept; a change makes everything anew
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Kept:
-    """What is kept under one key.
+    """Files kept under one key.
 
     Attributes:
         folder: where it is.

@@ -111,12 +111,12 @@ def texts(column: pd.Series) -> pd.Series:
     return column.astype("string")
 
 
-def folded(text: pd.Series) -> pd.Series:
+def fold_spellings(text: pd.Series) -> pd.Series:
     """Returns texts without what spellings of one thing differ in.
 
     These are capitals, spaces, leading zeros and ".0" at the end.
 
-    >>> folded(pd.Series(["P007 ", "p7", "0012.0"], dtype="string")).tolist()
+    >>> fold_spellings(pd.Series(["P007 ", "p7", "0012.0"], dtype="string")).tolist()
     ['p7', 'p7', '12']
     """
     text = text.str.normalize("NFKC").map(str.casefold, na_action="ignore").astype("string")
@@ -221,7 +221,7 @@ def _read_numbers(text: pd.Series) -> pd.Series:
 
 
 def _not_plain(cells: pa.Array) -> pa.Array:
-    """Whether a cell holds a letter of a number such as 1e5 or inf."""
+    """Mask of cells with a letter of a number such as 1e5 or inf."""
     return pc.match_substring_regex(cells, "[a-zA-Z]")
 
 
@@ -267,12 +267,12 @@ def _dates_of_form(text: pd.Series, form: str) -> pd.Series:
         plain = text.where(text.str.fullmatch(LIKE_DURATIONS).fillna(False))
         return days(pd.to_timedelta(plain, errors="coerce"))
     if form in ("dayfirst", "monthfirst"):
-        return _ordered(text, dayfirst=form == "dayfirst")
+        return _read_ordered_dates(text, dayfirst=form == "dayfirst")
     how = "ISO8601" if form == "iso" else form
     return days(pd.to_datetime(text, format=how, errors="coerce", utc=True))
 
 
-def _ordered(text: pd.Series, *, dayfirst: bool) -> pd.Series:
+def _read_ordered_dates(text: pd.Series, *, dayfirst: bool) -> pd.Series:
     """Dates in words or in numbers, whose day and month have the given order."""
     first, second = ("d", "m") if dayfirst else ("m", "d")
     end = r"(?P<t>(?:[T, ]+\d.*)?)$"

@@ -10,9 +10,9 @@ import pandas as pd
 
 from equidp._validate import check_some_weight, check_weights, unknown_name
 from equidp.errors import DataError
-from equidp.tables.cells import folded
+from equidp.tables.cells import fold_spellings
 from equidp.tables.interpret import Columns
-from equidp.tables.labels import coded, crossed
+from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.recipe import Recipe, as_key, in_shell
 
 LARGEST_NUMBER = 1e18
@@ -79,7 +79,7 @@ def feature_problems(table: pd.DataFrame) -> list[str]:
                     f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
                 )
         elif column.nunique() > MOST_CATEGORIES:
-            left = int(folded(pd.Series(column.dropna().unique(), dtype="string")).nunique())
+            left = int(fold_spellings(pd.Series(column.dropna().unique(), dtype="string")).nunique())
             fold = (
                 f" make {left:,} of them by taking capitals and leading zeros for the same (--fold "
                 f"{in_shell(name)});"
@@ -187,7 +187,7 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
 
 
 def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
-    """What is wrong with the target and the groups; groups are not judged where values are missing."""
+    """Problems of the target and the groups; groups are not judged where values are missing."""
     table = read.table
     target, columns = str(recipe.target), ", ".join(recipe.group)
     classes, found = table[target].nunique(), []
@@ -210,11 +210,11 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
             f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
             "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes."
         )
-    elif recipe.positive is not None and recipe.positive not in coded(table[target].dropna())[1]:
+    elif recipe.positive is not None and recipe.positive not in code_values(table[target].dropna())[1]:
         found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
     if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
         return found
-    groups, names = crossed(table, recipe.group)
+    groups, names = cross_columns(table, recipe.group)
     if len(names) > MOST_GROUPS:
         found.append(f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.")
         return found

@@ -30,10 +30,10 @@ CELLS = 2**16
 """Cells that texts fall into by their hash: public, so that a list of cells need not list texts."""
 
 
-def hashed(column: pd.Series) -> npt.NDArray[np.int64]:
+def hash_texts(column: pd.Series) -> npt.NDArray[np.int64]:
     """Returns the cell of each text, [n], by the first two bytes of its BLAKE2b hash; missing is a text.
 
-    >>> hashed(pd.Series(["cook", "clerk", None, "cook"])).tolist()
+    >>> hash_texts(pd.Series(["cook", "clerk", None, "cook"])).tolist()
     [48805, 48912, 32596, 48805]
     """
     codes, texts = distinct_texts(column)
@@ -59,7 +59,7 @@ class Categories:
 
     @property
     def marks_missing(self) -> bool:
-        """Whether missing texts have an input."""
+        """True where missing texts have an input."""
         return MISSING in self.values
 
     def encode(self, column: pd.Series) -> Floats:
@@ -78,23 +78,23 @@ class Categories:
 
 @dataclass(frozen=True)
 class HashedCategories:
-    """A column of texts, one-hot over `cells` of `hashed`. A text in any other cell becomes all zeros."""
+    """A column of texts, one-hot over `cells` of `hash_texts`. A text in any other cell becomes all zeros."""
 
     name: str
     cells: tuple[int, ...]
 
     @property
     def marks_missing(self) -> bool:
-        """Whether missing texts have an input."""
+        """True where missing texts have an input."""
         return bool(self.knows(pd.Series([None], dtype=object))[0])
 
     def encode(self, column: pd.Series) -> Floats:
         """Returns [n, len(cells)]."""
-        return _one_hot(pd.Index(self.cells).get_indexer(hashed(column)), len(self.cells))
+        return _one_hot(pd.Index(self.cells).get_indexer(hash_texts(column)), len(self.cells))
 
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
         """Returns whether each text, [n], is in one of the cells."""
-        return np.isin(hashed(column), self.cells)
+        return np.isin(hash_texts(column), self.cells)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Numbers:
 
     @property
     def marks_missing(self) -> bool:
-        """Whether missing numbers have an input."""
+        """True where missing numbers have an input."""
         return self.flagged
 
     def check(self, column: pd.Series) -> None:
@@ -166,7 +166,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """How a table's columns become inputs.
+    """Encoder of a table's columns as inputs.
 
     Attributes:
         columns: in the order of the inputs.
@@ -175,7 +175,7 @@ class TableEncoder:
         textual: target and groups that held texts, and hold texts in other tables too.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
-    >>> encoder = TableEncoder.fitted(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
+    >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
     >>> TableEncoder.from_json(encoder.to_json()).encode(table).tolist()
     [[0.20000000298023224, 0.0, 1.0], [0.4000000059604645, 1.0, 0.0]]
     """
@@ -186,7 +186,7 @@ class TableEncoder:
     textual: tuple[str, ...] = ()
 
     @classmethod
-    def fitted(
+    def fit(
         cls,
         features: pd.DataFrame,
         train: npt.NDArray[np.int64],
@@ -276,7 +276,7 @@ class TableEncoder:
 
 
 def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers:
-    """What `asdict` made of a column."""
+    """Return the column of which `asdict` made this."""
     if "values" in content:
         return Categories(content["name"], tuple(content["values"]))
     if "cells" in content:

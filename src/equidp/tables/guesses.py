@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, folded, read_dates
+from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
 from equidp.tables.recipe import MARKS, Recipe, as_key, in_shell
 
 FEW_TEXTS = 0.1
@@ -124,7 +124,7 @@ _Option = TypeVar("_Option")
 
 @dataclass(frozen=True)
 class Written:
-    """How a column of texts writes numbers.
+    """Format in which a column of texts writes numbers.
 
     Attributes:
         decimal, thousands: marks within them.
@@ -286,9 +286,9 @@ def absences(absent: Mapping[str, Mapping[str, int]], table: pd.DataFrame, recip
 
 
 def fall_together(column: pd.Series) -> int:
-    """Returns how many distinct texts fewer there are when `folded`."""
+    """Returns how many distinct texts fewer there are when `fold_spellings`."""
     texts = pd.Series(column.dropna().unique(), dtype="string")
-    return len(texts) - int(folded(texts).nunique())
+    return len(texts) - int(fold_spellings(texts).nunique())
 
 
 def _spellings(name: str, known: pd.Series, recipe: Recipe) -> str | None:
@@ -311,7 +311,7 @@ def _spellings(name: str, known: pd.Series, recipe: Recipe) -> str | None:
 
 
 def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None:
-    """What a column of texts may hold instead: numbers with slips or marks, or dates."""
+    """Sentence on what a column of texts may hold instead: numbers with slips or marks, or dates."""
     places, distinct = pd.factorize(known)
     text, rows = pd.Series(distinct, dtype="string"), np.bincount(places, minlength=len(distinct))
     if not text.str.contains(r"\d", regex=True).any():

@@ -25,7 +25,7 @@ from equidp.tables.cells import (
     MISSING_TEXTS,
     as_numbers,
     days,
-    folded,
+    fold_spellings,
     is_number,
     is_time,
     long_numbers,
@@ -126,7 +126,7 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         found = [finding for finding in further if finding.option not in settled]
         return ColumnReport(name, "date", len(column) - len(known), known.nunique(), "", tuple(found))
     try:
-        counts = _counted(column)
+        counts = _count_values(column)
     except TypeError:  # bytes; lists and dictionaries, which have no hash
         return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
     codes, found = recipe.missing_texts(name), []
@@ -138,7 +138,12 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         numbers = as_numbers(written, recipe.decimal_of(name), recipe.thousands_of(name))
         gone |= (numbers.notna() & without_codes(numbers, codes).isna()).to_numpy()
     if name in recipe.fold and not gone.all():
-        counts = counts[~gone].groupby(folded(written[~gone]).to_numpy()).sum().sort_values(ascending=False)
+        counts = (
+            counts[~gone]
+            .groupby(fold_spellings(written[~gone]).to_numpy())
+            .sum()
+            .sort_values(ascending=False)
+        )
         known = counts
     else:
         known = counts[~gone]
@@ -156,10 +161,10 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
         found.append(Finding(f"missing values written {', '.join(told)}{value}"))
     if known.empty:
         return ColumnReport(name, "empty", missing, 0, "", (*found, Finding("no value at all", "drop")))
-    kind, span, further = _judged(name, known, recipe)
+    kind, span, further = _judge_column(name, known, recipe)
     if len(known) == 1 and not missing and name not in (recipe.target, *recipe.group):
         kind, span, further = "constant", "", [Finding("one value in all rows", "drop")]
-    settled = {option for option, columns in recipe.named().items() if name in columns}
+    settled = {option for option, columns in recipe.columns_by_option().items() if name in columns}
     if settled & {"target", "group", "weight"}:  # a class may be anything
         further = [finding for finding in further if finding.option not in ("drop", "bounds", "numeric")]
     if "person" in settled:
@@ -181,7 +186,7 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     )
 
 
-def _counted(column: pd.Series) -> pd.Series:
+def _count_values(column: pd.Series) -> pd.Series:
     """Rows of each text, the most frequent first."""
     if odd_types(column):
         raise TypeError("bytes, lists and the like")
@@ -190,7 +195,7 @@ def _counted(column: pd.Series) -> pd.Series:
     return counts.groupby(written.to_numpy(dtype=object)).sum().sort_values(ascending=False)
 
 
-def _judged(name: str, known: pd.Series, recipe: Recipe) -> tuple[str, str, list[Finding]]:
+def _judge_column(name: str, known: pd.Series, recipe: Recipe) -> tuple[str, str, list[Finding]]:
     """Kind, span and findings of the known values, given as rows by text."""
     text, rows = pd.Series(known.index, dtype="string"), known.to_numpy()
     if name in recipe.categorical or name in recipe.fold:
@@ -367,7 +372,7 @@ _NAMES_PERSONS = re.compile(rf"(^|[^a-z])(id|ids|nr|no|uuid|key|code)([^a-z]|$)|
 
 @dataclass(frozen=True)
 class Persons:
-    """How the rows belong to people, by a column that names them.
+    """Rows of people, by a column that names them.
 
     Attributes:
         column: that names them.
@@ -386,7 +391,7 @@ class Persons:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What `inspect_table` found. It names no cell of a row but for frequent classes and groups.
+    """Findings of `inspect_table`. The report names no cell of a row but for frequent classes and groups.
 
     Attributes:
         path: of the file.
@@ -455,11 +460,11 @@ def inspect_table(
     raw, notes = written_whole(file, recipe)
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=2)
-    check_names(raw.columns, {**recipe.named(), "person": [] if person is None else [person]})
+    check_names(raw.columns, {**recipe.columns_by_option(), "person": [] if person is None else [person]})
     reports = [inspect_column(name, raw[name], recipe) for name in raw.columns]
     persons = _persons(raw, reports, recipe, person)
     reports = [_with_role(report, recipe, persons, len(raw)) for report in reports]
-    recipe = _settled(recipe, reports)
+    recipe = _settle_recipe(recipe, reports)
     problems: list[str] = []
     if recipe.target and recipe.group:
         kept = [name for name in raw.columns if name not in recipe.drop]
@@ -490,7 +495,7 @@ def _persons(
     cells = texts(raw[name]).str.strip()
     cells = cells[~cells.isin(MISSING_TEXTS)].dropna()
     fewer = 0 if name in recipe.fold else fall_together(cells)
-    counts = (folded(cells) if name in recipe.fold else cells).value_counts().to_numpy()
+    counts = (fold_spellings(cells) if name in recipe.fold else cells).value_counts().to_numpy()
     if not len(counts):
         return None
     return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)
@@ -537,7 +542,7 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
     return dataclasses.replace(report, findings=tuple(found))
 
 
-def _settled(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
+def _settle_recipe(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
     """The recipe with what the findings suggest."""
     given: dict[str, Any] = {}
     for report in reports:

@@ -1,4 +1,4 @@
-"""What the columns of a table hold, as a recipe says: numbers, texts, dates or nothing that can be used."""
+"""Columns of a table as a recipe interprets them: numbers, texts, dates or nothing that can be used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equidp.tables.cells import (
     as_numbers,
     days,
     floats,
-    folded,
+    fold_spellings,
     is_currency,
     is_number,
     is_time,
@@ -78,7 +78,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What is known of a column beside its cells.
+    """Facts on a column beside its cells.
 
     Attributes:
         first_text: row of the first cell that is no number, from 0; -1: none.
@@ -117,7 +117,7 @@ def interpret_table(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] 
         reader = ColumnReader(name, recipe, (held or {}).get(name))
         try:
             numbers, codes = reader.read(raw[name], last=True)
-            is_number, note = reader.settled()
+            is_number, note = reader.settle()
             if is_number:
                 table[name] = pd.Series(numbers, index=raw.index)
             else:
@@ -150,7 +150,7 @@ class ColumnReader:
     >>> reader = ColumnReader("zip", Recipe())
     >>> reader.read(pd.Series(["44", "?"]))
     (array([44., nan]), array([ 0, -1]))
-    >>> reader.read(pd.Series(["none", "44"])), reader.settled(), list(reader.texts)
+    >>> reader.read(pd.Series(["none", "44"])), reader.settle(), list(reader.texts)
     ((None, array([1, 0])), (False, ''), ['44', 'none'])
     """
 
@@ -177,7 +177,7 @@ class ColumnReader:
 
     @property
     def facts(self) -> ColumnFacts:
-        """What is known of the column beside its cells."""
+        """Facts on the column beside its cells."""
         return ColumnFacts(self._first(_LOST), dict(self._absent))
 
     def read(self, column: pd.Series, *, last: bool = False) -> tuple[Floats | None, Codes | None]:
@@ -226,7 +226,7 @@ class ColumnReader:
         codes[:-1][known] = [self.texts.setdefault(each, len(self.texts)) for each in text[known].tolist()]
         return numbers, codes[where]
 
-    def settled(self) -> tuple[bool, str]:
+    def settle(self) -> tuple[bool, str]:
         """Returns whether the column holds numbers, and a note on cells that counted as missing.
 
         Raises:
@@ -252,7 +252,7 @@ class ColumnReader:
                 f"{in_shell(self.name)})."
             )
         if self._dates and not self.numeric:
-            raise Unusable(_dates(self.name, *self._suggested()))
+            raise Unusable(_dates(self.name, *self._suggest_format()))
         if not self.textual:
             first = self._first(_LOST) + 1
             raise Unusable(
@@ -276,7 +276,7 @@ class ColumnReader:
         return self._seen.get(kind, (0, -1))[1]
 
     def _where(self, kind: str) -> str:
-        """How many rows, and the first of them, in words."""
+        """Number of rows, and the first of them, in words."""
         rows, first = self._seen[kind]
         return f"{rows:,} {'row' if rows == 1 else 'rows'}, the first in row {first + 1:,}"
 
@@ -311,7 +311,7 @@ class ColumnReader:
             f"{in_shell(self.name)})."
         )
 
-    def _suggested(self) -> tuple[str, str]:
+    def _suggest_format(self) -> tuple[str, str]:
         """The format of dates that reads all cells so far, as it is typed after the column, and another."""
         first, *others = self._forms or ["FORMAT"]
         return "" if first == "iso" else f"={first}", " (or monthfirst: check which is meant)" * (
@@ -344,7 +344,7 @@ class ColumnReader:
         ):
             self._see_absent(each, int(count))
         text = text.mask(gone)
-        return where, folded(text) if self._fold else text
+        return where, fold_spellings(text) if self._fold else text
 
     def _see_absent(self, text: str, rows: int) -> None:
         """Counts rows without a value by the word that stands there; other signs of it are one."""
@@ -429,7 +429,7 @@ class ColumnReader:
 
 
 def _in_rows(cells: pd.Series, known: npt.NDArray[np.bool_], where: Codes) -> npt.NDArray[np.bool_]:
-    """What is so of known cells, by row."""
+    """Spread a mask of known cells over the rows."""
     every = np.zeros(len(known) + 1, dtype=np.bool_)
     every[:-1][known] = cells.to_numpy(dtype=np.bool_)
     found: npt.NDArray[np.bool_] = every[where]

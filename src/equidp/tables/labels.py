@@ -34,12 +34,12 @@ def as_text(column: pd.Series) -> pd.Series:
     return pd.Series(np.array(texts, dtype=object)[places], index=column.index, dtype=object)
 
 
-def coded(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
+def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
     """Returns codes, [n] int64, and the name of each.
 
     Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
 
-    >>> coded(pd.Series(["no", "yes", None, "no"], dtype=object))
+    >>> code_values(pd.Series(["no", "yes", None, "no"], dtype=object))
     (array([0, 1, 2, 0]), ('no', 'yes', 'missing'))
     """
     places, texts = distinct_texts(column)
@@ -54,12 +54,12 @@ def _plain(column: pd.Series) -> Any:
     return float if column.dtype == float else object
 
 
-def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
+def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
     """Returns codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
 
     The groups of a single column are named by its plain values.
     """
-    parts = [coded(table[column]) for column in columns]
+    parts = [code_values(table[column]) for column in columns]
     if len(parts) == 1:
         return parts[0]
     # Only combinations that occur: the product of all columns' values may be astronomical.
@@ -77,12 +77,12 @@ def crossed(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[s
 
 
 def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
-    """Returns codes, [n] int64, by the names that `coded` or `crossed` gave when they read the training data.
+    """Returns codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
 
     Raises:
         DataError: a value, or a combination of values, that was not among them.
     """
-    places, texts = distinct_texts(table[columns[0]]) if len(columns) == 1 else crossed(table, columns)
+    places, texts = distinct_texts(table[columns[0]]) if len(columns) == 1 else cross_columns(table, columns)
     codes: Codes = pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places]
     if (codes < 0).any():
         strange = texts[places[codes < 0][0]]

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from equidp.errors import DataWarning
-from equidp.tables.encode import CELLS, Categories, HashedCategories, Numbers, TableEncoder, hashed
+from equidp.tables.encode import CELLS, Categories, HashedCategories, Numbers, TableEncoder, hash_texts
 from equidp.tables.release import Codes, Floats, Noisy, Release
 
 Bools = npt.NDArray[np.bool_]
@@ -86,7 +86,7 @@ def _frequent(texts: pd.DataFrame, release: Release, share: float) -> dict[str, 
 
     Noise alone makes a cell of all the columns' stand out in one release of ten.
     """
-    codes = [hashed(texts[name]) for name in texts.columns]
+    codes = [hash_texts(texts[name]) for name in texts.columns]
     stacked = np.stack(codes, axis=1) if codes else np.zeros((len(texts), 0), dtype=np.int64)
     kept, faint = _standing_out(release.counts(stacked, cells=CELLS, share=share), expected=0.1)
     _warn_of(texts.columns[faint])

@@ -133,7 +133,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     Raises:
         ValueError: it is no text, but a file of another kind.
     """
-    opened = _unpacked(path)
+    opened = _open_unpacked(path)
     start = opened.peek(8)[:8]  # type: ignore[attr-defined]
     for mark, kind in _KINDS.items():
         if re.match(mark, start):
@@ -142,7 +142,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     return opened
 
 
-def _unpacked(path: Path) -> IO[bytes]:
+def _open_unpacked(path: Path) -> IO[bytes]:
     kind = path.suffix.lower()
     if kind == ".zip":
         archive = zipfile.ZipFile(path)  # open as long as what is read from it

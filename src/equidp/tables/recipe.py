@@ -47,7 +47,7 @@ def in_shell(text: str) -> str:
     return "'" + text.replace("'", r"'\''") + "'"
 
 
-def field(option: str, value: Any) -> Any:
+def parse_option(option: str, value: Any) -> Any:
     """A field of a recipe from a plain value."""
     if option in ("group", "drop", "categorical", "numeric", "fold"):
         return tuple(_texts(option, value))
@@ -130,7 +130,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a CSV or Parquet file is read: its format, the role of columns, and what their cells mean.
+    """Format of a CSV or Parquet file, role of its columns, and meaning of their cells.
 
     All of it counts as public: it is stated by you, not read off the data. A trained model keeps its recipe,
     so that new files are read as the first one was.
@@ -201,7 +201,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for option, value in vars(self).items():  # as TOML and Python write them
             if isinstance(value, Mapping) or (isinstance(value, list | str) and option in _SEVERAL):
-                object.__setattr__(self, option, field(option, value))
+                object.__setattr__(self, option, parse_option(option, value))
         if self.missing not in MISSING_RULES:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
         check_number("(0, 1)", test_share=self.test_share)
@@ -269,7 +269,7 @@ class Recipe:
             return [as_name(name) for name in names if name != ALL_COLUMNS]
         return names
 
-    def named(self) -> dict[str, list[str]]:
+    def columns_by_option(self) -> dict[str, list[str]]:
         """Returns option -> columns that it names."""
         options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date", "fold")
         by_value = (*BY_COLUMN, "bounds")
@@ -371,7 +371,7 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     for option in content:
         if option not in known:
             raise unknown_name("option in a recipe", option, known)
-    return {option: field(option, value) for option, value in content.items()}
+    return {option: parse_option(option, value) for option, value in content.items()}
 
 
 def _column(each: Any) -> str:

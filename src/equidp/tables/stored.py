@@ -95,7 +95,7 @@ def _check_rows(path: Path, rows: int, fewest: int) -> None:
 def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
     """The columns to read."""
     if only is None:
-        check_names(names, recipe.named())
+        check_names(names, recipe.columns_by_option())
     return _used(names, recipe, only)
 
 
@@ -150,7 +150,7 @@ def _column(folder: Path, about: Mapping[str, Any], rows: int) -> pd.Series:
 
 
 def _batches(path: Path, recipe: Recipe, names: Sequence[str], plain: bool) -> Iterator[pd.DataFrame]:
-    """As `batches`; what is wrong with the file, and nothing else, becomes a DataError."""
+    """Yield from `batches`; errors of the file, and no others, become a DataError."""
     with readable(path):
         yield from batches(path, recipe, names, plain=plain)
 
@@ -197,7 +197,7 @@ def _written(
         kind = ""
         try:
             if name not in problems:
-                is_number, note = reader.settled()
+                is_number, note = reader.settle()
                 notes += [note] if note else []
                 kind = "numbers" if is_number else "codes"
                 texts = None if is_number else list(reader.texts)
