@@ -131,7 +131,7 @@ class Accounted:
         callbacks: list[Callback] = [medians, checkpoints]
         if account is not None:
             callbacks = [account, medians, *([held] if self.held else []), checkpoints]
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with LedgerFile(folder / "ledger") as ledger:
             trainer = build(
                 plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False,
