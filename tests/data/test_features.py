@@ -12,7 +12,7 @@ from torch import nn
 
 from equidp.comparison.grid import source_digest
 from equidp.data import DataSplit, GroupedDataset, open_source
-from equidp.data.features import FEATURES, SeededSource, WithFeatures
+from equidp.data.features import FEATURES, WithFeatures
 from equidp.errors import SettingError
 from equidp.tables.cache import kept_tables
 
@@ -70,12 +70,12 @@ def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
     assert any("cost no privacy" in note for note in found.notes)
 
 
-def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch):
+@pytest.mark.parametrize("name", ["digits", "equidp.data.digits:Digits"])
+def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch, name):
     calls = []
     transform = FEATURES["scattering"]
     monkeypatch.setitem(FEATURES, "scattering", lambda rows: calls.append(len(rows)) or transform(rows))
-    source = open_source("digits", features="scattering")
-    assert isinstance(source.source, SeededSource)
+    source = open_source(name, features="scattering")
     source.split(0)
     assert sum(calls) > 1797
     calls.clear()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.own import OwnSource
 from equidp.data.scattering import normalised_scattering
 from equidp.data.unencoded import EncodedSource
 from equidp.data.views import Views
@@ -106,8 +107,9 @@ class WithFeatures:
             DataError: inputs that the features are not for.
             SettingError: a transform of one's own that fails, or that is none of single examples.
         """
-        if isinstance(self.source, SeededSource):
-            found = self.source.chosen(seed, *map(self._featured, self.source.everything()))
+        source = self.source.source if isinstance(self.source, OwnSource) else self.source
+        if isinstance(source, SeededSource):
+            found = source.chosen(seed, *map(self._featured, source.everything()))
         else:
             plain = self.source.split(seed)
             found = DataSplit(self._featured(plain.train), self._featured(plain.test), plain.notes)

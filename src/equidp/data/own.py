@@ -28,7 +28,7 @@ class OwnSource:
     group: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _ = self._source
+        _ = self.source
 
     @property
     def part(self) -> Any:
@@ -41,7 +41,7 @@ class OwnSource:
         return hasattr(self.part, "with_roles")
 
     @property
-    def _source(self) -> Any:
+    def source(self) -> Any:
         """The object itself, with these roles."""
         found = _made(self.path)
         return found.with_roles(self.target, self.group) if self.target or self.group else found
@@ -49,23 +49,23 @@ class OwnSource:
     @property
     def name(self) -> str:
         """The source's own name, or its path."""
-        return str(getattr(self._source, "name", self.path))
+        return str(getattr(self.source, "name", self.path))
 
     @property
     def highlighted_groups(self) -> tuple[str, str] | None:
         """The pair of groups that the source highlights, if any."""
-        pair: tuple[str, str] | None = getattr(self._source, "highlighted_groups", None)
+        pair: tuple[str, str] | None = getattr(self.source, "highlighted_groups", None)
         return pair
 
     @property
     def published(self) -> Mapping[str, Any]:
         """Settings that the source is published with, as `equidp.default_plan` takes them; {} without any."""
-        settings: Mapping[str, Any] = getattr(self._source, "published", {})
+        settings: Mapping[str, Any] = getattr(self.source, "published", {})
         return settings
 
     def split(self, seed: int) -> DataSplit:
         """The source's split of this seed."""
-        made = self._source.split(seed)
+        made = self.source.split(seed)
         if not isinstance(made, DataSplit):
             raise DataError(
                 f"data {self.path!r}: split({seed}) gives a {type(made).__name__}; expected an "
