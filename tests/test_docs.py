@@ -17,6 +17,8 @@ from support.command import equidp
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
 SLOW = ("compare(", "membership_inference(")
+SERVICES = ("tensorboard", "mlflow", "wandb")
+"""Packages that blocks may import and that an installation for tests need not have."""
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -36,6 +38,11 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_blocks_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for package in SERVICES:
+        if re.search(rf"^(from|import) .*{package}", block, re.MULTILINE):
+            pytest.importorskip(package)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     if "my_methods" in block:
         write_my_methods(tmp_path, monkeypatch)
     with patch.dict(METHODS):  # a block may add a method of its own

@@ -41,7 +41,7 @@ _HOMES = {
     "report.terminal": "print_comparison",
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
-    "training.loggers": "MLflowLogger TensorBoardLogger",
+    "training.loggers": "LogReleases",
     "training.optimizers": "PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "ProgressBar",

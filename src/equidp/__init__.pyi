@@ -75,10 +75,7 @@ from equidp.report.pictures import plot as plot, save_figures as save_figures
 from equidp.report.terminal import print_comparison as print_comparison
 from equidp.training.averages import WeightAverage as WeightAverage
 from equidp.training.checkpoint import Checkpoints as Checkpoints
-from equidp.training.loggers import (
-    MLflowLogger as MLflowLogger,
-    TensorBoardLogger as TensorBoardLogger,
-)
+from equidp.training.loggers import LogReleases as LogReleases
 from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import ProgressBar as ProgressBar
