@@ -267,28 +267,6 @@ def test_embeddings_with_repeated_tokens(tokens, vocabulary, padding):
     assert_exact(model, torch.randint(0, vocabulary, (4, tokens)))
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.LayerNorm(6), (6,)),
-        (nn.LayerNorm((3, 6)), (2, 3, 6)),
-        (nn.LayerNorm(6, bias=False), (4, 6)),
-        (nn.RMSNorm(6), (4, 6)),
-        (nn.GroupNorm(2, 6), (6, 4, 3)),
-        (nn.GroupNorm(3, 6), (6,)),
-        (nn.InstanceNorm1d(3, affine=True), (3, 7)),
-        (nn.InstanceNorm2d(3, affine=True), (3, 4, 5)),
-        (nn.InstanceNorm3d(3, affine=True), (3, 2, 3, 4)),
-    ],
-    ids=str,
-)
-def test_normalisation(layer, shape):
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.normal_()
-    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(4, *shape))
-
-
 @given(
     dimensions=st.integers(1, 3),
     channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 3, 9), (2, 4, 18)]),
@@ -402,20 +380,6 @@ def test_recurrent_layers(
     )
     model = Reader(layer, read=read, packed=packed, started=started).double()
     assert_exact(model, drawn(4, steps, 3))
-
-
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_recurrent_layers_under_torch_func(kind):
-    model = Reader(RECURRENT[kind](3, 4, num_layers=2, bidirectional=True), read="both").double()
-    assert_exact(model, drawn(4, 5, 3), engine="functional")
-
-
-@pytest.mark.parametrize("kind", RECURRENT)
-@pytest.mark.parametrize("frozen", ["weight_ih_l0", "weight_hh_l0", "bias_hh_l0"])
-def test_recurrent_layers_with_a_frozen_parameter(kind, frozen):
-    model = Reader(RECURRENT[kind](3, 4), read="outputs").double()
-    model.layer.get_parameter(frozen).requires_grad_(False)
-    assert_exact(model, drawn(4, 5, 3))
 
 
 @pytest.mark.parametrize("kind", RECURRENT)

@@ -15,34 +15,13 @@ from equidp.errors import ModelError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
-from equidp.losses import Loss
 from support.oracle import SumOfSquares, assert_exact, drawn, loss
-
-LOSS = Loss(loss).by_example()
+from support.units import LOSS, assert_units, ragged
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-def ragged(units: int, rows: int, precision: torch.dtype = torch.float64) -> Tensor:
-    """Targets [units, rows, 2] of units that have from one row to all of them; one counts for a half."""
-    classes = torch.arange(units * rows).reshape(units, rows) % 2
-    present = torch.arange(rows) <= torch.arange(units).unsqueeze(1) % rows
-    weights = present.to(precision)
-    weights[-1, 0] = 0.5
-    return torch.stack([classes.to(precision), weights], dim=2)
-
-
-def assert_units(model: nn.Module, inputs, units: int, rows: int, *, tolerance: float = 1e-10) -> None:
-    """Norms and sums of units with all of these rows, and of ragged ones, by either engine."""
-    precision = next(model.parameters()).dtype
-    whole = ragged(units, rows, precision)
-    whole[..., 1] = 1.0
-    for engine in ENGINES:
-        for targets in (whole, ragged(units, rows, precision)):
-            assert_exact(UnitModel(model), inputs, targets, loss=LOSS, engine=engine, tolerance=tolerance)
 
 
 ROWS = st.integers(1, 4)
@@ -125,49 +104,19 @@ def test_embeddings(bag, rows):
     assert_units(model, torch.randint(0, 6, (4, rows, 4)), 4, rows)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.LayerNorm(4), (3, 4)),
-        (nn.RMSNorm(4), (4,)),
-        (nn.GroupNorm(2, 4), (4, 3)),
-        (nn.InstanceNorm1d(4, affine=True), (4, 3)),
-        (nn.Bilinear(4, 4, 3), None),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_norms_and_a_layer_without_a_rule(layer, shape):
-    if shape is None:
+class Pairs(nn.Module):
+    """A layer of two inputs, which has no rule."""
 
-        class Both(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = layer
-
-            def forward(self, first: Tensor, second: Tensor) -> Tensor:
-                return SumOfSquares()(self.layer(first, second))
-
-        assert_units(Both().double(), (drawn(4, 3, 4), drawn(4, 3, 4)), 4, 3)
-    else:
-        assert_units(nn.Sequential(layer, SumOfSquares()).double(), drawn(4, 3, *shape), 4, 3)
-
-
-class Sequences(nn.Module):
-    """A recurrent layer and attention, whose products have steps and rows."""
-
-    def __init__(self, kind: type[nn.Module]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.steps = kind(3, 4, num_layers=2, batch_first=True, bidirectional=True)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.layer = nn.Bilinear(4, 4, 3)
 
-    def forward(self, values: Tensor) -> Tensor:
-        read, _ = self.steps(values)
-        return SumOfSquares()(self.attention(read, read, read)[0])
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return SumOfSquares()(self.layer(first, second))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_recurrent_layers_and_attention(kind):
-    assert_units(Sequences(kind).double(), drawn(3, 3, 5, 3), 3, 3)
+def test_a_layer_of_two_inputs_without_a_rule():
+    assert_units(Pairs().double(), (drawn(4, 3, 4), drawn(4, 3, 4)), 4, 3)
 
 
 class Tied(nn.Module):
