@@ -1,4 +1,4 @@
-"""What the kernel asks of an engine: per-example gradient norms, then one weighted sum."""
+"""Interface of engines: per-example gradient norms, then one weighted sum of gradients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Engine(Protocol):
 
 
 class Penalty(NamedTuple):
-    """What a policy adds to the losses of a step; it follows from releases.
+    """Terms that a policy adds to the losses of a step; they follow from releases alone.
 
     The loss of an example of group a is l + factors[a, 0] slope + factors[a, 1] closeness, where slope is
     <grad l, u> and closeness to the decision boundary is 1 - sum_c p_c^2 over the classes' probabilities.

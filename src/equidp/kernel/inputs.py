@@ -1,4 +1,4 @@
-"""What a model reads of a batch: one tensor, several in order or by name. Examples come first in each.
+"""Inputs of a model: one tensor, or several in order or by name. The first axis of each is the examples.
 
 Formal guarantee: every function here treats all tensors of the inputs alike, so that an example that leaves
 the batch, or is in one part of it, does so with all that it has.
@@ -23,7 +23,7 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
 def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """Returns what `function` makes of the tensors at each place, in the form of the first inputs.
+    """Return the results of `function` on the tensors at each place, in the form of the first inputs.
 
     Args:
         function: (one tensor of each of the inputs) -> a tensor.

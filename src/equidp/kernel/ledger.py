@@ -1,8 +1,9 @@
-"""What has been spent: an append-only account of private steps, kept apart from what they computed.
+"""Append-only account of the private steps that were spent, separate from the results of the steps.
 
-What is released beside the steps of a run, such as counts of classes, has an identity: `Ledger.pay` writes
-its name and a random id, and gives a `Payment`, which is drawn once, in the process that paid. A process that
-goes on with a run, or with a copy of it, has no payments of earlier ones; it takes what they kept, or pays.
+A release outside the steps of a run, such as counts of classes, has an identity: `Ledger.pay` writes its name
+and a random id, and returns a `Payment`, which is drawn once, in the process that paid. A process that
+resumes a run, or a copy of it, has no payments of earlier processes; it reads the releases that they stored,
+or pays again.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ epsilon: a person with several rows loses more by a run on rows than its epsilon
 
 
 def kind_of(event: Event) -> Event:
-    """What an event costs, without the identity of a payment.
+    """Return the event without the identity of a payment: events of equal cost are equal.
 
     >>> paid = ReleaseEvent(1.0, 20.0, name="recalibration", id="3f")
     >>> kind_of(paid) == ReleaseEvent(1.0, 20.0, name="recalibration")
@@ -150,7 +151,7 @@ def checked_unit(kept: str, unit: str, what: str) -> str:
 
 @final
 class Payment:
-    """What `Ledger.pay` gives: the right to draw one release, once, in the process that paid.
+    """Right to draw one release, once, in the process that paid; `Ledger.pay` returns it.
 
     | case | outcome |
     | --- | --- |
@@ -261,7 +262,7 @@ class Ledger(ABC):
 
     @property
     def unit(self) -> str:
-        """Whose privacy it counts: `ROWS` or `PEOPLE`; "": not known."""
+        """Unit of privacy: `ROWS` or `PEOPLE`; "" if unknown."""
         return self._unit
 
     @property

@@ -42,8 +42,8 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
-def _asked() -> TrainingStopped:
-    """What the first process raises in place of another step."""
+def _stop_of_other_process() -> TrainingStopped:
+    """Error that the first process raises instead of a further step."""
     told = "stopped, since another of the processes was asked to stop. The run can be resumed."
     return TrainingStopped(told, signal.SIGTERM)
 
@@ -128,9 +128,9 @@ class PrivateLoop:
         sampler = PoissonSampler(
             self.num_examples, step.event.sample_rate, left, step.randomness, step.processes
         )
-        return self._drawn(self._load(sampler), left, drawing) if left else iter(())
+        return self._draw_samples(self._load(sampler), left, drawing) if left else iter(())
 
-    def _drawn(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
+    def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
         for _ in range(left):
             if drawing is not self._drawing:
                 raise SettingError(
@@ -141,7 +141,9 @@ class PrivateLoop:
             with processes.leave_on_failure():
                 self._forget_unused()
                 self._check_parameters()
-            self.private_step.pay(self._stopping or (_asked() if processes.asked_to_stop else None))
+            self.private_step.pay(
+                self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
+            )
             with processes.leave_on_failure(), self._loading():
                 batch = next(loaded)
             self._sample = batch.indices
@@ -166,7 +168,7 @@ class PrivateLoop:
 
     @property
     def waiting(self) -> bool:
-        """Whether a sample was drawn, and paid for, that `take` was not given yet."""
+        """True where a sample was drawn and paid for, but not yet passed to `take`."""
         return self._sample is not None
 
     def _forget_unused(self) -> None:

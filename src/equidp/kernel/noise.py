@@ -150,7 +150,7 @@ def exact_place(device: torch.device) -> torch.device:
 
 
 def doubled(values: Tensor) -> Tensor:
-    """The values in float64, on the CPU where their device has none.
+    """Return the values in float64, on the CPU if their device has no float64.
 
     >>> doubled(torch.tensor([1, 2]))
     tensor([1., 2.], dtype=torch.float64)

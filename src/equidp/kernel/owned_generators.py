@@ -59,7 +59,7 @@ def owned_generators(*roots: object) -> tuple[Owned, ...]:
 
 
 def _held_by(each: object) -> Iterator[object]:
-    """What an object leads to; nothing for plain values, tensors, arrays and modules."""
+    """Yield the objects that an object refers to; none for plain values, tensors, arrays and modules."""
     if isinstance(
         each, str | bytes | int | float | complex | torch.Tensor | np.ndarray | types.ModuleType | None
     ):
@@ -102,7 +102,7 @@ def _of_class(kind: type) -> Iterator[object]:
 
 @lru_cache(maxsize=4096)
 def _is_users(name: str | None) -> bool:
-    """Whether a module is neither Python's, nor installed, nor of equidp: libraries lead everywhere."""
+    """True for modules of the user: not Python's, installed or of equidp, which refer to too many objects."""
     if name is None or name.partition(".")[0] in {*sys.stdlib_module_names, "equidp"} - {"__main__"}:
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""

@@ -15,14 +15,14 @@ from equidp.kernel.policy import Policy, checked_state, copied
 
 
 def penalty_of(policy: Policy, state: Any) -> Penalty | None:
-    """What the policy adds to losses under this state; None where it adds nothing."""
+    """Penalty that the policy adds to losses under this state; None without one."""
     return policy.penalty(copied(state)) if policy.penalises else None
 
 
 def measure(
     engine: Any, penalty: Penalty | None, inputs: Inputs, targets: Tensor, groups: Tensor
 ) -> Measured:
-    """What an engine measures of examples, of their losses with a penalty where there is one.
+    """Measure examples with the engine; a penalty, where there is one, is part of their losses.
 
     Formal guarantee: an example's gradient follows from the example, its group, the parameters and the
     penalty. The penalty follows from earlier releases, so it is the same whether or not an example is there:

@@ -1,4 +1,4 @@
-"""What the kernel asks of a method: norms and groups in, weights and a sensitivity out."""
+"""Interface of methods: norms and groups in, weights and a sensitivity out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from equidp.kernel.noise import exact_place
 
 
 class Setting(NamedTuple):
-    """What a policy starts from; all of it is public.
+    """Public numbers that a policy starts from.
 
     Attributes:
         num_groups: K.
@@ -111,7 +111,7 @@ class Policy(ABC):
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     def penalty(self, state: Any) -> Penalty:
-        """What is added to the losses of a step; `kernel.penalty` says what the guarantee rests on."""
+        """Penalty on the losses of a step; `kernel.penalty` states the conditions of the guarantee."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     def after_gradient(self, state: Any, gradient: Tensor) -> NamedTuple:
@@ -130,7 +130,7 @@ class Policy(ABC):
         """The largest weight * norm that any example of any group could have, present or not."""
 
     def released(self, state: Any) -> dict[str, Tensor]:
-        """What is worth plotting, by name: a number or one number per group, [K]. It follows from releases
+        """Values to plot, by name: a number or one number per group, [K]. They follow from releases
         alone."""
         return {"clipping_bound": torch.tensor(self.sensitivity(state), dtype=torch.float64)}
 
@@ -177,7 +177,7 @@ def check_settings(policy: object) -> None:
 
 
 def _is_constant(value: object) -> bool:
-    """Whether a class attribute holds nothing that could change: a function, a class or a plain value."""
+    """True for a class attribute that cannot change: a function, a class or a plain value."""
     if isinstance(value, tuple | frozenset):
         return all(map(_is_constant, value))
     return hasattr(value, "__get__") or isinstance(value, int | float | str | type | None)
@@ -188,7 +188,7 @@ Held = tuple[tuple[Mapping[str, object], frozenset[str], tuple[tuple[str, object
 
 
 def attributes(policy: Policy) -> Held:
-    """What the policy and its classes hold now, and must hold as long as the policy is used."""
+    """Attributes of the policy and its classes, which must not change while the policy is used."""
     spaces = (vars(policy), *map(vars, _holders(policy)))
     return tuple(
         (
@@ -217,7 +217,7 @@ def check_unchanged(policy: Policy, before: Held) -> None:
 
 
 def _is_pythons(name: str) -> bool:
-    """Whether Python itself may write to an attribute of this name, as pickling does."""
+    """True for names of attributes that Python itself may write to, as pickling does."""
     return name.startswith(("__", "_abc_"))
 
 
@@ -283,7 +283,7 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> 
 
 
 def copied(state: Any) -> Any:
-    """A state of its own tensors, with no graph; a state without tensors is itself."""
+    """Copy a state, without its graph; a state without tensors is returned as it is."""
     if not state:
         return state
     return type(state)._make([value.detach().clone() for value in state])

@@ -178,7 +178,7 @@ class PrivateStep:
             sensitivity = self._sensitivity()
             totals: Sums = {}
             for part, known in measured:
-                self._add(totals, part, known or self._measured(part, penalty), sensitivity)
+                self._add(totals, part, known or self._measure_part(part, penalty), sensitivity)
             self._release(totals, sensitivity)
         except BaseException as error:
             self._clear()  # a release that failed halfway
@@ -231,7 +231,7 @@ class PrivateStep:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _measured(self, part: Part, penalty: Penalty | None) -> Measured:
+    def _measure_part(self, part: Part, penalty: Penalty | None) -> Measured:
         with self.randomness.for_model(tensors(part)[0].device):
             return measure(self.engine, penalty, *part[:3])
 
@@ -242,7 +242,7 @@ class PrivateStep:
         norms, terms = [torch.empty(0, device=groups.device)], []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
-            measured = self._measured(part, penalty)
+            measured = self._measure_part(part, penalty)
             norms.append(measured.norms.detach())
             terms.extend([] if measured.terms is None else [measured.terms.detach()])
             known.append((part, measured if len(parts) == 1 else None))
