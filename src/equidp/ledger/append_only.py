@@ -84,7 +84,7 @@ class AppendOnlyFile:
 
     @property
     def usable(self) -> bool:
-        """Whether this process has it open and no earlier append left it in an unknown state."""
+        """True where this process has the file open and no append left it in an unknown state."""
         return self._file >= 0 and os.getpid() == self._process and not self.broken
 
     def keep(self, size: int, read: int) -> None:

@@ -178,7 +178,7 @@ class LedgerFile(Ledger):
             self._append({"run": self.run, "time": self._day(kind[0])})
             self._announced = True
         steps = self._ahead.size(kind, time.monotonic(), previous)
-        self._append(self._paid(kind, steps))
+        self._append(self._block_record(kind, steps))
         self._ahead.begin(kind, steps, time.monotonic())
 
     def _append(self, record: Mapping[str, Any]) -> None:
@@ -207,10 +207,10 @@ class LedgerFile(Ledger):
             self._spent.count(block.event, block.steps, block.session)
         if read.torn and read.blocks:
             last, steps = read.blocks[-1], max(read.blocks[-1].steps, 1)
-            self._append({**self._paid((last.event, last.session), steps), "torn": True})
+            self._append({**self._block_record((last.event, last.session), steps), "torn": True})
             self._spent.count(last.event, steps, last.session)
 
-    def _paid(self, kind: Kind, steps: int) -> dict[str, Any]:
+    def _block_record(self, kind: Kind, steps: int) -> dict[str, Any]:
         return {**plain(kind[0]), "steps": steps, "for": kind[1], "time": self._day(kind[0])}
 
     def _day(self, event: Event | None = None) -> str:

@@ -128,7 +128,7 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
 
 
 def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
-    """Returns what all whole lines say, or raises a BudgetError where one does not match its checksum."""
+    """Return the content of all whole lines; BudgetError where a line does not match its checksum."""
     *lines, torn = content.split(b"\n")
     records: list[dict[str, Any]] = []
     checks: list[str] = []
@@ -150,7 +150,7 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
                 "Or, for a budget, make a new file for what the old one has left: epsilons add up, and so do "
                 "deltas."
             )
-        facts, blocks = _told(records)
+        facts, blocks = _read_records(records)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BudgetError(
             f"{os.fspath(path)!r} is no ledger that this version of equidp can read ({error!r})."
@@ -158,7 +158,7 @@ def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
     return LedgerContent(facts, blocks, tuple(checks), torn)
 
 
-def _told(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spent, ...]]:
+def _read_records(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Spent, ...]]:
     if not records:
         return {}, ()
     facts = {name: value for name, value in records[0].items() if name not in ("equidp_ledger", "time")}
@@ -199,5 +199,5 @@ def event_of(record: Mapping[str, Any]) -> Event:
 
 
 def has_a_line(path: str | os.PathLike[str]) -> bool:
-    """Whether the file holds a ledger with at least one complete line."""
+    """True where the file holds a ledger with at least one complete line."""
     return os.path.isfile(path) and b"\n" in Path(path).read_bytes()
