@@ -42,7 +42,7 @@ class Together(Processes):
         self._everywhere: BaseException | None = None
 
     def run_on_first(self, action: Callable[[], None]) -> None:
-        failed, error = torch.zeros(1, dtype=torch.int64), self._tried(action)
+        failed, error = torch.zeros(1, dtype=torch.int64), self._try_on_first(action)
         failed += error is not None
         self._exchange(dist.broadcast, failed, 0)
         self._raise(bool(failed), error)
@@ -51,14 +51,14 @@ class Together(Processes):
 
     def broadcast_from_first(self, make: Callable[[], Any]) -> Any:
         made: list[Any] = []
-        error = self._tried(lambda: made.append(make()))
+        error = self._try_on_first(lambda: made.append(make()))
         held: list[Any] = [made]
         self._exchange(dist.broadcast_object_list, held, 0)
         self._raise(not held[0], error)
         return held[0][0]
 
-    def _tried(self, action: Callable[[], None]) -> BaseException | None:
-        """What the action raised in the first process, which alone tries it."""
+    def _try_on_first(self, action: Callable[[], None]) -> BaseException | None:
+        """Run the action in the first process alone, and return its exception."""
         if self.first:
             try:
                 action()
