@@ -35,7 +35,7 @@ def test_a_device_that_computes_otherwise_is_found_out(monkeypatch, wrong):
     is_exact.cache_clear()
     assert is_exact(CPU)
     is_exact.cache_clear()
-    monkeypatch.setattr(module, "_rotated", wrong)
+    monkeypatch.setattr(module, "_rotate_left", wrong)
     assert not is_exact(CPU)
     is_exact.cache_clear()
 

@@ -82,23 +82,23 @@ def _quarter_rounds(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor,
     """Four quarter rounds side by side: of the four columns of each block, or of its diagonals."""
     for first, second in ((16, 12), (8, 7)):
         a = a + b
-        d = _rotated(d ^ a, first)
+        d = _rotate_left(d ^ a, first)
         c = c + d
-        b = _rotated(b ^ c, second)
+        b = _rotate_left(b ^ c, second)
     return a, b, c, d
 
 
-def _rotated(words: Tensor, by: int) -> Tensor:
-    """Words of 32 bits, rotated to the left. Shifts to the right copy the sign, which the mask takes away."""
+def _rotate_left(words: Tensor, by: int) -> Tensor:
+    """Rotate words of 32 bits to the left. Shifts to the right copy the sign, which the mask removes."""
     return (words << by) | ((words >> (32 - by)) & ((1 << by) - 1))
 
 
 @lru_cache(maxsize=64)
 def is_exact(device: torch.device) -> bool:
-    """Whether the device computes the keystream that the library `cryptography` does, tried once.
+    """True where the device computes the same keystream as the library `cryptography`; tried once.
 
     Integers that overflow must begin anew, and shifts move every bit: a device, or a compiler, that does
-    otherwise would draw words that nobody has studied.
+    otherwise would draw words from a cipher that nobody has studied.
     """
     key, count = bytes(range(32)), 999
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
