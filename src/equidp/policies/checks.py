@@ -58,7 +58,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         for _ in range(_TRIALS):
             norms, groups = _batch(generator, num_groups)
             _check_rules(policy, state, norms, groups)
-            state = _updated(policy, state, norms[:1], groups[:1], generator)
+            state = _check_update(policy, state, norms[:1], groups[:1], generator)
             check_unchanged(policy, before)
     except PolicyError:
         raise
@@ -135,8 +135,8 @@ def _check_group_bounds(policy: Policy, state: Any, weights: Tensor, norms: Tens
         )
 
 
-def _updated(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
-    """The state after a release, sometimes absurd as noise can be; it must be the same the next time."""
+def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
+    """Return the state after a random release of any size; a second update must give the same state."""
     if policy.statistics_ratio is None:
         return state
     cells = example_rows(policy, state, norm, group).shape[1]

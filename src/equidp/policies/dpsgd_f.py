@@ -30,7 +30,7 @@ class GroupBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class _GroupBoundsPolicy(Bounded):
-    """What both readings of DPSGD-F share: noisy counts by group in, clipping bounds by group out.
+    """Base of both readings of DPSGD-F: noisy counts by group in, clipping bounds by group out.
 
     Statistics: one-hot over 2K cells, (group, norm above C_0 or not). Sensitivity: the largest bound of ALL K
     groups; published code takes it over the groups in the batch, which leaks who is there.
@@ -70,7 +70,7 @@ class _GroupBoundsPolicy(Bounded):
 
     @abstractmethod
     def _ratios(self, below: Tensor, above: Tensor, expected_batch_size: float) -> Tensor:
-        """How much more a group is clipped than the average, [K], from noisy counts o^k and m^k, [K] each."""
+        """Ratios of clipping in each group to the average, [K], from noisy counts o^k and m^k, [K] each."""
 
     def weight(self, state: GroupBounds, norm: Tensor, group: Tensor) -> Tensor:
         return (state.bounds.to(norm.dtype)[group] / norm).clamp(max=1.0)

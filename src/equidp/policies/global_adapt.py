@@ -27,7 +27,7 @@ class AdaptiveBound(NamedTuple):
         return cls(torch.tensor(bound, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
 
     def moved(self, bound: float) -> AdaptiveBound:
-        """The state with another bound."""
+        """Return the state with another bound."""
         return self._replace(bound=torch.tensor(bound, dtype=torch.float64))
 
 

@@ -30,7 +30,7 @@ STANDARD = "dpsgd"
 
 
 class Method(NamedTuple):
-    """What a name stands for.
+    """Policy and summary of a name in `METHODS`.
 
     Attributes:
         policy: a frozen dataclass; its fields are the method's settings.
@@ -83,7 +83,7 @@ MethodLike = str | Policy | type[Policy]
 
 
 def method_named(method: MethodLike) -> Method:
-    """What a name, an import path, a policy or a policy's class stands for.
+    """Return the method of a name, an import path, a policy or a policy's class.
 
     Raises:
         SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
@@ -180,7 +180,7 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
 
 
 def name_of(method: MethodLike) -> str:
-    """What a method is called: its name or path, or its class, by its name in `METHODS` where it has one.
+    """Name of a method: its name in `METHODS`, its import path, or the name of its class.
 
     >>> name_of(DPSGD(2.0)), name_of("my_module:MyPolicy")
     ('dpsgd', 'my_module:MyPolicy')

@@ -1,4 +1,4 @@
-"""How policies declare their settings, with what the command line and `equidp methods` say of them."""
+"""Declaration of a policy's settings, with their texts on the command line and in `equidp methods`."""
 
 from __future__ import annotations
 
