@@ -98,7 +98,7 @@ class PrivacyBudget:
         self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
         if path is not None:
             self._ledger = LedgerFile(path, run=run, facts={"budget": facts})
-            facts = self._agreed(self._ledger.facts.get("budget"), known)
+            facts = self._check_facts(self._ledger.facts.get("budget"), known)
             self._take_data(self._ledger.facts.get("data"), data)
         self._lock, self._process = threading.RLock(), os.getpid()
         self._planned: WeakKeyDictionary[Ledger, dict[Event, int]] = WeakKeyDictionary()
@@ -112,7 +112,7 @@ class PrivacyBudget:
                 self.close()
                 raise
 
-    def _agreed(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_facts(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts of the file; raises where an argument contradicts them."""
         if kept is None:
             self.close()
@@ -148,7 +148,7 @@ class PrivacyBudget:
 
     @property
     def unit(self) -> str:
-        """Whose privacy it counts, "rows" or "people"; "": not known."""
+        """Unit of privacy: "rows" or "people"; "" if unknown."""
         return self._ledger.unit
 
     def take_unit(self, unit: str) -> None:
@@ -218,7 +218,7 @@ class PrivacyBudget:
                     f"the plans that were stated cost epsilon {self._limit.spent(stated):.4g} together, more "
                     f"than the budget's {self.epsilon:g}; state less. Nothing was spent."
                 )
-            if not self._after(stated).holds(self._promised()):
+            if not self._after(stated).holds(self._spent_and_reserved()):
                 raise BudgetError(
                     "runs that began already, or were promised what they will spend, do not fit beside the "
                     "plans that were stated; state their plans as well, all at once. Nothing was spent."
@@ -253,10 +253,10 @@ class PrivacyBudget:
         return self._ledger.entries
 
     def spent(self, delta: float | None = None) -> float:
-        """Returns epsilon of all that was spent so far, at `delta` (default: the budget's).
+        """Return epsilon of all steps spent so far, at `delta` (default: the budget's).
 
-        It is a reading: what is guaranteed to anyone is the budget's epsilon. A reading jumps where the first
-        run is counted that was not stated in advance.
+        It is a reading: the guarantee to anyone is the budget's epsilon. A reading jumps where the first run
+        is counted that was not stated in advance.
         """
         return self._limit.spent(self.entries, delta)
 
@@ -269,19 +269,19 @@ class PrivacyBudget:
         )
 
     def fits(self, event: Event, steps: int) -> bool:
-        """Whether so many more steps fit, next to the steps set aside for running trainers."""
+        """True where `steps` more steps fit, beside the steps reserved for running trainers."""
         return self._fits(((event, steps),) if steps else ())
 
     def steps_that_fit(self, event: Event, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
-            return self._limit.most(self._promised(), event, steps)
+            return self._limit.most(self._spent_and_reserved(), event, steps)
 
     def check(self, event: Event, steps: int) -> None:
         """Raises a BudgetError that says what is left if so many more steps do not fit."""
         if self.fits(event, steps):
             return
-        fitting = self._limit.surely(self._promised(), event, steps)
+        fitting = self._limit.surely(self._spent_and_reserved(), event, steps)
         later = (
             "Runs that were planned after the first result are counted by Renyi divergences, which hold "
             "whatever led to them, and take more than their own epsilon says. "
@@ -345,14 +345,14 @@ class PrivacyBudget:
             "process (n_jobs=1)."
         )
 
-    def _promised(self) -> Entries:
-        """What is spent, and set aside for running trainers."""
+    def _spent_and_reserved(self) -> Entries:
+        """Entries that are spent, or reserved for running trainers."""
         with self._lock:
             planned = (entry for each in self._planned.values() for entry in each.items())
             return (*self.entries, *planned)
 
     def _fits(self, more: Entries) -> bool:
-        return not more or self._limit.holds((*self._promised(), *more))
+        return not more or self._limit.holds((*self._spent_and_reserved(), *more))
 
     def catch_up(self, own: Ledger, *, refuse: bool = False) -> None:
         """Charges steps that a run's own ledger counts and the budget does not, session by session.
@@ -370,7 +370,7 @@ class PrivacyBudget:
             error = None
             # What it took elsewhere may have led to all else, also to what was promised since.
             limit = self._after(()) if self._limit.stated is None else self._limit
-            if not limit.holds((*self._promised(), *more)):
+            if not limit.holds((*self._spent_and_reserved(), *more)):
                 error = BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
                     f"{limit.spent(more):.4g}, that the budget was not charged, and that do not fit: "
@@ -427,7 +427,7 @@ class PrivacyBudget:
             if not promised:
                 self.check(kind, 1)
             if self._limit.stated is None:
-                self._fix(together(*self._promised(), *(() if promised else ((kind, 1),))))
+                self._fix(together(*self._spent_and_reserved(), *(() if promised else ((kind, 1),))))
             self._fix_routes(((kind, 1),))
             self._ledger.spend(event, run.session)
             if promised:

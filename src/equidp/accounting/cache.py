@@ -68,12 +68,12 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
         with suppress(OSError, ValueError, OverflowError):
             kept = file.read_text("ascii")
             value = float.fromhex(kept.split(" ")[0])
-            if kept == _sealed(key, value):
+            if kept == _add_checksum(key, value):
                 return value
         value = function(*args, **kwargs)
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(file, _sealed(key, value).encode())
+            write_whole(file, _add_checksum(key, value).encode())
         return value
 
     return remembering
@@ -85,11 +85,11 @@ def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str, rows: int)
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
-    """As `equidp.accounting.rows.epsilon`, remembered on disk inside `remembered`."""
+    """Cached `equidp.accounting.rows.epsilon`; inside `remembered`, on disk too."""
     return _epsilon(tuple(entries), delta, accountant, rows)
 
 
-def _sealed(key: str, value: float) -> str:
+def _add_checksum(key: str, value: float) -> str:
     """Returns the value's exact text with a checksum over key and value."""
     text = float(value).hex()
     return f"{text} {hashlib.sha256(f'{key} {text}'.encode()).hexdigest()}"

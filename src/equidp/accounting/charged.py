@@ -9,7 +9,7 @@ from equidp.kernel.ledger import Event, Ledger
 
 
 class Account(Protocol):
-    """What pays for the steps of runs, such as a `PrivacyBudget`."""
+    """Account that pays for the steps of runs, such as a `PrivacyBudget`."""
 
     def charge(self, run: Ledger, event: Event) -> None:
         """Pays for one more step of a run, or raises a BudgetError."""

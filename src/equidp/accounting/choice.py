@@ -1,4 +1,4 @@
-"""How often a private choice tries: a random number, drawn before the first try."""
+"""Number of tries of a private choice: a random number, drawn before the first try."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Limit:
         return min(route.epsilon(whole, self._stated) for route in known)
 
     def holds(self, entries: Entries) -> bool:
-        """Whether all these steps stay within the limit."""
+        """True where all these steps stay within the limit."""
         return self.spent(entries) <= float(self.epsilon)
 
     @property
@@ -273,7 +273,7 @@ def together(*entries: tuple[Event, int]) -> Together:
 
 
 def beyond(spent: Together, stated: Together) -> Together:
-    """What was spent and not stated: of each event, how many steps more.
+    """Return the steps of each event that were spent beyond those stated.
 
     Steps of equal sample rate and noise are the same mechanism. One that tells less does not stand for one
     that was stated: which of both it used up would follow from later results, and the proof does not hold.
@@ -300,7 +300,7 @@ def beyond(spent: Together, stated: Together) -> Together:
 
 
 def _mechanism(event: Event) -> Event | tuple[float, float]:
-    """What is the same for events that are the same mechanism."""
+    """Key of an event's mechanism: equal for events of the same mechanism."""
     if isinstance(event, ChoiceEvent):
         return event
     noise = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)

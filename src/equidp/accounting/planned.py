@@ -1,4 +1,4 @@
-"""What a plan would spend, worked out from public numbers alone."""
+"""Epsilon that a plan would spend, computed from public numbers alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy
 
 
-def _shown(value: float) -> str:
+def _format_epsilon(value: float) -> str:
     return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
 
 
@@ -69,12 +69,12 @@ class PlannedRun:
         return [
             f"{self.steps:,} steps, each on a Poisson sample at rate {event.sample_rate:.6g}; {noise}.",
             *(
-                f"epsilon {_shown(self.epsilon(name))} at delta {self.delta:g} ({name})"
+                f"epsilon {_format_epsilon(self.epsilon(name))} at delta {self.delta:g} ({name})"
                 for name in ACCOUNTANTS
             ),
             f"any membership attack: {self.risk().in_words()}",
             *(
-                f"{rows} rows of one person: epsilon {_shown(self.epsilon(rows=rows))} at delta "
+                f"{rows} rows of one person: epsilon {_format_epsilon(self.epsilon(rows=rows))} at delta "
                 f"{self.delta:g} (pld); {self.risk(rows=rows).in_words()}"
                 for rows in several
             ),

@@ -96,7 +96,7 @@ def privacy_profile(
 
 
 def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:
-    """Whether `privacy_profile` is made of privacy losses, and is exact enough beside this delta."""
+    """True where `privacy_profile` uses privacy losses, and is exact enough for this delta."""
     private = not any(
         isinstance(each, dp_accounting.NonPrivateDpEvent) for each in getattr(event, "events", [event])
     )
@@ -122,10 +122,12 @@ def _mixture(step: Any, width: float) -> LossDistribution:
     chances = np.asarray(step.sampling_probs)
     shifts = np.asarray(step.sensitivities)[chances > 0] / step.standard_deviation
     logs = np.log(chances[chances > 0])
-    return pld.PrivacyLossDistribution(_removed(shifts, logs, width), _added(shifts, logs, width))
+    return pld.PrivacyLossDistribution(
+        _losses_of_removal(shifts, logs, width), _losses_of_addition(shifts, logs, width)
+    )
 
 
-def _removed(shifts: Floats, logs: Floats, width: float) -> Any:
+def _losses_of_removal(shifts: Floats, logs: Floats, width: float) -> Any:
     """Returns the losses of P, the mixture, against Q = N(0, 1): delta = P(X > x) - e^epsilon Q(X > x)."""
     low, high = -_REACH, _REACH
     while np.exp(logs) @ ndtr(shifts - high) > _TAIL:
@@ -135,7 +137,7 @@ def _removed(shifts: Floats, logs: Floats, width: float) -> Any:
     return _pmf(epsilons, above - np.exp(epsilons + log_ndtr(-places)), width)
 
 
-def _added(shifts: Floats, logs: Floats, width: float) -> Any:
+def _losses_of_addition(shifts: Floats, logs: Floats, width: float) -> Any:
     """Returns the losses of Q against P: delta = Q(X < x) - e^epsilon P(X < x) where log P / Q = -epsilon."""
     epsilons, places = _bins(shifts, logs, -_REACH, _REACH, width)
     epsilons, places = -epsilons[::-1], places[::-1]

@@ -10,7 +10,7 @@ from equidp.errors import SettingError
 
 
 class Schedule(NamedTuple):
-    """How often a run samples, and how much.
+    """Sample rate and number of steps of a run.
 
     Attributes:
         sample_rate: q = b / n, in (0, 1].
