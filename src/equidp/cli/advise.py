@@ -47,7 +47,7 @@ app = command(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class AdviceOptions:
-    """What advice is wanted, and what it may read."""
+    """Options of the advice, and the data that it may read."""
 
     model: options.Model = None
     loss: str | None = None
@@ -66,7 +66,7 @@ class AdviceOptions:
 
     @property
     def profiled(self) -> bool:
-        """Whether advice on a model, or from norms of gradients, is asked for."""
+        """True where advice on a model, or from norms of gradients, is requested."""
         asked = (self.model, self.loss, self.profile_epsilon, self.public)
         return any(each is not None for each in asked)
 

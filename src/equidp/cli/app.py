@@ -53,8 +53,8 @@ def command(name: str, *examples: str) -> App:
     return App(name=name, help_epilogue="\n\n  ".join(("Examples:", *examples)))
 
 
-def _shown(default: Any) -> str | None:
-    """A default as it is typed; None for one that says nothing."""
+def _format_default(default: Any) -> str | None:
+    """Default of an option as typed; None for an empty one."""
     if default is None or default is False or default in ("", ()):
         return None
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
@@ -83,7 +83,7 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
     if config is not None and config.tokens:
         path = config.tokens[0].value
         content = {
-            name: _checked(path, name, value, arguments.get(f"--{name}", None))
+            name: _check_value(path, name, value, arguments.get(f"--{name}", None))
             for name, value in _read(path).items()
         }
         # Below the command's name: at the top, cyclopts passes over keys that are names of commands.
@@ -103,7 +103,7 @@ def _is_list(argument: Argument) -> bool:
 
 
 def _parts(argument: Argument, text: str) -> list[str]:
-    """What stands between commas; nothing is an empty list of texts, but no number."""
+    """Texts between commas; an empty text is an empty list of texts, but not a number."""
     return names(text) or ([] if get_args(argument.hint)[0] is str else [text])
 
 
@@ -121,8 +121,8 @@ def _read(path: str) -> dict[str, Any]:
         raise SettingError(f"--config {path!r} cannot be read as TOML: {reason}.") from error
 
 
-def _checked(path: str, name: str, value: Any, option: Argument | None) -> Any:
-    """A value of a TOML file, as its option takes it."""
+def _check_value(path: str, name: str, value: Any, option: Argument | None) -> Any:
+    """Value of a TOML file, in the form that its option takes."""
     if option is None:
         return value  # refused later, with the closest name
     kinds, several = {option.hint, *get_args(option.hint)}, _is_list(option)
@@ -158,7 +158,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
         version=lambda: version("equidp"),
         help_format="plaintext",
         help_epilogue=f"{name} COMMAND --help describes a command, with examples.",
-        default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown),
+        default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_format_default),
         config=read_options,
     )
     for place, (each, what) in enumerate(commands.items()):

@@ -39,7 +39,7 @@ app = command(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class AuditOptions:
-    """What is audited, and how."""
+    """Options of the audit."""
 
     of: Annotated[str, Parameter(choices=_PROCEDURES)] = "step"
     """One step, taken again and again; or one whole training."""
@@ -125,13 +125,15 @@ def _audit(
         "on_progress": on_progress,
     }
     if wanted.of == "step":
-        runs, rate, steps = (_given(wanted, name, default) for name, default in _STEP_ALONE.items())
+        runs, rate, steps = (
+            _option_or_default(wanted, name, default) for name, default in _STEP_ALONE.items()
+        )
         epsilon = _STEP_EPSILON if wanted.epsilon is None else wanted.epsilon
         return audit_step(train, method, epsilon=epsilon, runs=runs, sample_rate=rate, steps=steps, **common)
-    count, kind = (_given(wanted, name, default) for name, default in _TRAINING_ALONE.items())
+    count, kind = (_option_or_default(wanted, name, default) for name, default in _TRAINING_ALONE.items())
     return audit_training(train, method, epsilon=wanted.epsilon, canaries=kind, count=count, **common)
 
 
-def _given(wanted: AuditOptions, name: str, default: object) -> Any:
+def _option_or_default(wanted: AuditOptions, name: str, default: object) -> Any:
     value = getattr(wanted, name)
     return default if value is None else value

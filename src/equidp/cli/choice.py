@@ -26,7 +26,7 @@ from equidp.training.run import Run
 @Parameter(name="*", group=Group("Private choice among settings", sort_key=4))
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """Whether settings are chosen by results, at a price that --epsilon includes."""
+    """Options of the private choice of settings by results, at a price that --epsilon includes."""
 
     choose: int | None = None
     """Try a random number of settings, this many on average, and release the best for the worst group."""
@@ -35,7 +35,7 @@ class ChoiceOptions:
     four times the learning rate, and so of the clipping bound."""
 
     def settings(self) -> dict[str, Any]:
-        """What a run is asked for."""
+        """Settings of the run, as keyword arguments."""
         if self.choose_from is not None and self.choose is None:
             raise SettingError("--choose-from is for --choose: say how many tries on average, as --choose 8.")
         return {"choose": self.choose, "choose_from": self.choose_from and _read(self.choose_from)}

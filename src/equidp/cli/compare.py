@@ -43,7 +43,7 @@ app = command(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """What is compared: arguments of `equidp.compare`."""
+    """Options of the comparison: arguments of `equidp.compare`."""
 
     methods: tuple[options.MethodOrAuto, ...] = DEFAULT_METHODS
     """Methods to compare, with commas; also of one's own, my_module:MyPolicy; auto: that of equidp train."""
@@ -96,7 +96,7 @@ class ResultOptions:
 @Parameter(name="*", group=Group("Diagnosis", sort_key=7))
 @dataclass(frozen=True)
 class DiagnosisOptions:
-    """Whether and when to diagnose."""
+    """Options of the diagnosis."""
 
     diagnose: bool = False
     """Find out where the disparity comes from; reads raw training data."""
@@ -107,7 +107,7 @@ class DiagnosisOptions:
     """Groups to diagnose, with commas; default: all."""
 
     def plan(self) -> DiagnosisPlan | None:
-        """What to diagnose and when; None where nothing is."""
+        """Plan of the diagnosis; None without one."""
         if not self.diagnose and (self.diagnose_groups or self.diagnose_every is not None):
             raise SettingError(
                 "--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too."

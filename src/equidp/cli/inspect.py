@@ -107,7 +107,7 @@ def _findings(column: ColumnReport, width: int) -> list[str]:
 
 
 def _conclusion(report: TableReport) -> list[str]:
-    """Whether the table can be used with the options above."""
+    """Lines that say if the table can be used with the options above."""
     if not (report.recipe.target and report.recipe.group):
         return ["Give --target and --group too, to see classes and groups."]
     if not report.problems:
@@ -118,7 +118,7 @@ def _conclusion(report: TableReport) -> list[str]:
 
 
 def _sentences(report: TableReport) -> list[str]:
-    """What there is to say of classes, groups and people."""
+    """Sentences about classes, groups and people."""
     found = []
     for column in report.columns:
         for option, kind in (("target", "Classes"), ("group", "Groups")):

@@ -40,11 +40,11 @@ def show_command(
     if delta is not None:
         checked_delta(delta)
     path = file / "ledger" if file.is_dir() else file
-    for line in _explained(path, read_ledger(path), delta):
+    for line in _describe_ledger(path, read_ledger(path), delta):
         print(line)
 
 
-def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
+def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
     config, of_run = _run_of(path)
     people = content.facts.get("unit") == PEOPLE or (config is not None and config.recipe.person)
@@ -70,7 +70,7 @@ def _explained(path: Path, content: LedgerContent, delta: float | None) -> list[
 
 
 def _session(blocks: list[Spent], one: str) -> list[str]:
-    """What one process spent, on which kind of example."""
+    """Lines about the spending of one process; `one` is the kind of example."""
     steps = sum(block.steps for block in blocks)
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
     days = [block.time for block in blocks if block.time]
@@ -103,7 +103,7 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
 
 
 def _run_of(path: Path) -> tuple[TrainConfig | None, float | None]:
-    """What the run in whose folder a ledger lies was asked for, and its delta; None: it lies elsewhere."""
+    """Settings and delta of the run in whose folder the ledger is; None for a ledger elsewhere."""
     try:
         config, plan, _ = read_config(path.parent)
         return config, plan.delta

@@ -1,4 +1,4 @@
-"""What commands say to a person, on standard error beside the results."""
+"""Messages of commands to a person, on standard error beside the results."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ METRIC_HELP = (
 @Parameter(name="*", group=Group("Cut between two classes", sort_key=5))
 @dataclass(frozen=True)
 class CutOptions:
-    """Of two classes, which is the positive one, and from which predicted risk on it is answered."""
+    """Options for two classes: the positive one, and the predicted risk from which it is answered."""
 
     positive: str | None = None
     """Positive class; default: the one whose name says so (yes, true, 1, >50K), else the second."""
@@ -56,7 +56,7 @@ class CutOptions:
 
     @property
     def at_counted_rate(self) -> bool:
-        """Whether the threshold is the base rate, and no public number was given for it."""
+        """True where the threshold is the base rate, and no public number was given for it."""
         return self.threshold == BASE_RATE and self.base_rate is None
 
     def _number(self, kept: Cut, counts: Mapping[str, float]) -> float:

@@ -100,25 +100,25 @@ _METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME).
 @Parameter(name="*", group=_PLAN)
 @options_from(plan_settings())
 class PlanOptions:
-    """How to train."""
+    """Options of training."""
 
 
 @Parameter(name="*", group=_PLAN)
 @options_from(plan_settings(leave_out=("noise_multiplier", "delta", "views", "augmentation")))
 class NoiselessPlanOptions:
-    """How to train without noise."""
+    """Options of training without noise."""
 
 
 @Parameter(name="*", group=Group("Settings of methods", help=_METHOD_HELP, sort_key=3))
 @options_from(method_settings())
 class MethodOptions:
-    """How to bound gradients."""
+    """Options of bounding gradients."""
 
 
 @Parameter(name="*", group=Group("Data in a file", sort_key=1))
 @dataclass(frozen=True)
 class TableOptions:
-    """How to read a file, and what to make of inputs."""
+    """Options of reading a file, and of features of inputs."""
 
     recipe: Path | None = None
     """TOML file with what follows, as equidp inspect --out writes it; options override it."""
@@ -232,7 +232,7 @@ def check_budget(path: Path, *read: str | Path | None) -> None:
 @Parameter(name="*", group=Group("Privacy of individuals", sort_key=5))
 @dataclass(frozen=True)
 class ReleaseOptions:
-    """Whether to release individual privacy."""
+    """Options of releasing individual privacy."""
 
     individual: bool = False
     """Account for each example, and release the mean epsilon of each group."""

@@ -38,7 +38,7 @@ class PreprocessingOptions:
 @Parameter(name="*", group=Group("Preprocessing", sort_key=1))
 @dataclass(frozen=True)
 class CountOptions:
-    """Whether classes are counted."""
+    """Options of counting classes."""
 
     counts_share: Annotated[
         float | None,
@@ -49,7 +49,7 @@ class CountOptions:
     ] = None
 
     def settings(self, changed: dict[str, Any]) -> dict[str, Any]:
-        """What a run is asked for; takes balanced weights out of what changes of the plan."""
+        """Settings of the run, as keyword arguments; removes balanced weights from the plan's changes."""
         if changed.get("class_weight") != BALANCED:
             return {"counts_share": self.counts_share}
         del changed["class_weight"]

@@ -187,7 +187,7 @@ def train_command(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
         return
-    prepared_by = partial(_chosen, changed=changed) if method == AUTO else _as_asked
+    prepared_by = partial(_prepare_auto, changed=changed) if method == AUTO else _as_asked
     if dry_run or out is None:
         prepared, why = prepared_by(wanted, place)
         print(*why, sep="", end="")
@@ -222,17 +222,19 @@ def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list
     return prepare(wanted, device), []
 
 
-def _chosen(
+def _prepare_auto(
     wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]
 ) -> tuple[Prepared, list[str]]:
-    """The run as auto makes it, and why."""
+    """Prepare the run with the choices of auto; return it with the reasons."""
     chosen, loaded, why = _auto(wanted, changed)
     return prepare(chosen, device, loaded if chosen.features == wanted.features else None), why
 
 
 def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded, list[str]]:
-    """What is wanted with method, settings and features for its kind of data, but for what was asked; the
-    data without these features; and why."""
+    """Fill in unset method, settings and features for this kind of data.
+
+    Returns the settings, the data without these features, and the reasons.
+    """
     loaded = wanted.load()
     choice = choose(images_of(wanted.source(), wanted.seed) or loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
