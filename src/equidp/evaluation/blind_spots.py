@@ -1,4 +1,4 @@
-"""What a model's main figure hides: constant answers, classes never answered, and risks that are off."""
+"""Blind spots of a model's main figure: constant answers, classes never answered, and wrong risks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def calibration_table(
     parts = [(name, found.take(members)) for name, members in by_group(groups, group_names)]
     if found.positive is None:
         return pd.DataFrame()
-    return pd.DataFrame([{"group": name, **_calibrated(part, level)} for name, part in parts if len(part)])
+    return pd.DataFrame(
+        [{"group": name, **_calibration_row(part, level)} for name, part in parts if len(part)]
+    )
 
 
 def reliability_table(
@@ -117,19 +119,19 @@ def reliability_table(
     bins, rows = np.searchsorted(edges[1:-1], found.risks), []
     parts = by_group(groups, group_names)
     shown = {name: members for name, members in parts[:-1] if name in named}
-    of_all = _joined(bins, [parts[-1][1]], found, people)
-    of_groups = _joined(of_all[bins], list(shown.values()), found, people)[of_all]
+    of_all = _join_bins(bins, [parts[-1][1]], found, people)
+    of_groups = _join_bins(of_all[bins], list(shown.values()), found, people)[of_all]
     for name, members in [*shown.items(), parts[-1]]:
         joined = of_all if name == ALL else of_groups
         for at in np.unique(joined[bins[members]]):
             its_bins = np.flatnonzero(joined == at)
             ends = {"risk_from": edges[its_bins[0]], "risk_to": edges[min(its_bins[-1] + 1, len(edges) - 1)]}
             part = found.take(members & (joined[bins] == at))
-            rows.append({"group": name, **ends, **_calibrated(part, level)})
+            rows.append({"group": name, **ends, **_calibration_row(part, level)})
     return pd.DataFrame(rows)
 
 
-def _joined(
+def _join_bins(
     bins: npt.NDArray[np.int64],
     cells: Sequence[npt.NDArray[np.bool_]],
     found: Predictions,
@@ -162,7 +164,7 @@ def _enough(
     )
 
 
-def _calibrated(found: Predictions, level: float) -> dict[str, float]:
+def _calibration_row(found: Predictions, level: float) -> dict[str, float]:
     observed, low, high = wilson(int(found.hits.sum()), len(found), level)
     return {
         "count": len(found),

@@ -1,4 +1,4 @@
-"""What privacy cost each group, over methods and seeds: costs, gaps, their intervals, and tests.
+"""Costs of privacy to each group, over methods and seeds: costs, gaps, their intervals, and tests.
 
 Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
 method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy; a run is one (method,

@@ -1,4 +1,4 @@
-"""What a trained model does to each group of a test set: computed once, then shown on terminals and cards."""
+"""Evaluation of a trained model on each group of a test set: computed once, shown on terminals and cards."""
 
 from __future__ import annotations
 
@@ -171,15 +171,15 @@ def evaluate(
     check_outputs(outputs, test)
     other = None if reference is None else predict(reference, test.inputs, processes)
     small = SmallCells.of(test)
-    found = _measured(outputs, other, test, level, metric, cut, small)
+    found = _evaluate_outputs(outputs, other, test, level, metric, cut, small)
     if small == SmallCells():
         return found
     left, rest = small.left_in(test), small.without(test)
     theirs = None if other is None else other[left]
-    return replace(found, rest=_measured(outputs[left], theirs, rest, level, metric, cut, small))
+    return replace(found, rest=_evaluate_outputs(outputs[left], theirs, rest, level, metric, cut, small))
 
 
-def _measured(
+def _evaluate_outputs(
     outputs: Tensor,
     other: Tensor | None,
     test: GroupedDataset,
@@ -188,7 +188,7 @@ def _measured(
     cut: Cut,
     small: SmallCells,
 ) -> Evaluation:
-    """The evaluation of outputs, and of those of a reference, on a test set."""
+    """Evaluate outputs, and the outputs of a reference, on a test set."""
     if not len(test):
         nothing = pd.DataFrame()
         return Evaluation(nothing, nothing, nothing, None, (), level, metric=metric, small=small)

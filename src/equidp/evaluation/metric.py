@@ -134,13 +134,13 @@ def figure(metric: Metric, found: Predictions, level: float) -> Figure:
     if reason:
         return Figure(value, np.nan, np.nan, reason)
     try:
-        low, high = (metric.interval or (lambda *given: _resampled(metric, *given)))(found, level)
+        low, high = (metric.interval or (lambda *given: _resample_interval(metric, *given)))(found, level)
     except ValueError as error:
         return Figure(value, np.nan, np.nan, f"no interval: {error}")
     return Figure(value, max(low, metric.range[0]), min(high, metric.range[1]), "")
 
 
-def _resampled(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
+def _resample_interval(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
     return percentiles(lambda rows: measured(metric, found.take(rows))[0], len(found), level)
 
 

@@ -1,4 +1,4 @@
-"""What a classifier answers on a test set, as metrics read it, and where the cut between its answers is."""
+"""Predictions of a model on a test set, as metrics read them, and the cut between two answers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def base_rate_cut(positive: str | None, counts: Mapping[str, float]) -> Cut:
 @final
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model answers on n examples: all that a metric may read.
+    """Predictions of a model on n examples: all that a metric may read.
 
     Attributes:
         targets: true classes, [n] int64; where numbers are predicted, the true numbers.
