@@ -164,7 +164,7 @@ class ExampleAccount(KeptCallback):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """What histories must share to be one."""
+        """Settings that must be equal for histories to be joined."""
         return {
             "": type(self).__name__,
             "interval": self._interval,

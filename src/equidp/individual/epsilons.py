@@ -58,7 +58,9 @@ def individual_epsilons(
     epsilons_of, mechanisms = INDIVIDUAL_ACCOUNTANTS[accountant], _mechanisms(histories, event, releases)
     checked_delta(delta)
     parts = (histories.part(chunk) for chunk in chunks(0, histories.num_examples, _CHUNK))
-    return np.concatenate([epsilons_of(_joined(part, releases), mechanisms, delta) for part in parts])
+    return np.concatenate(
+        [epsilons_of(_append_releases(part, releases), mechanisms, delta) for part in parts]
+    )
 
 
 def individual_profiles(
@@ -73,11 +75,11 @@ def individual_profiles(
     Formal guarantee: as that of `individual_epsilons`, for every epsilon.
     """
     means, rates = _means_and_rates(_mechanisms(histories, event, releases))
-    return tight_profiles(_joined(histories.counts, releases), means, rates, epsilons)
+    return tight_profiles(_append_releases(histories.counts, releases), means, rates, epsilons)
 
 
 def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Mechanisms:
-    """What each column of `_joined` counts: a step at each share, then each release."""
+    """Mechanisms of the columns of `_append_releases`: a step at each share, then each release."""
     own = [(own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares]
     for each, _ in releases:
         if isinstance(each, ChoiceEvent):
@@ -87,8 +89,8 @@ def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Me
     return tuple(own)
 
 
-def _joined(counts: Counts, releases: Entries) -> Counts:
-    """The counts of steps, and of the releases, which are everyone's."""
+def _append_releases(counts: Counts, releases: Entries) -> Counts:
+    """Append the counts of releases, equal for all, to the counts of steps."""
     further = np.array([count for _, count in releases], dtype=np.uint32)
     return np.hstack([counts, np.tile(further, (len(counts), 1))])
 
@@ -109,7 +111,7 @@ def _tight(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
 
 def _renyi(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
     orders, table = _divergence_table(mechanisms)
-    return _converted(orders, _summed(counts, table), delta)
+    return _convert_to_epsilons(orders, _sum_divergences(counts, table), delta)
 
 
 INDIVIDUAL_ACCOUNTANTS = {"pld": _tight, "rdp": _renyi}
@@ -130,7 +132,7 @@ def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
     return orders, np.stack(list(rows))
 
 
-def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
+def _sum_divergences(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
     """Returns each history's divergences, [n, orders]; an infinite one counts only where it occurred."""
     finite = np.isfinite(table)
     sums = counts.astype(np.float64) @ np.where(finite, table, 0.0)
@@ -139,7 +141,7 @@ def _summed(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
     return sums
 
 
-def _converted(orders: Floats, divergences: Floats, delta: float) -> Floats:
+def _convert_to_epsilons(orders: Floats, divergences: Floats, delta: float) -> Floats:
     """Returns epsilons [n] of divergences [n, orders], as dp_accounting.rdp.compute_epsilon does for one."""
     with np.errstate(invalid="ignore"):
         epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)

@@ -1,4 +1,4 @@
-"""How often each example used each share of the sensitivity (Yu et al. 2023), for millions of examples."""
+"""Counts of each share of the sensitivity that an example used (Yu et al. 2023), for millions of examples."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Histories:
 
     def add(self, cells: Integers, steps: int = 1) -> None:
         """Adds `steps` steps of every example, in these cells, [n]."""
-        flat = self._changed().reshape(-1)  # one index is four times faster than two
+        flat = self._table_to_change().reshape(-1)  # one index is four times faster than two
         flat[np.arange(self.num_examples) * len(self.shares) + cells] += np.uint32(steps)
 
     def add_worst(self, steps: int) -> None:
@@ -121,7 +121,7 @@ class Histories:
         self.periods[f"period-{next(self._names)}"] = Period(rows.astype(smallest), table.copy())
         room = sum(each.rows.nbytes + each.table.nbytes for each in self.periods.values())
         if room >= min(self._memory_limit, 4 * self.num_examples * len(self.shares)):
-            whole = self._changed()
+            whole = self._table_to_change()
             for chunk in chunks(0, self.num_examples, _CHUNK):
                 for period in self.periods.values():
                     whole[chunk] += period.table[period.rows[chunk]]
@@ -133,7 +133,7 @@ class Histories:
         They get the steps of their new class from now on: those so far are subtracted in advance, and those
         of the old class added.
         """
-        whole = self._changed()
+        whole = self._table_to_change()
         for chunk in chunks(0, len(examples), _CHUNK):
             whole[examples[chunk]] += table[old[chunk]] - table[new[chunk]]
 
@@ -144,13 +144,13 @@ class Histories:
 
     def restore_table(self, parts: Iterable[Counts], version: int) -> None:
         """Puts back the table, from parts of it."""
-        whole, start = self._changed(), 0
+        whole, start = self._table_to_change(), 0
         for part in parts:
             whole[start : start + len(part)] = part
             start += len(part)
         self.version = version
 
-    def _changed(self) -> Counts:
+    def _table_to_change(self) -> Counts:
         """The table, which is about to change."""
         self.version += 1
         if self.table is None:

@@ -169,7 +169,7 @@ class _Hashed:
 
 
 def _parts(histories: Histories) -> dict[str, Iterable[Array]]:
-    """What of the histories stays as it is until norms are taken again; keys change with the content."""
+    """Arrays that stay the same until norms are measured again; keys change with the content."""
     parts: dict[str, Iterable[Array]] = dict(histories.periods)
     if (table := histories.table) is not None:
         parts[f"table-{histories.version}"] = (
@@ -184,7 +184,7 @@ def _key(checkpoint: str) -> str:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is there and matches the checksum in its name."""
+    """True where a file exists and matches the checksum in its name."""
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:

@@ -139,7 +139,7 @@ class IndividualReport:
 
     def release_mean(self, epsilon: float, delta: float) -> float:
         """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
-        noise = self._paid(epsilon, delta).draw()
+        noise = self._pay_release(epsilon, delta).draw()
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
@@ -150,7 +150,7 @@ class IndividualReport:
         One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
         groups cost what one would. `standard_error` is that of the noise, from released values.
         """
-        return self.means_by_group(self._paid(epsilon, delta))
+        return self.means_by_group(self._pay_release(epsilon, delta))
 
     def means_by_group(self, payment: Payment) -> pd.DataFrame:
         """Returns what `release_by_group` does, by a payment that was made before the report."""
@@ -183,10 +183,10 @@ class IndividualReport:
             quantile,
             low=0.0,
             high=self.largest,
-            noise_multiplier=self._paid(epsilon, delta).draw(),
+            noise_multiplier=self._pay_release(epsilon, delta).draw(),
             randomness=self.randomness,
         )
 
-    def _paid(self, epsilon: float, delta: float) -> Payment:
+    def _pay_release(self, epsilon: float, delta: float) -> Payment:
         """Pays for a release that costs (epsilon, delta)."""
         return self.ledger.pay(INDIVIDUAL, release_event(epsilon, delta).noise_multiplier)

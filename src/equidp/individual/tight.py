@@ -133,7 +133,7 @@ class _Window(NamedTuple):
     def epsilons(self, delta: float) -> Floats:
         """Returns epsilon of each history, [n]; infinite where delta is within the slack."""
         target = delta - self.slack
-        found = np.maximum(self.centres + _solved(self.deltas, target, self.half), 0.0)
+        found = np.maximum(self.centres + _find_crossings(self.deltas, target, self.half), 0.0)
         return np.where(target > 0, found, np.inf)
 
     def deltas_at(self, epsilons: Floats) -> Floats:
@@ -232,8 +232,8 @@ def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
     return np.asarray((constant + moving - ends[:, :1] + ends[:, 1:] * left) / (2 * half))
 
 
-def _solved(deltas: Floats, target: Floats, half: float) -> Floats:
-    """Returns the place on the grid of `_deltas` where each row falls to its target, [n]."""
+def _find_crossings(deltas: Floats, target: Floats, half: float) -> Floats:
+    """Return the place on the grid of `_deltas` where each row falls to its target, [n]."""
     points = deltas.shape[1]
     falls = (deltas <= target[:, None]).argmax(axis=1)  # first place that is not above; 0: there is none
     above = np.where(falls > 0, falls - 1, np.where(deltas[:, 0] > target, points - 1, 0))
