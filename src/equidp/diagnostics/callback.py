@@ -31,11 +31,11 @@ RECORD_KEY = "sensitive_diagnosis"
 
 @dataclass(frozen=True)
 class DiagnosisPlan:
-    """What to diagnose in a run, and when.
+    """Groups to diagnose in a run, and the steps between diagnoses.
 
     Attributes:
         every: steps between diagnoses; the first is before training.
-        groups: names of those to diagnose; None: all.
+        groups: names of the groups to diagnose; None: all.
         effort: how much to measure each time.
 
     Raises:
@@ -69,7 +69,7 @@ class Diagnostics(Callback):
 
     Args:
         every: steps between diagnoses.
-        groups: names of those to diagnose; None: all.
+        groups: names of the groups to diagnose; None: all.
         effort: how much to measure each time; default: `Effort()`.
         record: a run's record that gets the tables under `RECORD_KEY`; None: they stay here.
         seed: of the samples and vectors that are drawn.

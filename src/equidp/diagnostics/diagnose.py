@@ -138,10 +138,10 @@ def diagnose_step(
         epsilon=step.laplace_epsilon,
         expected_count=step.batch_size,
     )
-    return Diagnosis(_marked(groups), _marked(pd.DataFrame(pair_rows(figures, step))))
+    return Diagnosis(_mark_sensitive(groups), _mark_sensitive(pd.DataFrame(pair_rows(figures, step))))
 
 
-def _marked(table: pd.DataFrame) -> pd.DataFrame:
+def _mark_sensitive(table: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda name: name if name in _PUBLIC else f"sensitive_{name}")
 
 

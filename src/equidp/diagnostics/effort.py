@@ -1,4 +1,4 @@
-"""How much work a diagnosis does, and what that costs."""
+"""Effort of a diagnosis, and its cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equidp.diagnostics.gradients import Subject
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a diagnosis measures. More of everything lowers standard errors and takes longer.
+    """Amount that a diagnosis measures. More of everything lowers standard errors and takes longer.
 
     Attributes:
         batches: Poisson samples that expectations are estimated from, >= 2.

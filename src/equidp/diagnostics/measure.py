@@ -1,4 +1,4 @@
-"""What a diagnosis measures: gradients, norms and curvature of each group, and gradients of batches."""
+"""Measurements of a diagnosis: gradients, norms and curvature of each group, and gradients of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model's loss has a second derivative everywhere."""
+"""Check that a model's loss has a second derivative everywhere."""
 
 from __future__ import annotations
 
