@@ -19,7 +19,7 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
 from equidp.policies.methods import METHODS
-from equidp.training.recalibration import fitted
+from equidp.training.recalibration import fit_recalibration
 from support.given_gradients import GivenGradients
 from support.policies import POLICIES
 from support.toy import make_trainer, toy
@@ -360,5 +360,5 @@ def recalibrated(noise: float) -> tuple[float, ...]:
     trainer = make_trainer(
         model=_model(), secure=False, seed=3, steps=6, epochs=None, ledger=ledger, **private
     )
-    found = fitted(trainer.model, trainer, noise)
+    found = fit_recalibration(trainer.model, trainer, noise)
     return found.scale, *found.shift

@@ -18,7 +18,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.training import choice
-from equidp.training.choice import choose, divided, drawn_out, worst_group
+from equidp.training.choice import choose, drawn_out, split_held_out, worst_group
 from equidp.training.plan import Plan
 from support.toy import DropsInEvaluation, make_trainer, toy
 
@@ -33,7 +33,7 @@ def made_up(n: int = 200) -> equidp.GroupedDataset:
     )
 
 
-FIT, HELD_OUT = divided(made_up(), drawn_out(200, SeededRandomness(0)))
+FIT, HELD_OUT = split_held_out(made_up(), drawn_out(200, SeededRandomness(0)))
 RATES = (0.1, 0.5, 2.0)
 ASKED = [Plan(learning_rate=rate, batch_size=len(FIT) // 4, epochs=1) for rate in RATES]
 PLANS = [plan.resolve("dpsgd", len(FIT)) for plan in ASKED]
@@ -49,7 +49,7 @@ def chosen(event=EVENT, ledger=None, plans=PLANS):
 def test_a_row_more_changes_the_part_of_no_other_row():
     whole = made_up(201)
     fewer, more = (
-        divided(whole.subset(torch.arange(n)), drawn_out(n, SeededRandomness(0))) for n in (200, 201)
+        split_held_out(whole.subset(torch.arange(n)), drawn_out(n, SeededRandomness(0))) for n in (200, 201)
     )
     for some, with_one_more in zip(fewer, more, strict=True):
         assert torch.equal(some.inputs, with_one_more.inputs[: len(some)])

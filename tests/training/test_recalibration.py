@@ -21,7 +21,7 @@ from equidp.training import recalibration
 from equidp.training.build import build
 from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.recalibrated import Recalibrated, Recalibration
-from equidp.training.recalibration import fitted, recalibrate
+from equidp.training.recalibration import fit_recalibration, recalibrate
 from support import several
 from support.processes import together
 from support.toy import DropsInEvaluation, make_trainer
@@ -79,8 +79,8 @@ def test_one_example_moves_a_sum_by_one_at_most(logits, target, weight, place):
     ones[5] = weight
     whole = torch.cat([others.inputs, torch.tensor([logits])])
     targets = torch.cat([others.targets, torch.tensor([target])])
-    with_it = recalibration._summed(whole.unsqueeze(1), targets.unsqueeze(1), ones.unsqueeze(1), place)
-    without = recalibration._summed(
+    with_it = recalibration._sum_rows(whole.unsqueeze(1), targets.unsqueeze(1), ones.unsqueeze(1), place)
+    without = recalibration._sum_rows(
         whole[:5].unsqueeze(1), targets[:5].unsqueeze(1), ones[:5].unsqueeze(1), place
     )
     assert (with_it - without).norm() <= 1 + 1e-9
@@ -97,7 +97,7 @@ def test_all_steps_together_are_the_one_gaussian_that_is_charged(monkeypatch):
 
     release = recalibration.release
     monkeypatch.setattr(recalibration, "release", watched)
-    fitted(as_it_is(), trainer_of(made_up(50), 7.0), 7.0)
+    fit_recalibration(as_it_is(), trainer_of(made_up(50), 7.0), 7.0)
     assert sum(noise**-2 for noise in noises) == pytest.approx(7.0**-2)
 
 
@@ -106,13 +106,13 @@ def test_it_finds_scale_and_shifts(noise):
     """With noise within 0.5: at n = 6000, five deviations of the last step's noise."""
     data = made_up()
     trainer = trainer_of(data, noise)
-    found = fitted(trainer.model, trainer, noise)
+    found = fit_recalibration(trainer.model, trainer, noise)
     assert found.shift == pytest.approx(TRUE.shift, abs=0.5 if noise else 0.1)
     before, after = (
         nn.functional.cross_entropy(model(data.inputs), data.targets).item()
-        for model in (trainer.model, found.applied(trainer.model))
+        for model in (trainer.model, found.apply_to(trainer.model))
     )
-    best = nn.functional.cross_entropy(TRUE.applied(as_it_is())(data.inputs), data.targets).item()
+    best = nn.functional.cross_entropy(TRUE.apply_to(as_it_is())(data.inputs), data.targets).item()
     assert after < best + 0.1 * (before - best)
 
 
@@ -120,7 +120,7 @@ def test_without_noise_predicted_rates_are_those_of_the_classes():
     """As the gradient in the shifts is zero there."""
     data = made_up(2000, 3)
     trainer = trainer_of(data, 0.0)
-    model = fitted(trainer.model, trainer, 0.0).applied(trainer.model)
+    model = fit_recalibration(trainer.model, trainer, 0.0).apply_to(trainer.model)
     predicted = torch.softmax(model(data.inputs), dim=1).mean(0)
     happened = torch.bincount(data.targets, minlength=3) / len(data)
     torch.testing.assert_close(predicted, happened, atol=1e-4, rtol=0)
@@ -129,7 +129,7 @@ def test_without_noise_predicted_rates_are_those_of_the_classes():
 def test_little_data_beside_the_noise_changes_next_to_nothing():
     data = made_up(20)
     trainer = trainer_of(data, 200.0)
-    found = fitted(trainer.model, trainer, 200.0)
+    found = fit_recalibration(trainer.model, trainer, 200.0)
     # The pull back is 1 / (4 * 200 * sqrt(2)) of the noise per unit: farther than 4 deviations, hardly ever.
     assert found.scale == pytest.approx(1.0, abs=0.2)
     assert found.shift == pytest.approx((0.0, 0.0), abs=0.5)
@@ -146,7 +146,7 @@ def test_data_that_say_nothing_give_numbers(logits):
     if logits == "not finite":
         with torch.no_grad():
             trainer.model[0].weight.fill_(math.nan)
-    found = fitted(trainer.model, trainer, 0.0)
+    found = fit_recalibration(trainer.model, trainer, 0.0)
     assert all(map(math.isfinite, (found.scale, *found.shift)))
     assert 0.1 <= found.scale <= 10
     if logits == "not finite":
@@ -158,12 +158,12 @@ def test_weights_count_as_often_as_copies_do():
     data = made_up(3000)
     twice = torch.cat([torch.arange(3000), torch.arange(3000)[data.targets == 1]])
     copies = trainer_of(data.subset(twice), 0.0)
-    expected = fitted(copies.model, copies, 0.0)
+    expected = fit_recalibration(copies.model, copies, 0.0)
     loss = Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([0.5, 1.0]))
     by_class = trainer_of(data, 0.0, loss=loss)
     by_row = trainer_of(replace(data, weights=torch.where(data.targets == 1, 1.0, 0.5)), 0.0)
     for trainer in (by_class, by_row):
-        found = fitted(trainer.model, trainer, 0.0)
+        found = fit_recalibration(trainer.model, trainer, 0.0)
         assert (found.scale, *found.shift) == pytest.approx((expected.scale, *expected.shift), abs=1e-3)
 
 
@@ -178,7 +178,7 @@ def test_the_rows_of_a_person_count_together_and_move_a_sum_by_one_at_most():
     for person in range(10):
         alone = slice(person, person + 1)
         heavy = 100 * weights[alone]
-        assert recalibration._summed(logits[alone], targets[alone], heavy, place).norm() <= 1 + 1e-9
+        assert recalibration._sum_rows(logits[alone], targets[alone], heavy, place).norm() <= 1 + 1e-9
 
 
 def test_logits_are_mended_in_the_last_layer_or_behind_the_model():
@@ -187,10 +187,10 @@ def test_logits_are_mended_in_the_last_layer_or_behind_the_model():
     bare = nn.Sequential(nn.Linear(3, 2, bias=False))
     for model, kind in ((plain, nn.Sequential), (bare, Recalibrated), (nn.Linear(3, 2), nn.Linear)):
         expected = 2.0 * model(inputs) + torch.tensor([0.5, -0.5])
-        mended = by.applied(model)
+        mended = by.apply_to(model)
         assert type(mended) is kind
         torch.testing.assert_close(mended(inputs), expected)
-        same = Recalibration.identity(2).applied(model)
+        same = Recalibration.identity(2).apply_to(model)
         same.load_state_dict(mended.state_dict())
         torch.testing.assert_close(same(inputs), expected)
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_paid_for_is_not_read():
     calls = []
     trainer.model.register_forward_hook(lambda *_: calls.append(1))
     with pytest.raises(equidp.BudgetError):
-        fitted(trainer.model, trainer, 0.5)
+        fit_recalibration(trainer.model, trainer, 0.5)
     assert (calls, trainer.ledger.entries) == ([], ())
 
 
@@ -212,15 +212,15 @@ def counted(trainer):
 
 def test_each_fit_is_paid_for():
     trainer = trainer_of(made_up(50), 7.0)
-    one, other = (fitted(trainer.model, trainer, 7.0) for _ in range(2))
+    one, other = (fit_recalibration(trainer.model, trainer, 7.0) for _ in range(2))
     assert (counted(trainer), one.payment != other.payment) == (2, True)
     payment = trainer.ledger.pay("recalibration", 7.0)
-    assert fitted(trainer.model, trainer, payment).payment == payment.event.id
+    assert fit_recalibration(trainer.model, trainer, payment).payment == payment.event.id
     assert counted(trainer) == 3
     with pytest.raises(equidp.BudgetError, match="drawn once"):
-        fitted(trainer.model, trainer, payment)
+        fit_recalibration(trainer.model, trainer, payment)
     with pytest.raises(SettingError, match="another ledger"):
-        fitted(trainer.model, trainer, MemoryLedger().pay("recalibration", 7.0))
+        fit_recalibration(trainer.model, trainer, MemoryLedger().pay("recalibration", 7.0))
 
 
 def test_another_release_of_the_same_noise_pays_for_none():
@@ -254,7 +254,7 @@ def test_a_script_that_is_run_again_pays_for_its_second_fit(tmp_path):
 def test_a_private_run_is_never_recalibrated_without_noise():
     trainer = trainer_of(made_up(50), 7.0)
     with pytest.raises(SettingError, match="without noise, and end its guarantee"):
-        fitted(trainer.model, trainer, 0.0)
+        fit_recalibration(trainer.model, trainer, 0.0)
     plan = Plan(noise_multiplier=0.0, recalibration=0.1)
     with pytest.raises(SettingError, match="recalibration"):
         plan.resolve("dpsgd", 1000, risk=equidp.RiskTarget.parse("advantage=0.5"))
@@ -359,5 +359,5 @@ def test_what_a_model_draws_as_it_predicts_follows_from_the_runs_randomness(secu
         trainer = make_trainer(model=model, secure=secure, seed=None if secure else 0)
         trainer.ledger.spend(StepEvent(1.0, 30.0))
         torch.manual_seed(0)
-        fitted(model, trainer, 30.0)
+        fit_recalibration(model, trainer, 30.0)
     assert torch.equal(sums[0], sums[len(sums) // 2]) is not secure

@@ -37,7 +37,7 @@ from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
 from equidp.runs.train import evaluated
-from equidp.training.choice import choose, divided, drawn_out
+from equidp.training.choice import choose, drawn_out, split_held_out
 from equidp.training.device import CPU
 from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
@@ -143,7 +143,7 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     if config.plan.for_method(config.method).delta is None:  # one for all that is paid, whatever the draw
         config = replace(config, plan=replace(config.plan, delta=default_delta(len(split.train))))
     held_out = drawn_out(len(split.train), SystemRandomness())
-    fit = divided(split.train, held_out)[0]
+    fit = split_held_out(split.train, held_out)[0]
     if (batch := config.plan.for_method(config.method).batch_size) is not None and batch > len(fit):
         raise SettingError(
             f"batch_size={batch} is more than the {len(fit)} of {len(split.train)} training examples that "
@@ -183,7 +183,7 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
     config, begun, facts = layout.read_config(place)
     split: DataSplit = prepared.split
     assert prepared.held_out is not None
-    fit, held_out = divided(split.train, prepared.held_out)
+    fit, held_out = split_held_out(split.train, prepared.held_out)
     plans, event = choice_of(config, len(fit))
     plans = [plan.with_class_weight(begun.plan.class_weights) if config.balanced else plan for plan in plans]
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from equidp.errors import DataError
 from equidp.kernel.ledger import ReleaseEvent
 from equidp.runs import layout
 from equidp.training.recalibrated import Recalibration
-from equidp.training.recalibration import fitted
+from equidp.training.recalibration import fit_recalibration
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
@@ -32,7 +32,7 @@ def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: floa
     kept: Recalibration | None = trainer.processes.broadcast_from_first(lambda: _read(place, trainer))
     if kept is not None:
         return _applied(kept, run, trainer)
-    by = fitted(run.model, trainer, noise_multiplier)
+    by = fit_recalibration(run.model, trainer, noise_multiplier)
     if trainer.processes.first:
         content = {**asdict(by), "noise_multiplier": noise_multiplier}
         write_whole(place / layout.RECALIBRATION, (json.dumps(content, indent=2) + "\n").encode())
@@ -41,7 +41,7 @@ def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: floa
 
 def _applied(by: Recalibration, run: Run, trainer: Trainer) -> Run:
     facts = replace(run.facts, recalibrated=True)
-    return replace(run, model=by.applied(run.model), entries=trainer.ledger.entries, facts=facts)
+    return replace(run, model=by.apply_to(run.model), entries=trainer.ledger.entries, facts=facts)
 
 
 def kept_in(place: Path) -> bool:

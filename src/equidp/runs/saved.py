@@ -291,7 +291,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     bounds = config.recipe.target_bounds
     model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
     if plan.recalibration_noise is not None:
-        model = Recalibration.identity(len(facts["class_names"])).applied(model)
+        model = Recalibration.identity(len(facts["class_names"])).apply_to(model)
     encoder = layout.read_encoder(place, config)
     try:
         model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))

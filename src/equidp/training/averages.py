@@ -12,7 +12,7 @@ from torch import nn
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.training.run import copied
+from equidp.training.run import copy_model
 from equidp.training.start import carry_over
 
 AVERAGES = ("none", "ema", "tail")
@@ -58,11 +58,11 @@ class WeightAverage:
         check_number("(0, 1]", average_share=self.share)
 
     def before(self, steps: int) -> int:
-        """How many of the run's first steps do not count."""
+        """Number of the run's first steps that the average leaves out."""
         return steps - math.ceil(round(self.share * steps, 6)) if self.kind == "tail" else 0
 
     def rate(self, count: int, steps: int) -> float:
-        """The share of the newest weights in the average of `count` of them."""
+        """Share of the newest weights in the average of the weights of `count` steps."""
         if self.kind == "tail":
             return 1 / count
         kept = 1 - 1 / max(1.0, self.share * steps)
@@ -70,7 +70,7 @@ class WeightAverage:
 
 
 def checked_average(average: object) -> WeightAverage:
-    """The average that a Trainer was given; None: of the kind "none"."""
+    """Return the average that a Trainer was given; None becomes the kind "none", without an average."""
     if average is None:
         return WeightAverage()
     if not isinstance(average, WeightAverage):
@@ -83,17 +83,17 @@ class Averaging:
     """The average of a model's weights so far.
 
     Args:
-        average: which; of the kind "none" there is none, and nothing is kept.
+        average: its settings; for the kind "none", no copy of the model is kept.
         model: copied; its own weights stay those of the last step.
         steps: T.
 
     Raises:
-        ModelError: it cannot be copied.
+        ModelError: the model cannot be copied.
     """
 
     def __init__(self, average: WeightAverage, model: nn.Module, steps: int) -> None:
         self.average, self.steps, self.count = average, steps, 0
-        self._model = None if average.kind == "none" else copied(model, "an average of its weights")
+        self._model = None if average.kind == "none" else copy_model(model, "an average of its weights")
 
     def take(self, model: nn.Module, step: int) -> None:
         """Takes the weights after a step, counted from 1, into the average. Buffers are the last ones."""
@@ -109,8 +109,8 @@ class Averaging:
             for kept, buffer in zip(self._model.buffers(), model.buffers(), strict=True):
                 kept.copy_(buffer)
 
-    def released(self, model: nn.Module) -> nn.Module:
-        """The model with the average; the given one while there is none."""
+    def averaged_model(self, model: nn.Module) -> nn.Module:
+        """Model with the averaged weights; the given model while no step counts in the average."""
         return self._model if self._model is not None and self.count else model
 
     def state(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Averaging:
         """Sets the average to a saved one.
 
         Raises:
-            SettingError: it is another kind of average, or of another share.
+            SettingError: the saved average has another kind or another share.
         """
         saved = WeightAverage(state["kind"], state["share"])
         if saved != self.average:

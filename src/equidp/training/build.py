@@ -24,7 +24,7 @@ from equidp.training.optimizers import PrivateAdam
 from equidp.training.parts import class_names
 from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
-from equidp.training.run import copied
+from equidp.training.run import copy_model
 from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
 
@@ -126,7 +126,7 @@ def build(
     )
     if plan.recalibration_noise is not None:
         check_recalibrates(trainer)
-        copied(trainer.model, "recalibration")
+        copy_model(trainer.model, "recalibration")
     return trainer
 
 

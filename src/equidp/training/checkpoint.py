@@ -26,7 +26,7 @@ import torch
 from equidp._files import write_whole
 from equidp._validate import check_number
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
-from equidp.training.kept import kept
+from equidp.training.kept import kept_callbacks
 from equidp.training.schedules import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
 
@@ -140,7 +140,7 @@ class Checkpoints(Callback):
                 f"{trainer.steps_done}; give the ledger of that run."
             )
         restore_state(trainer, state, lost)
-        for number, callback in kept(trainer):
+        for number, callback in kept_callbacks(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
         return lost
 
@@ -149,7 +149,7 @@ class Checkpoints(Callback):
 
         The checkpoints stay. A run that is resumed from them counts the steps so far at their worst.
         """
-        for number, callback in kept(trainer) if trainer.processes.first else ():
+        for number, callback in kept_callbacks(trainer) if trainer.processes.first else ():
             callback.drop(self.folder, number, ())
 
     def steps_kept(self, *, previous: bool = False) -> int:
@@ -160,15 +160,15 @@ class Checkpoints(Callback):
         if trainer.steps_done == self._saved or not trainer.processes.first:
             return
         began = time.monotonic()
-        content = _packed(trainer, check=self._saved < 0)
+        content = _pack_state(trainer, check=self._saved < 0)
         path = self.folder / f"checkpoint-{trainer.steps_done:09}-{_digest(content)}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for number, callback in kept(trainer):
+            for number, callback in kept_callbacks(trainer):
                 callback.save(trainer, self.folder, number, path.stem)
             write_whole(path, content)
             self._drop_old(path)
-            for number, callback in kept(trainer):
+            for number, callback in kept_callbacks(trainer):
                 callback.drop(self.folder, number, {each.stem for each in self._files()})
         except OSError as error:
             self._failed = True
@@ -201,10 +201,10 @@ class Checkpoints(Callback):
                 f"{os.fspath(self.folder)!r}; expected the folder of an earlier run."
             )
         chosen = files[-1 - previous]
-        state = _unpacked(chosen)
+        state = _unpack_state(chosen)
         if state is not None:
             return chosen, state
-        before = _unpacked(files[-2]) if len(files) > 1 and not previous else None
+        before = _unpack_state(files[-2]) if len(files) > 1 and not previous else None
         offer = (
             "No earlier one is intact: train again, into another folder; what was spent stays spent."
             if before is None
@@ -265,7 +265,7 @@ def restore_state(trainer: Trainer, state: Mapping[str, Any], lost: int = 0) -> 
     trainer.restore(state["policy"])
 
 
-def _packed(trainer: Trainer, *, check: bool) -> bytes:
+def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
     state = {
         "format": _FORMAT,
         "run": trainer.ledger.run_id,
@@ -287,8 +287,8 @@ def _packed(trainer: Trainer, *, check: bool) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(path: Path) -> dict[str, Any] | None:
-    """The saved state, or None where the file does not match the checksum in its name."""
+def _unpack_state(path: Path) -> dict[str, Any] | None:
+    """Return the saved state; None if the file does not match the checksum in its name."""
     try:
         content = path.read_bytes()
     except OSError as error:

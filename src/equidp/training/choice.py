@@ -43,11 +43,11 @@ HELD_OUT = 0.1
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """What a private choice releases.
+    """Release of a private choice: the best try and its noisy score.
 
     Attributes:
         run: of the best try; its entries are those of the ledger that paid for the choice.
-        place: of its plan among those that were chosen from.
+        place: index of its plan among the plans to choose from.
         score: noisy accuracy of the worst group on the held-out examples.
     """
 
@@ -57,10 +57,10 @@ class Chosen:
 
 
 def drawn_out(num_examples: int, randomness: Randomness) -> Tensor:
-    """Returns which examples to score on, a mask [n]: about a tenth, drawn for each apart.
+    """Mask [n] of the examples to score on: about a tenth, each drawn independently.
 
-    An example more or less changes the part of no other, as it would if places or an exact number were drawn.
-    So what is private on one of the parts is private on all. Draw once for a choice.
+    Adding or removing an example moves no other example to the other part, as it could if places or an exact
+    number were drawn. So what is private on one of the parts is private on all. Draw once for a choice.
 
     Args:
         num_examples: n, all that are to be trained on or scored on.
@@ -77,8 +77,8 @@ def drawn_out(num_examples: int, randomness: Randomness) -> Tensor:
     return torch.from_numpy(held)
 
 
-def divided(train: GroupedDataset, held_out: Tensor) -> tuple[GroupedDataset, GroupedDataset]:
-    """Returns examples to train on, and those of the mask [n], to score on."""
+def split_held_out(train: GroupedDataset, held_out: Tensor) -> tuple[GroupedDataset, GroupedDataset]:
+    """Split examples by a mask [n]: the examples to train on, and the masked ones, to score on."""
     return train.subset((~held_out).nonzero()[:, 0]), train.subset(held_out.nonzero()[:, 0])
 
 
@@ -169,7 +169,7 @@ def choose(
     >>> inputs, groups = torch.randn(100, 3), torch.zeros(100, dtype=torch.int64)
     >>> data = GroupedDataset(inputs, torch.arange(100) % 2, groups, ("a",), ("n", "y"))
     >>> randomness = SystemRandomness()
-    >>> fit, held = divided(data, drawn_out(len(data), randomness))
+    >>> fit, held = split_held_out(data, drawn_out(len(data), randomness))
     >>> asked = Plan(batch_size=len(fit) // 3, epochs=1)
     >>> plans = [replace(asked, learning_rate=rate).resolve("dpsgd", len(fit)) for rate in (0.1, 1.0)]
     >>> step = StepEvent(plans[0].sample_rate, 1.0)

@@ -1,4 +1,4 @@
-"""Which device a name means, and whether this machine has it."""
+"""Devices by name, and a check that this machine has them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from equidp.errors import SettingError
 
 CPU = torch.device("cpu")
 _FIRST = ("cuda", "mps", "cpu")
-"""What "auto" takes the first of that is there."""
+"""Kinds of devices in the order in which "auto" tries them."""
 
 
 def chosen_device(name: str) -> torch.device:
-    """Returns the device of a name.
+    """Return the device of a name.
 
     Under torchrun, "cuda" is the device of the process's own number (LOCAL_RANK).
 
@@ -23,7 +23,7 @@ def chosen_device(name: str) -> torch.device:
             accelerator that PyTorch has goes by PyTorch's name.
 
     Raises:
-        SettingError: no device goes by this name, or this machine has none such.
+        SettingError: unknown device, or not available on this machine.
 
     >>> chosen_device("cpu")
     device(type='cpu')
@@ -49,7 +49,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 def wait_for(device: torch.device) -> None:
-    """Waits until a device has done what it was given, as clocks must; the CPU always has.
+    """Wait until a device has finished its queued work, as timings require; returns at once for the CPU.
 
     >>> wait_for(torch.device("cpu"))
     """
@@ -58,7 +58,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def _count(kind: str) -> int:
-    """How many devices of a kind there are, which "meta" and those that PyTorch lacks have none of."""
+    """Number of devices of a kind; 0 for "meta" and for kinds that this PyTorch lacks."""
     try:
         return int(torch.get_device_module(kind).device_count())
     except (RuntimeError, AttributeError):

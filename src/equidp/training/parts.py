@@ -51,7 +51,7 @@ def chosen_event(
     accountant: str,
     num_groups: int | None,
 ) -> StepEvent:
-    """What the ledger charges for a step; a policy of the user's own is tried at its noise first."""
+    """Event that the ledger charges for a step; a user-defined policy is tried at its noise first."""
     rate = schedule.sample_rate
     noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
     check_own_policy(policy, num_groups or 1, noise)
@@ -61,7 +61,7 @@ def chosen_event(
 def part_size(
     given: int | None, train: GroupedDataset | Dataset[Any], model: nn.Module, event: StepEvent
 ) -> int | None:
-    """The most examples that the engine sees at a time; None: the whole sample.
+    """Largest number of examples that the engine sees at a time; None: the whole sample.
 
     Large samples of images go in parts on a CPU, which is faster and takes less memory; not where statistics
     are released, since every part would go through the engine twice.
@@ -73,7 +73,7 @@ def part_size(
 
 
 def are_images(inputs: Inputs) -> bool:
-    """Whether inputs are images, [n, channels, height, width]."""
+    """True for inputs that are images, [n, channels, height, width]."""
     return isinstance(inputs, Tensor) and inputs.dim() == 4
 
 
@@ -85,7 +85,7 @@ def _chosen_noise(
     schedule: Schedule,
     accountant: str,
 ) -> float:
-    """sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
+    """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
     if not policy.private:
         if noise_multiplier or target_epsilon is not None:
             raise SettingError(
@@ -105,7 +105,7 @@ def _chosen_noise(
 
 
 def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """The steps of a plan that a budget holds; without `beyond` "stop", it refuses what does not fit."""
+    """Number of planned steps, cut to the budget if `beyond` is "stop"; otherwise BudgetError beyond it."""
     if beyond not in BEYOND_BUDGET:
         raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
     left = max(0, steps - done)
@@ -116,7 +116,7 @@ def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int,
     return steps
 
 
-def opened(
+def open_ledger(
     ledger: Ledger | None,
     budget: PrivacyBudget | None,
     train: object,
@@ -124,7 +124,7 @@ def opened(
     steps: int,
     beyond: str,
 ) -> tuple[Ledger, int]:
-    """The ledger to record in, charged to the budget where there is one, and the steps that it allows."""
+    """Open the ledger to record in, charged to the budget if given; return it and the number of steps."""
     ledger = MemoryLedger() if ledger is None else ledger
     if budget is not None:
         budget.for_data(source_of(train), unit_of(train))
@@ -135,8 +135,8 @@ def opened(
 
 
 def chosen_randomness(secure: bool, seed: int | None, spent: int, *own_code: object) -> Randomness:
-    """The operating system's, also for generators that `own_code` holds; or a stream for each seed and steps
-    spent before: noise never repeats."""
+    """Randomness of the operating system, also for generators that `own_code` holds; or, for research, a
+    stream that depends on the seed and the number of steps spent before, so that noise never repeats."""
     if secure:
         if seed is not None:
             raise SettingError(
@@ -159,10 +159,10 @@ def chosen_engine(
     examples: tuple[Inputs, Tensor] | None,
     batch_size: int,
 ) -> Engine:
-    """The engine that was given, or that of a name: tried on examples like a row, on the model's device.
+    """Return the given engine, or make the named one and try it on the model's device.
 
-    They are made up, or public ones, at most `_LARGEST_TRIED` in a batch. A policy that penalises has the
-    functional engine (`engine_for`), and its penalties are tried too.
+    It is tried on public examples, or on made-up ones of the form of a row, at most `_LARGEST_TRIED` in a
+    batch. A policy that penalises has the functional engine (`engine_for`), and its penalties are tried too.
     """
     if not isinstance(engine, str):
         if not callable(engine) or (policy.penalises and not hasattr(engine, "penalised")):
@@ -221,7 +221,7 @@ def check_on_the_way(engine: Engine, policy: Policy, steps_done: int) -> None:
 
 
 def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:
-    """The loss, as the dataset has it, of all views of an example."""
+    """Loss as the dataset needs it (`training_loss`), over all views of an example."""
     if isinstance(train, GroupedDataset):
         return views.loss(train.training_loss(loss), train.targets.dtype)
     return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
@@ -239,7 +239,7 @@ def loader(
     views: Views,
     randomness: Randomness,
 ) -> Load:
-    """What loads batches: out of memory, in views, or by `workers` processes, for this model."""
+    """Make the loader of batches: from memory, in views, or by `workers` processes, for this model."""
     views.check(train)
     if isinstance(train, GroupedDataset):
         return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
@@ -255,15 +255,15 @@ def loader(
 
 
 def source_of(train: object) -> str:
-    """Whose examples these are, by name; "" where the dataset does not say."""
+    """Name of the dataset's source; "" if the dataset does not name one."""
     return train.source if isinstance(train, GroupedDataset) else ""
 
 
 def unit_of(train: object) -> str:
-    """Whose privacy a run on a dataset counts."""
+    """Unit of privacy of a run on a dataset, such as rows or people."""
     return train.unit if isinstance(train, GroupedDataset) else ROWS
 
 
 def class_names(train: object) -> tuple[str, ...]:
-    """Names of the classes, where the dataset knows them."""
+    """Names of the classes; empty if the dataset does not name them."""
     return train.class_names if isinstance(train, GroupedDataset) else ()

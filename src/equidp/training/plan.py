@@ -265,11 +265,11 @@ class Plan:
             method: {name: value for name, value in settings.items() if name not in changes}
             for method, settings in self.by_method.items()
         }
-        return replace(self._changed(changes), by_method=kept)
+        return replace(self._with_values(changes), by_method=kept)
 
     def for_method(self, method: MethodLike) -> Plan:
-        """This plan with what `by_method` says of one method."""
-        return replace(self._changed(self.by_method.get(name_of(method), {})), by_method={})
+        """This plan with the settings that `by_method` holds for one method."""
+        return replace(self._with_values(self.by_method.get(name_of(method), {})), by_method={})
 
     def policy(self, method: MethodLike) -> Policy:
         """The method's policy under this plan. A policy that was made keeps its own settings."""
@@ -285,19 +285,19 @@ class Plan:
         accountant: str = "pld",
         also_spent: tuple[tuple[StepEvent, int], ...] = (),
     ) -> ResolvedPlan:
-        """What this plan means for one method and n training examples.
+        """Work out this plan for one method and n training examples.
 
         Args:
             method: a name from `METHODS`, an import path, or a policy or its class.
             num_examples: n, public.
             epsilon: target that the noise is calibrated to; None: the plan's noise multiplier.
             risk: target that the noise is calibrated to instead.
-            accountant: whose epsilon that is.
-            also_spent: (event, count) pairs that the same epsilon or risk pays for, such as a release.
+            accountant: name of the accountant that computes this epsilon.
+            also_spent: (event, count) pairs that the same epsilon or risk must cover, such as a release.
 
         Raises:
-            SettingError: a plan of no steps, an epsilon or a risk for a method without privacy, one that
-                cannot be met, or both.
+            SettingError: a plan of no steps, an epsilon or a risk for a method without privacy, a target that
+                cannot be met, or both targets.
         """
         if None not in (epsilon, risk):
             raise SettingError(
@@ -336,7 +336,7 @@ class Plan:
     def recalibration_noise(
         self, epsilon: float | None, delta: float, private: bool = True, risk: RiskTarget | None = None
     ) -> float | None:
-        """Noise multiplier of the recalibration at a target epsilon; None: there is none."""
+        """Noise multiplier of the recalibration at a target epsilon; None without a recalibration."""
         if not self.recalibration:
             return None
         if not private or (epsilon is None and risk is None and self.noise_multiplier == 0):
@@ -345,14 +345,14 @@ class Plan:
         assert epsilon is not None
         return release_event(self.recalibration * epsilon, delta).noise_multiplier
 
-    def _changed(self, changes: Mapping[str, Any]) -> Plan:
+    def _with_values(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in self._names()}
         of_methods = {name: value for name, value in changes.items() if name not in self._names()}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
 
 
 def _name(part: Any) -> str:
-    """What a part is called: its import path, or its own name."""
+    """Name of a part: its import path, or its own name."""
     return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
@@ -430,7 +430,7 @@ def default_plan(data: str | DataSource) -> Plan:
 
 
 def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """How many seeds (0, 1, ...), or which: as a list of at least one."""
+    """Return a number of seeds (0, 1, ...), or a list of them, as a list of at least one seed."""
     listed = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not listed or not all(isinstance(seed, int) for seed in listed):
         raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
@@ -441,7 +441,7 @@ def loss_named(path: str) -> LossFunction:
     """The loss of an import path: a function, or a class that is made without arguments.
 
     Raises:
-        SettingError: the path leads nowhere, or to something else.
+        SettingError: no object has this path, or the object is not a loss.
     """
     expected = "a function of (outputs, targets) that gives one loss for each example"
     if not is_import_path(path):

@@ -1,4 +1,4 @@
-"""Models with mended logits: z becomes a z + b."""
+"""Models with recalibrated logits: z becomes a z + b."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from equidp.engines.called import outputs_in
-from equidp.training.run import copied
+from equidp.training.run import copy_model
 
 
 @final
 @dataclass(frozen=True)
 class Recalibration:
-    """What logits are mended by: z becomes scale z + shift.
+    """Affine recalibration of logits: z becomes scale z + shift.
 
     Attributes:
         scale: of all classes, > 0.
         shift: of each class.
-        payment: random id of what was paid for it; "": nothing.
+        payment: random id of the payment for the fit; "" if nothing was paid.
 
-    >>> mended = Recalibration(2.0, (0.0, 1.0)).applied(nn.Sequential(nn.Linear(3, 2)))
+    >>> mended = Recalibration(2.0, (0.0, 1.0)).apply_to(nn.Sequential(nn.Linear(3, 2)))
     >>> type(mended[-1]).__name__
     'Linear'
     """
@@ -33,11 +33,11 @@ class Recalibration:
 
     @classmethod
     def identity(cls, classes: int) -> Recalibration:
-        """The one that changes nothing."""
+        """Recalibration that changes no logits."""
         return cls(1.0, (0.0,) * classes)
 
-    def applied(self, model: nn.Module) -> nn.Module:
-        """Returns a copy of the model with mended logits.
+    def apply_to(self, model: nn.Module) -> nn.Module:
+        """Return a copy of the model with recalibrated logits.
 
         The last linear layer of a `Sequential` takes scale and shift into its weights; other models are
         wrapped in `Recalibrated`. Which of the two it is follows from the model's layers alone.
@@ -45,7 +45,7 @@ class Recalibration:
         Raises:
             ModelError: the model cannot be copied.
         """
-        model = copied(model, "recalibration")
+        model = copy_model(model, "recalibration")
         last = model
         while type(last) is nn.Sequential and len(last):
             last = last[-1]
@@ -59,7 +59,7 @@ class Recalibration:
 
 @final
 class Recalibrated(nn.Module):
-    """A model whose logits are mended; its `state_dict` holds scale and shift.
+    """Model with recalibrated logits; its `state_dict` holds scale and shift.
 
     >>> Recalibrated(nn.Identity(), Recalibration(2.0, (0.0, 1.0)))(torch.ones(1, 2))
     tensor([[2., 3.]])

@@ -1,7 +1,7 @@
 """Recalibration: logits z of a finished model become a z + b, with a scale a and a shift b of each class.
 
 Clipping shifts intercepts: examples of a rare class have the longest gradients, and lose most of them. A few
-Newton steps on the training data's logits mend that, for a small share of epsilon.
+Newton steps on the training data's logits correct that, for a small share of epsilon.
 
 What the fit reads, and what it costs:
 
@@ -43,7 +43,7 @@ from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
 _SHARES = (1 / 32, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
-"""Of the mechanism, of each Newton step: the last one decides."""
+"""Share of the mechanism that each Newton step gets: most for the last one, which decides."""
 
 _UNIT = 5.0
 """Length of centred logits that counts as 1 in the scale's gradient, so that scale and shifts weigh alike."""
@@ -52,7 +52,7 @@ _GRADIENT, _CURVATURE = 2.0, 1.0
 """Lengths of gradient and curvature that an example has room for; public. Longer rows are scaled."""
 
 _EXPECTED, _LONGEST = 1.0, 2.0
-"""How far scale (in `_UNIT`) and shifts are expected to move, for where noise leaves it open; and the
+"""Expected move of scale (in `_UNIT`) and shifts, a prior for directions that noise leaves open; and the
 longest step."""
 
 
@@ -61,21 +61,21 @@ _CHUNK, _NUMBERS = 4096, 2**22
 
 
 def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | None) -> Run:
-    """Returns the run with recalibrated logits, fitted on the training data.
+    """Return the run with recalibrated logits, fitted on the training data.
 
     Each call draws a fit of its own and pays for it, in the trainer's ledger and its budget: keep what came
     out. `trainer.ledger.promise` sets it aside in a budget before the first step, and
     `trainer.ledger.pay("recalibration", sigma)` pays before; give what that returns in place of sigma.
 
     Args:
-        run: what the trainer gave.
+        run: returned by the trainer.
         trainer: of a classifier that is trained on cross entropy, perhaps weighted.
         noise_multiplier: sigma of the whole fit, such as that of `release_event(epsilon, delta)`; or its
             payment; 0 for a run without privacy; None: the run stays as it is.
 
     Raises:
-        SettingError: the model or its loss has no logits to mend.
-        BudgetError: it does not fit; nothing is drawn.
+        SettingError: the model or its loss has no logits to recalibrate.
+        BudgetError: the fit does not fit into the budget; nothing is drawn.
 
     Example:
         >>> import equidp
@@ -90,8 +90,8 @@ def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | 
     """
     if noise_multiplier is None:
         return run
-    by, facts = fitted(run.model, trainer, noise_multiplier), replace(run.facts, recalibrated=True)
-    return replace(run, model=by.applied(run.model), entries=trainer.ledger.entries, facts=facts)
+    by, facts = fit_recalibration(run.model, trainer, noise_multiplier), replace(run.facts, recalibrated=True)
+    return replace(run, model=by.apply_to(run.model), entries=trainer.ledger.entries, facts=facts)
 
 
 def check_recalibrates(trainer: Trainer) -> None:
@@ -107,8 +107,8 @@ def check_recalibrates(trainer: Trainer) -> None:
         )
 
 
-def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recalibration:
-    """Returns scale and shift for a model, the same in all processes.
+def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recalibration:
+    """Fit scale and shift for a model; the same in all processes.
 
     Formal guarantee: for training data that differ in one example, added or removed, this is a Gaussian
     mechanism of noise multiplier `noise_multiplier`, without sampling; see the module.
@@ -124,8 +124,8 @@ def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recali
 
     Raises:
         SettingError: see `check_recalibrates`.
-        BudgetError: it cannot be paid for.
-        ModelError: outputs are no logits, [batch, classes].
+        BudgetError: the budget cannot pay for the fit.
+        ModelError: the model's outputs are not logits, [batch, classes].
     """
     paid = [noise] if isinstance(noise, Payment) else []
     noise_multiplier = noise.event.noise_multiplier if isinstance(noise, Payment) else noise
@@ -152,9 +152,9 @@ def fitted(model: nn.Module, trainer: Trainer, noise: float | Payment) -> Recali
         place = torch.zeros(classes + 1, dtype=torch.float64)
         for share in _SHARES:
             multiplier = noise_multiplier / math.sqrt(share)
-            total = _summed(logits, targets, weights, place.to(logits.device))
+            total = _sum_rows(logits, targets, weights, place.to(logits.device))
             release([total], 1.0, multiplier, trainer.randomness, 1.0, trainer.processes)
-            place = _moved(place, total.cpu(), multiplier)
+            place = _next_place(place, total.cpu(), multiplier)
         found = doubled(place.to(logits.device))
         trainer.processes.copy_from_first([found])  # rounding may differ between machines
     scale, *shift = found.tolist()
@@ -190,8 +190,8 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     return logits, targets, weights
 
 
-def _summed(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
-    """The sum over examples, each of norm at most 1 with all its rows; [numbers of a row], float64."""
+def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
+    """Sum over examples of their rows, of norm at most 1 for each example; [numbers of a row], float64."""
     count, size = logits.shape[1], logits.shape[2] + 1
     total = doubled(logits.new_zeros(size + size * (size + 1) // 2))
     step = max(1, _NUMBERS // (count * size * size))
@@ -223,8 +223,8 @@ def _upper(size: int) -> tuple[Tensor, Tensor, Tensor]:
     return first, second, torch.where(first == second, 1.0, math.sqrt(2))
 
 
-def _moved(place: Tensor, total: Tensor, noise: float) -> Tensor:
-    """The next place: the most likely one, given noisy gradient and curvature, and moves of `_EXPECTED`."""
+def _next_place(place: Tensor, total: Tensor, noise: float) -> Tensor:
+    """Most likely next scale and shifts, given noisy gradient and curvature, and moves of `_EXPECTED`."""
     size = len(place)
     gradient = total[:size] * math.sqrt(2) * _GRADIENT
     first, second, count = _upper(size)

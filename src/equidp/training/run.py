@@ -27,7 +27,7 @@ from equidp.training.start import Start, carry_over
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How a run was trained, for a reader; what is not known is None or empty.
+    """Facts about how a run was trained, for a reader; unknown ones are None or empty.
 
     Attributes:
         method: the policy's class.
@@ -70,7 +70,7 @@ class RunFacts:
 
     @classmethod
     def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
-        """Those of a `Trainer`."""
+        """Facts of a `Trainer`."""
         return cls(
             method=type(trainer.policy).__name__,
             method_settings=asdict(trainer.policy),
@@ -96,7 +96,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Run:
-    """What training gave and what it spent.
+    """Result of a training: the model and the privacy that it spent.
 
     Attributes:
         model: the trained model.
@@ -134,8 +134,7 @@ class Run:
         Args:
             delta: default: the run's.
             accountant: default: the run's, or "pld" for several rows.
-            rows: how many of the examples one person owns; epsilon is as a rule more than that many times as
-                large.
+            rows: number of examples of one person; epsilon usually grows by more than this factor.
 
         Raises:
             SettingError: rows not a whole number >= 1, or several with an accountant other than "pld".
@@ -161,7 +160,7 @@ class Run:
 
         Args:
             false_positive_rates: at which true-positive rates are bounded.
-            rows: how many of the examples one person owns.
+            rows: number of examples of one person.
 
         Raises:
             SettingError: a rate outside (0, 1), or rows not a whole number >= 1.
@@ -199,14 +198,15 @@ def _first_rate(optimizer: torch.optim.Optimizer) -> float:
     return float(group.get("initial_lr", group["lr"]))
 
 
-def copied(model: nn.Module, what: str) -> nn.Module:
-    """A copy with weights of its own. Activations that modules keep are copied without their graph.
+def copy_model(model: nn.Module, what: str) -> nn.Module:
+    """Copy a model with its weights. Activations that modules keep are copied without their graph.
 
     Args:
-        what: needs the copy, for the message.
+        model: to copy.
+        what: names what needs the copy, for the message.
 
     Raises:
-        ModelError: it cannot be copied.
+        ModelError: the model cannot be copied.
     """
     held = (
         value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)

@@ -1,4 +1,4 @@
-"""Where the initial weights of a run came from, as far as this process can see.
+"""Origin of the initial weights of a run, as far as this process can see.
 
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees the runs of its own Trainers, weights that
@@ -33,11 +33,11 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Start:
-    """Where initial weights came from.
+    """Origin of initial weights.
 
     Attributes:
         weights: "fresh" from `build_model`, "given" by the caller; "": not known.
-        earlier: what earlier runs of this process spent that trained some of them; none: no such run.
+        earlier: events and counts spent by earlier runs of this process on some of these weights; () if none.
         same_data: whether one of those runs was on the very same dataset.
         other_unit: whether one of those runs counted rows, and this one people, or the other way round.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of no known run.
@@ -51,11 +51,11 @@ class Start:
 
 
 def _nothing() -> None:
-    """Stands for a reference to what is gone."""
+    """Weak reference that is already cleared."""
 
 
 class Trace:
-    """What a run leaves on the parameters that it trains: what it spent, and on which dataset."""
+    """Record of a run, kept for each parameter that it trains: what it spent, and on which dataset."""
 
     def __init__(self, run_id: str, train: object) -> None:
         self.run_id, self.of_people = run_id, _of_people(train)
@@ -66,11 +66,11 @@ class Trace:
         self.entries: tuple[tuple[Event, int], ...] = ()
 
     def is_on(self, train: object) -> bool:
-        """Whether the run was on this very dataset."""
+        """Return True if the run was on this very dataset object."""
         return self._train() is train
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
-        """Remembers what was spent so far; the first time, on each trained parameter."""
+        """Record what was spent so far; the first time, attach this trace to each trained parameter."""
         begun, self.entries = bool(self.entries), tuple(ledger.entries)
         if not begun:
             with _lock:
@@ -80,18 +80,18 @@ class Trace:
 
 
 def _of_people(train: object) -> bool:
-    """Whether an example of a dataset is a person with several rows."""
+    """Return True if an example of the dataset is a person with several rows."""
     return getattr(train, "rows", None) is not None
 
 
 def mark_fresh(model: nn.Module) -> None:
-    """Remembers that the weights of a model, as they are now, come from no data."""
+    """Record that the current weights of a model come from no data."""
     if not any(is_lazy(each) for each in model.parameters()):
         _fresh[model] = weights_digest(model)
 
 
 def carry_over(model: nn.Module, copied: nn.Module) -> None:
-    """Remembers for a model's copy what is known of the model's parameters."""
+    """Record the traces of a model's parameters for its copy too."""
     with _lock:
         for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
             if ours in _trained:
@@ -101,12 +101,12 @@ def carry_over(model: nn.Module, copied: nn.Module) -> None:
 def start_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, train: object, ledger: Ledger, *, private: bool
 ) -> Start:
-    """What is known of the weights that a run begins with; warns where they, or the optimizer, were trained.
+    """Origin of the weights that a run begins with; warns if they, or the optimizer, were trained before.
 
     Args:
         model, optimizer, train: of the run.
-        ledger: of the run; what it holds already is this run's, and no earlier one's.
-        private: whether the run is; a run without privacy is not warned about.
+        ledger: of the run; its entries so far count as this run's own.
+        private: True for a private run; without privacy there is no warning.
     """
     with _lock:
         traces = _traces(model)
@@ -139,7 +139,7 @@ def start_of(
 
 
 def _traces(model: nn.Module) -> set[Trace]:
-    """What runs left on any of the parameters, or on others whose values all of them have, as copies do."""
+    """Traces of runs on any of the parameters, or on other parameters with equal values, as copies have."""
     traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
     alike = [
         [trace for other, left in _trained.items() if _equal(each, other) for trace in left]
@@ -150,14 +150,14 @@ def _traces(model: nn.Module) -> set[Trace]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one device have the same values."""
+    """Return True if two tensors have the same values, type and device."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(
         one, other
     )
 
 
 def _has_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether steps left anything in an optimizer. Adagrad has state from the start, of step 0."""
+    """Return True if an optimizer holds state of earlier steps. Adagrad's initial state has step 0."""
     return any(
         isinstance(value, torch.Tensor)
         for state in optimizer.state.values()

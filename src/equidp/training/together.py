@@ -1,4 +1,4 @@
-"""What a Trainer's processes agree on before any budget is spent."""
+"""Checks that a Trainer's processes train alike, before any budget is spent; and their common ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOKED_AT = 64  # examples of another dataset that are compared, evenly spread
 
 
 class _Own(str):
-    """A digest that a message does not show: of training data, it would confirm guesses."""
+    """Digest of training data; hidden in error messages, since it could confirm a guess."""
 
     def __repr__(self) -> str:
         return "its own"
@@ -42,13 +42,13 @@ def agree(
     settings: tuple[object, ...],
     held: tuple[object, ...],
 ) -> None:
-    """Makes sure that all processes train the same model on the same data, from the first one's weights.
+    """Make all processes train the same model on the same data, from the first process' weights.
 
     Args:
         processes: that train together.
         model, optimizer, scheduler, loss, train: of the Trainer, as it was given them.
         settings: in the order of `_SETTINGS`.
-        held: ledger and budget as they were given: the first process alone has any.
+        held: ledger and budget as they were given; only the first process may have them.
 
     Raises:
         SettingError: settings, data or the model's parameters differ; in every process.
@@ -81,12 +81,12 @@ def agree(
                 each.copy_(values.clone().view(each.dtype).view(each.shape))
 
 
-def led(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple[Ledger, int]:
-    """The first process' ledger and number of steps; in the others a ledger that follows it.
+def share_ledger(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple[Ledger, int]:
+    """Return the first process' ledger and number of steps; in other processes, a ledger that follows it.
 
     Args:
         processes: that train together.
-        opened: opens the ledger, in the first process alone.
+        opened: opens the ledger; called in the first process alone.
     """
     held: list[tuple[Ledger, int]] = []
 
@@ -99,7 +99,7 @@ def led(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple
 
 
 def check_models(processes: Processes, model: nn.Module, limits: object) -> None:
-    """Refuses to draw samples where models differ by now, or limits of shares hold in some processes alone.
+    """Raise if the processes' models differ by now, or only some processes limit shares.
 
     Raises:
         SettingError: in every process.
@@ -110,7 +110,7 @@ def check_models(processes: Processes, model: nn.Module, limits: object) -> None
 
 
 def warn_of_models(processes: Processes, model: nn.Module) -> None:
-    """Warns where processes end with other models: the first one's is the run's, and is private."""
+    """Warn if the processes end with different models: the first one's is the run's, and is private."""
     try:
         check_models(processes, model, None)
     except SettingError:
@@ -132,7 +132,7 @@ def _plain(content: Any) -> dict[str, Any]:
 
 
 def _content(train: object) -> Iterator[Any]:
-    """What tells two datasets apart: all that is in memory; of others, examples at places spread evenly."""
+    """Content by which datasets are compared: all of one in memory; of others, evenly spread examples."""
     if isinstance(train, GroupedDataset):
         for each in tensors((train.inputs, train.trained_targets, train.groups)):
             yield from (each[start : start + _ROWS] for start in range(0, len(each), _ROWS))
@@ -158,7 +158,7 @@ def _digest(parts: Iterator[Any]) -> _Own:
 
 
 def _bytes(values: Tensor) -> Tensor:
-    """Whatever the type, as numpy has no bfloat16, and not every backend sends all."""
+    """Values as bytes: numpy has no bfloat16, and not every backend sends all types."""
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 

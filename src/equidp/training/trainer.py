@@ -26,7 +26,7 @@ from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import averages, checks, optimizers, parts, schedules, together
-from equidp.training.run import Run, RunFacts, copied
+from equidp.training.run import Run, RunFacts, copy_model
 from equidp.training.start import Trace, start_of
 
 
@@ -155,8 +155,8 @@ class Trainer:
             kind = engine if isinstance(engine, str) else type(engine).__name__
             same = (*steps_of, policy, kind, (secure, seed), delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
-            opened = partial(parts.opened, ledger, budget, train, *steps_of, beyond_budget)
-            self.ledger, self.steps = together.led(self.processes, opened)
+            opened = partial(parts.open_ledger, ledger, budget, train, *steps_of, beyond_budget)
+            self.ledger, self.steps = together.share_ledger(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
             own_code = model, loss, train
             self.randomness = randomness or parts.chosen_randomness(secure, seed, ledger.steps, *own_code)
@@ -216,19 +216,19 @@ class Trainer:
 
     @property
     def released_model(self) -> nn.Module:
-        """What a run that ended now would release: `model`, or the average of its weights so far."""
-        return self.averaging.released(self.model)
+        """Model that a run ending now would release: `model`, or the average of its weights so far."""
+        return self.averaging.averaged_model(self.model)
 
     @property
     def policy_state(self) -> Any:
-        """What the policy has learnt from releases: a NamedTuple of tensors."""
+        """State that the policy has learnt from releases: a NamedTuple of tensors."""
         return self._step.state
 
     def restore(self, policy_state: Mapping[str, torch.Tensor]) -> None:
         """Sets the policy's state to saved values, by name; the model took steps of this plan before.
 
         Raises:
-            SettingError: they are of another policy, or for another number of groups.
+            SettingError: the values are of another policy, or for another number of groups.
         """
         self._step.restore(policy_state)
         self._loop.begun = True
@@ -237,7 +237,7 @@ class Trainer:
         """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
 
         Raises:
-            BudgetError: they do not fit into the budget any more.
+            BudgetError: the steps do not fit into the budget any more.
         """
         together.check_models(self.processes, self.model, self.share_limits)
         return self._loop.batches()
@@ -246,8 +246,8 @@ class Trainer:
         """One private step: puts the private gradient into p.grad and steps the optimizer.
 
         Args:
-            batch: what `batches` gave last, once. Its inputs may be changed example by example, as by
-                augmentation (`batch._replace(inputs=...)`).
+            batch: the last one that `batches` gave, used once. Its inputs may be changed example by example,
+                as by augmentation (`batch._replace(inputs=...)`).
 
         Raises:
             SettingError: another batch, no steps left, or other parameters; nothing is spent.
@@ -276,7 +276,7 @@ class Trainer:
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent.
 
-        One of several processes that fails cannot: all of them are to be started again.
+        If one of several processes fails, it cannot be called again: start all of them again.
         """
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
@@ -307,7 +307,7 @@ class Trainer:
         return self.run()
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
-        """Sets what watches norms and bounds each example's share of the sensitivity; None: nothing does."""
+        """Set the limits, by norm, of each example's share of the sensitivity; None: no limits."""
         taken = self._step.share_limits
         if limits is not None and taken is not None and limits != taken:
             raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
@@ -315,16 +315,16 @@ class Trainer:
 
     @property
     def share_limits(self) -> ShareLimits | None:
-        """What `limit_shares` was given last."""
+        """Limits that `limit_shares` set last."""
         return self._step.share_limits
 
     def run(self) -> Run:
-        """What has been trained and spent so far; with steps left, of a copy of the model.
+        """Run so far: what was trained and spent; with steps left, it holds a copy of the model.
 
         Raises:
             ModelError: the model cannot be copied.
         """
         done = self.steps_done >= self.steps and not self._loop.waiting
-        model = self.released_model if done else copied(self.released_model, "a Run before the last step")
+        model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
         facts = RunFacts.of(self, parts.class_names(self.train), self._start)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)
