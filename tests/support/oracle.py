@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
 from equidp.engines.called import called
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
 
 
@@ -53,7 +56,7 @@ def assert_exact(
     targets: Tensor | None = None,
     *,
     loss=loss,
-    engine: str = "ghost",
+    engine: str | Callable[[nn.Module, LossFunction], Engine] = "ghost",
     classes: int = 2,
     tolerance: float = 1e-10,
 ) -> None:
@@ -61,19 +64,15 @@ def assert_exact(
     targets = torch.arange(len(tensors(inputs)[0])) % classes if targets is None else targets
     oracle = single_gradients(model, inputs, targets, loss)
     weights = torch.linspace(0.3, 2.0, len(targets), dtype=oracle.dtype)
-    made = make_engine(engine, model, loss)
-    model.zero_grad()
+    made = make_engine(engine, model, loss) if isinstance(engine, str) else engine(model, loss)
     measured = made(inputs, targets)
-    measured.weighted_sum(weights)
-    norms = measured.norms
+    sums, norms = measured.sum_gradients(weights), measured.norms
     trained = [p for p in model.parameters() if p.requires_grad]
-    total = torch.cat(
-        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in trained]
-    )
+    assert set(sums) <= set(trained)
+    total = torch.cat([sums.get(p, torch.zeros_like(p)).flatten().to(oracle) for p in trained])
     scale = oracle.norm(dim=1).max().clamp_min(1e-30)
     assert (norms - oracle.norm(dim=1)).abs().max() <= tolerance * scale
     assert (total - weights @ oracle).norm() <= tolerance * scale * len(targets)
-    model.zero_grad()
 
 
 def drawn(*shape: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.accounting.schedule import checked_schedule
-from equidp.engines import ENGINES, make_engine
+from equidp.engines import make_engine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
@@ -166,15 +166,6 @@ def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():
         trainer.fit()
     assert trainer.run().entries[0][1] == 7
     assert trainer.fit().entries[0][1] == 20
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_engines_train_alike(engine):
-    trainer = make_trainer(engine=engine, secure=False, seed=1)
-    other = make_trainer(engine="functional", secure=False, seed=1)
-    trainer.fit()
-    other.fit()
-    torch.testing.assert_close(trainer.model.weight, other.model.weight, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("physical", [None, 7])
