@@ -16,7 +16,7 @@ from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.asked import parse_sweep
-from equidp.comparison.cluster import check_one_place, check_workers, connected
+from equidp.comparison.cluster import check_one_place, check_workers, connect_client
 from equidp.comparison.compare import DEFAULT_METHODS, compare
 from equidp.comparison.prepare import prepare
 from equidp.comparison.tables import checked_ending
@@ -164,7 +164,7 @@ def compare_command(
     trained_by = default_plan(source).with_changes(changed)
     check_one_place(wanted.jobs, wanted.cluster)
     if dry_run:
-        with connected(asked.pop("cluster")) as client:
+        with connect_client(asked.pop("cluster")) as client:
             del asked["tau"], asked["fresh"]
             prepared = prepare(source, plan=trained_by, **asked)
             if client is not None:

@@ -1,4 +1,4 @@
-"""What a comparison was asked for: methods under names, settings to sweep, and the runs of a seed."""
+"""Request of a comparison: methods under names, settings to sweep, and the runs of a seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from equidp.policies.methods import (
 from equidp.training.plan import Plan, ResolvedPlan
 
 Sweep = Mapping[str, Sequence[Any]]
-"""Name of a setting of the plan or of methods -> its values; of several, every combination."""
+"""Name of a setting of the plan or of methods -> its values; several settings: every combination."""
 
 _NOT_SWEPT = {
     "epsilon": "give several to epsilons (--epsilon 1,3)",
@@ -51,7 +51,7 @@ class Asked:
         method: the method itself.
         plan: how to train.
         epsilon: target; None: the plan's noise multiplier.
-        setting: label of what differs from other runs of the method; "" where nothing does.
+        setting: label of what differs from other runs of the method; "" without a difference.
         swept: the swept settings that the method has, by name.
     """
 
@@ -63,17 +63,17 @@ class Asked:
     swept: Mapping[str, Any]
 
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
-        """The plan for this many examples, under the method's name; epsilon pays for the releases too."""
+        """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases too."""
         spent = tuple((event, 1) for event in releases)
         resolved = self.plan.resolve(self.method, num_train, epsilon=self.epsilon, also_spent=spent)
         return replace(resolved, method=self.name)
 
 
 def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
-    """Name -> method but "auto", the baseline first. Policies of one class are told apart by their settings.
+    """Return name -> method without "auto", the baseline first. Settings distinguish policies of one class.
 
     Raises:
-        SettingError, PolicyError: an unknown method, or none beside the baseline.
+        SettingError, PolicyError: an unknown method, or no method but the baseline.
 
     >>> from equidp.policies import DPSGD
     >>> list(named_methods(["dpsgd", DPSGD(1.0), DPSGD(2.0)]))
@@ -95,18 +95,18 @@ def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
     plain = [name_of(method) for method in chosen]
     named: dict[str, MethodLike] = {}
     for method, name in zip(chosen, plain, strict=True):
-        label = name if plain.count(name) == 1 or isinstance(method, str) else _told_apart(method, chosen)
-        again = next(number for number in itertools.count(1) if _numbered(label, number) not in named)
-        named[_numbered(label, again)] = method
+        label = name if plain.count(name) == 1 or isinstance(method, str) else _distinguish(method, chosen)
+        again = next(number for number in itertools.count(1) if _number_label(label, number) not in named)
+        named[_number_label(label, again)] = method
     return named
 
 
-def _numbered(label: str, number: int) -> str:
+def _number_label(label: str, number: int) -> str:
     return label if number == 1 else f"{label} #{number}"
 
 
-def _told_apart(method: MethodLike, others: Sequence[MethodLike]) -> str:
-    """A policy's name with the settings in which it differs from others of its class, or all of them."""
+def _distinguish(method: MethodLike, others: Sequence[MethodLike]) -> str:
+    """Return a policy's name with the settings that differ from others of its class, or with all settings."""
     if not isinstance(method, Policy):
         return name_of(method)
     settings = asdict(method)  # type: ignore[call-overload]
@@ -120,7 +120,7 @@ def _label(settings: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of a setting as labels have it."""
+    """Text of a setting's value in labels."""
     if isinstance(value, float):
         return f"{value:g}"
     return "none" if value is None else str(getattr(value, "__name__", value))
@@ -129,10 +129,10 @@ def value_text(value: Any) -> str:
 def runs_of_a_seed(
     methods: Mapping[str, MethodLike], plan: Plan, epsilons: Sequence[float], sweep: Sweep
 ) -> list[Asked]:
-    """Every method at every epsilon and combination of the swept settings that it has; the baseline once.
+    """Return every method at every epsilon and combination of its swept settings; the baseline once.
 
     Raises:
-        SettingError: an epsilon, a setting or a value that cannot be.
+        SettingError: an invalid epsilon, setting or value.
     """
     _check_sweep(methods, sweep)
     if own := [method for method, changes in plan.by_method.items() if "delta" in changes]:
@@ -153,13 +153,13 @@ def runs_of_a_seed(
 
 
 def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_train: int) -> list[Asked]:
-    """The runs of "auto" at every epsilon; without any, at what the plan's DP-SGD spends.
+    """Return the runs of "auto" at every epsilon; without epsilons, at what the plan's DP-SGD spends.
 
     Args:
-        choice: its method and settings; what is swept leaves them as they are.
+        choice: its method and settings; a sweep does not change them.
         plan: of the other runs.
         epsilons: targets.
-        num_train: examples that the plan's epsilon is worked out for.
+        num_train: examples that the plan's epsilon is computed for.
     """
     own = choice.plan(plan)
     policy = own.policy(choice.method)
@@ -173,7 +173,7 @@ def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_tr
 
 
 def _with(method: MethodLike, swept: Mapping[str, Any]) -> MethodLike:
-    """The method; a policy that was made, with the swept settings that it has."""
+    """Return the method; if it is a policy object, with its swept settings."""
     policy = found_policy(method)
     if not isinstance(policy, Policy):
         return method
@@ -215,7 +215,7 @@ def _check_sweep(methods: Mapping[str, MethodLike], sweep: Sweep) -> None:
 
 
 def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """What to sweep, from texts such as "clipping_bound=1,2,5", which may be cut at their commas.
+    """Parse settings to sweep from texts such as "clipping_bound=1,2,5", which may be cut at their commas.
 
     Raises:
         SettingError: a text without "=", an unknown setting, or a value of another type.
@@ -233,11 +233,11 @@ def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise SettingError(f"sweep {text!r}; expected setting=values, such as clipping_bound=1,2,5.")
         if name not in kinds and name not in _NOT_SWEPT:
             raise unknown_name("setting to sweep", name, kinds)
-        sweep.setdefault(name, []).append(_parsed(name, value.strip(), kinds.get(name, str)))
+        sweep.setdefault(name, []).append(_parse_value(name, value.strip(), kinds.get(name, str)))
     return sweep
 
 
-def _parsed(name: str, text: str, hint: Any) -> Any:
+def _parse_value(name: str, text: str, hint: Any) -> Any:
     kinds = get_args(hint) or (hint,)
     if type(None) in kinds and text.lower() == "none":
         return None
@@ -265,5 +265,5 @@ _PLAN = tuple(each.name for each in fields(Plan) if each.name not in _NOT_SWEPT)
 
 
 def target(epsilon: float | None) -> float:
-    """A target epsilon as figures have it: NaN where there is none."""
+    """Target epsilon as a float; NaN without a target."""
     return math.nan if epsilon is None else epsilon

@@ -17,7 +17,7 @@ import cloudpickle
 
 from equidp._provenance import versions
 from equidp.comparison.grid import Cell, StaleWorker, check_here, facts
-from equidp.comparison.spread import Call, killed
+from equidp.comparison.spread import Call, killed_error
 from equidp.errors import EquidpError, SettingError
 from equidp.training.device import chosen_device
 
@@ -31,10 +31,10 @@ _START = "Start one by dask scheduler, and give the address that it prints, such
 
 
 def check_one_place(jobs: int | None, cluster: str | None) -> None:
-    """Raises where both are given.
+    """Check that jobs and cluster are not both given.
 
     Raises:
-        SettingError
+        SettingError: both are given.
     """
     if jobs is not None and cluster is not None:
         raise SettingError(
@@ -44,8 +44,8 @@ def check_one_place(jobs: int | None, cluster: str | None) -> None:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Client | None]:
-    """A connection to the scheduler at an address, or whose file this is, with at least one worker.
+def connect_client(address: str | None) -> Iterator[Client | None]:
+    """Connection to the scheduler at an address, or in a scheduler file, with at least one worker.
 
     Raises:
         SettingError: the extra is not installed, no scheduler answers, or it has no workers.
@@ -78,10 +78,10 @@ def connected(address: str | None) -> Iterator[Client | None]:
 
 
 def check_workers(client: Client, cells: Sequence[Cell]) -> None:
-    """Raises unless each worker has this process' packages, code and data, and the device to train on.
+    """Check that each worker has this process' packages, code and data, and the device to train on.
 
     Args:
-        cells: runs to look at; of one seed, since each seed is a split of its own.
+        cells: runs to check; of one seed, since each seed has its own split.
 
     Raises:
         SettingError: names a worker, what it has, and what it should have.
@@ -105,7 +105,7 @@ def _number(installed: str | Exception | None) -> str:
 
 
 async def _check(payload: bytes) -> None:
-    """Beside the loop that keeps the worker in touch with the scheduler, since data may take long to read."""
+    """Check in a thread, since reading data may take long and the worker must answer its scheduler."""
     await asyncio.to_thread(_check_each, payload)
 
 
@@ -116,7 +116,7 @@ def _check_each(payload: bytes) -> None:
 
 
 def _of_worker(worker: str, error: Exception) -> Exception:
-    """The error with its worker, and with what to do about it."""
+    """Return the error with its worker and with what to do about it."""
     if isinstance(error, StaleWorker):
         return SettingError(f"{error}: worker {worker}. Copy the same files there, and start it anew.")
     if isinstance(error, ModuleNotFoundError):
@@ -127,17 +127,17 @@ def _of_worker(worker: str, error: Exception) -> Exception:
 def on_cluster(
     function: Callable[..., Any], calls: Iterable[Call], *, client: Client
 ) -> Iterator[tuple[Call, Any]]:
-    """Yields each call with what `function(*arguments, None)` gives on a worker, as they finish.
+    """Yield each call with the result of `function(*arguments, None)` on a worker, as calls finish.
 
-    There are as many calls at a time as workers; the scheduler gives those of a worker that died to others.
-    Its task goes by the call's key, so that a call that two clients ask for at once is made once.
+    Each worker has one call at a time; the scheduler gives the calls of a worker that died to other workers.
+    The name of a task is the call's key, so that a call that two clients submit at once is made once.
 
     Raises:
         SettingError: a call killed its worker each time, or the scheduler is gone.
     """
     from distributed import as_completed
 
-    def made(payload: bytes) -> Any:  # pickled by its code, so that the scheduler needs no equidp
+    def make_call(payload: bytes) -> Any:  # pickled by its code, so that the scheduler needs no equidp
         from equidp.comparison.cluster import make_here
 
         return make_here(payload)
@@ -148,7 +148,7 @@ def on_cluster(
         free = max(1, len(client.nthreads())) - len(begun)  # below 0 where workers have died
         for call in islice(left, max(0, free)):
             payload = cloudpickle.dumps((function, call.arguments))
-            future = client.submit(made, payload, key=f"equidp-{call.key}", pure=True)
+            future = client.submit(make_call, payload, key=f"equidp-{call.key}", pure=True)
             begun[future] = call
             finished.add(future)
         if not begun:
@@ -159,7 +159,7 @@ def on_cluster(
 
 
 def make_here(payload: bytes) -> Any:
-    """What a call gives, on a worker.
+    """Make a call on a worker, and return its result.
 
     Args:
         payload: function and arguments, pickled.
@@ -179,7 +179,7 @@ def _result(future: Future[Any], call: Call) -> Any:
     try:
         return future.result()
     except KilledWorker as error:
-        raise killed(
+        raise killed_error(
             call.name, f"{error.allowed_failures + 1} workers, last {error.last_worker.address}"
         ) from error
     except CancelledError as error:

@@ -13,7 +13,7 @@ import pandas as pd
 from equidp._provenance import versions
 from equidp.advice.auto import AUTO
 from equidp.comparison.asked import Sweep
-from equidp.comparison.cluster import check_one_place, check_workers, connected, on_cluster
+from equidp.comparison.cluster import check_one_place, check_workers, connect_client, on_cluster
 from equidp.comparison.grid import Cell, split
 from equidp.comparison.kept import Progress, train_all
 from equidp.comparison.outputs import kept_predictions, with_metrics
@@ -34,7 +34,7 @@ from equidp.training.record import RunRecord
 
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
 RELEASE_EPSILON = 0.1
-"""What a release of individual privacy may cost (Yu et al., Table 2)."""
+"""Epsilon of a release of individual privacy (Yu et al., Table 2)."""
 
 
 def compare(
@@ -67,39 +67,38 @@ def compare(
     seeds: this is for choosing a method, and the models are not for release.
 
     Args:
-        data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own, also by import
+        data: a name from `equidp.data.SOURCES`, a path to a table, or your own source, also by import
             path.
-        methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and policies of your
-            own; plain SGD is always among them, as the baseline. "auto" has the settings that served this
-            kind of data best, at each epsilon, or at what DP-SGD spends by the plan.
+        methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
+            policies; plain SGD is always among them, as the baseline. "auto" has the settings that
+            served this kind of data best, at each epsilon, or at what DP-SGD spends by the plan.
         seeds: how many seeds (0, 1, ...), or which.
         plan: how to train; default: `default_plan(data)`.
-        epsilons: target epsilons, to each of which the noise is calibrated; none: the plan's noise
-            multiplier.
-        sweep: settings of the plan and of methods, by name -> values to compare; of several, every
-            combination. The baseline keeps the plan's own.
+        epsilons: target epsilons; noise is calibrated to each of them; empty: the plan's noise multiplier.
+        sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
+            combination. The baseline keeps the plan's values.
         tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
-        metric: what cost, gap, tau and tests are about (`equidp.evaluation.metrics.metric_named`). Every run
+        metric: the metric of cost, gap, tau and tests (`equidp.evaluation.metrics.metric_named`). Every run
             keeps its answers on the test set, so another metric or cut trains nothing again.
-        cut: of two classes, which is the positive one, and from which risk on it is answered.
+        cut: of two classes, the positive one, and the predicted risk from which on it is the answer.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        jobs: processes; None: one per core, or what `joblib.parallel_config` says.
+        jobs: processes; None: one per core, or the number from `joblib.parallel_config`.
         cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
             the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
             is there, on each worker of a cluster. Kept runs of another device are taken: figures differ by
             rounding alone.
         on_progress: called with (steps done, steps in all) after each finished run.
-        command: what the report names as the command that made it.
+        command: the command that made the comparison, for the report.
         release_epsilon: account for each training example of the private runs (its norm is taken once an
             epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
-            neither.
+            no accounting and no release.
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
-        fresh: train runs anew that are kept in `directory`.
+        fresh: train again the runs that are kept in `directory`.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -114,7 +113,7 @@ def compare(
     check_level(level)
     check_tau(tau)
     check_one_place(jobs, cluster)
-    with connected(cluster) as client:
+    with connect_client(cluster) as client:
         prepared = prepare(
             data,
             methods=methods,
@@ -127,7 +126,7 @@ def compare(
             engine=engine,
             directory=directory,
             jobs=jobs,
-            device=device if client is None else "cpu",  # that of the workers may not be here
+            device=device if client is None else "cpu",  # the workers' device may not exist here
             release_epsilon=release_epsilon,
             diagnosis=diagnosis,
             preprocessing_share=preprocessing_share,
@@ -146,7 +145,7 @@ def compare(
         rows = [{**cell.names, **row} for row in record.settings["results"]]
         results += with_metrics(rows, found, test, prepared.metric, level)
 
-    def kept(rows: Callable[[RunRecord], list[dict[str, Any]]]) -> pd.DataFrame:
+    def run_table(rows: Callable[[RunRecord], list[dict[str, Any]]]) -> pd.DataFrame:
         runs = zip(cells, records, strict=True)
         return pd.DataFrame([{**cell.names, **row} for cell, record in runs for row in rows(record)])
 
@@ -168,8 +167,8 @@ def compare(
             threshold=cut.threshold,
         ),
         pd.DataFrame(results),
-        kept(lambda record: record.table().to_dict("records")),
-        individual=kept(lambda record: record.settings["individual"]),
+        run_table(lambda record: record.table().to_dict("records")),
+        individual=run_table(lambda record: record.settings["individual"]),
         metric=prepared.metric,
         sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
         seconds=sum(record.settings["seconds"] for record in records),
@@ -177,7 +176,7 @@ def compare(
 
 
 def _joined_diagnosis(cells: Sequence[Cell], records: Sequence[RunRecord]) -> Diagnosis:
-    """The tables of all diagnosed runs, with the columns method, setting and seed before the others."""
+    """Join the tables of all diagnosed runs, with the columns method, setting and seed before the others."""
     tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
     for cell, record in zip(cells, records, strict=True):
         run = {name: value for name, value in cell.names.items() if name != "target_epsilon"}
@@ -187,7 +186,7 @@ def _joined_diagnosis(cells: Sequence[Cell], records: Sequence[RunRecord]) -> Di
 
 
 def _automatic(prepared: Prepared) -> dict[str, dict[str, Any]]:
-    """What "auto" trained with."""
+    """Policy, features and settings that "auto" trained with."""
     if prepared.choice is None:
         return {}
     choice = prepared.choice
@@ -209,7 +208,7 @@ def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
 
 
 def _training_facts(prepared: Prepared) -> TrainingFacts:
-    """What the cells of one seed have in common, and what they have not, by method."""
+    """Facts that the cells of one seed share, and facts that differ, by method."""
     plan, cells = prepared.plan, prepared.first
     common = replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values())))
     return TrainingFacts(

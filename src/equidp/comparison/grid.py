@@ -43,7 +43,7 @@ from equidp.training.recorder import EpochRecorder
 from equidp.training.trainer import Callback, Trainer
 
 _NAMES = ("method", "model", "loss")
-"""Fields of a plan that only name what its other fields and digests of code determine."""
+"""Plan fields excluded from the key of a kept run: names of what other fields and digests determine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +53,15 @@ class Cell:
     Attributes:
         source: where the split of `seed` comes from.
         plan: how to train.
-        setting: label of the epsilon and the swept settings, "" where neither was asked for.
-        target_epsilon: NaN where none was asked for.
+        setting: label of the epsilon and the swept settings; "" without either.
+        target_epsilon: NaN without a target.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
-        device: name of the one to train on. Figures differ by rounding alone between two, as they do between
-            numbers of threads, so that what is kept of a run stands for all.
+        device: name of the device to train on. Figures of two devices differ by rounding alone, as they do
+            between numbers of threads, so that one kept run serves all devices.
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
-            None: neither.
-        diagnosis: what to diagnose of it; None: nothing.
+            None: no accounting and no release.
+        diagnosis: what to diagnose of the run; None: nothing.
         curves: take figures of the test set after each epoch too.
         swept: the swept settings that the method has, by name.
     """
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def names(self) -> dict[str, Any]:
-        """What its figures go by in a comparison: no part of what is kept."""
+        """Names of the run in tables of a comparison; not part of the key of a kept run."""
         names = {"method": self.method, "setting": self.setting, "target_epsilon": self.target_epsilon}
         return {**names, "seed": self.seed, **self.swept}
 
@@ -91,16 +91,16 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Name of the run in messages."""
         return " ".join(filter(None, (self.method, self.setting, f"seed={self.seed}")))
 
     @property
     def code(self) -> dict[str, str]:
-        """Digests of the code of policy, model and loss, as this process has it."""
+        """Digests of the code of policy, model and loss in this process."""
         return {"policy": code_digest(type(self.plan.policy)), **part_digests(self.plan)}
 
     def file_name(self) -> str:
-        """Equal for equal data, settings and code; different otherwise."""
+        """File name of the run's record: equal for equal data, settings and code; different otherwise."""
         plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, self.code, self.seed, self.engine, self.release_epsilon]
@@ -109,13 +109,13 @@ class Cell:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24] + ".parquet"
 
     def ledger(self) -> MemoryLedger:
-        """One that counts what the split released."""
+        """Ledger that counts the releases of the split."""
         return MemoryLedger(tuple((event, 1) for event in releases_of(self.source)))
 
     def trainer(
         self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
     ) -> Trainer:
-        """Checked and ready; no step is spent yet."""
+        """Trainer of the run, checked; no step is spent yet."""
         return build(
             self.plan,
             data.train,
@@ -129,24 +129,24 @@ class Cell:
 
 
 class StaleWorker(SettingError):
-    """A worker process has other code than the process that asks."""
+    """A worker process has other code than the process that sent the run."""
 
 
 def facts(cell: Cell) -> dict[str, str]:
-    """What a run's figures depend on, as this process has it: versions, and digests of code and examples."""
+    """Facts that a run's figures depend on, in this process: versions, and digests of code and examples."""
     code = {**cell.code, "source": source_digest(cell.source), "equidp's figures": str(FIGURES)}
     return {**versions(), **code, "examples": split_facts(cell.source, cell.seed).digest}
 
 
 def check_here(cell: Cell, asked: Mapping[str, str]) -> None:
-    """Raises unless a run here is the run that was asked for.
+    """Check that a run in this process would be the run that was sent.
 
     Args:
-        asked: `facts` of the cell in the process that asks.
+        asked: `facts` of the cell in the process that sent it.
 
     Raises:
         StaleWorker: other code or packages.
-        DataError: other examples, or none.
+        DataError: other examples, or no examples.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # said before the first run
@@ -165,7 +165,7 @@ def check_here(cell: Cell, asked: Mapping[str, str]) -> None:
 
 
 def source_digest(source: DataSource) -> str:
-    """Digest of the code of a source of the user's own, which may change under its name; "" for equidp's."""
+    """Digest of the code of a user-defined source, which may change under its name; "" for equidp's own."""
     if isinstance(source, WithFeatures):
         return _features_digest(source) + source_digest(source.source)
     part = source.part if isinstance(source, OwnSource) else source
@@ -174,7 +174,7 @@ def source_digest(source: DataSource) -> str:
 
 
 def _features_digest(source: WithFeatures) -> str:
-    """Of a transform of the user's own: the code of a function, or layers and weights of a network."""
+    """Digest of a user-defined transform: a function's code, or the layers and weights of a network."""
     transform = source.transform
     if not isinstance(transform, nn.Module):
         code = code_digest(transform)
@@ -187,7 +187,7 @@ _State = tuple[str, tuple[str, int, int] | None]
 
 
 def _state(source: DataSource) -> _State:
-    """What may change while the source stays equal: its code; and its file's place, time (ns) and bytes."""
+    """State that may change while the source stays equal: code; path, time (ns) and bytes of its file."""
     try:
         path = os.path.abspath(source.path)  # type: ignore[attr-defined]
         found = os.stat(path)
@@ -197,7 +197,7 @@ def _state(source: DataSource) -> _State:
 
 
 def split(source: DataSource, seed: int) -> DataSplit:
-    """`source.split(seed)`, kept while one seed's runs follow each other."""
+    """Return `source.split(seed)`, kept in memory while one seed's runs follow each other."""
     return _split(source, seed, _state(source))
 
 
@@ -207,7 +207,7 @@ def _split(source: DataSource, seed: int, state: _State) -> DataSplit:
 
 
 class SplitFacts(NamedTuple):
-    """What is needed of a split before its runs begin."""
+    """Facts of a split that are needed before its runs begin."""
 
     digest: str
     num_train: int
@@ -215,7 +215,7 @@ class SplitFacts(NamedTuple):
 
 
 def split_facts(source: DataSource, seed: int) -> SplitFacts:
-    """Kept for all seeds, where the splits themselves would fill memory."""
+    """Return the facts of a split, kept for all seeds; the splits themselves would fill memory."""
     return _split_facts(source, seed, _state(source))
 
 
@@ -232,7 +232,7 @@ def part_digests(plan: ResolvedPlan) -> dict[str, str]:
 
 
 class Finished(NamedTuple):
-    """What a run gives: its figures, and its outputs on the test set, [n, outputs]."""
+    """Result of a run: its figures, and its outputs on the test set, [n, outputs]."""
 
     record: RunRecord
     outputs: np.ndarray
@@ -243,7 +243,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @contextmanager
 def one_at_a_time(threads: int | None) -> Iterator[None]:
-    """Lets one thread of a process train, with so many of torch's own; None: as many as it has.
+    """Let one thread of a process train, with `threads` torch threads; None: as many as torch has.
 
     Torch's generator for initial weights and its number of threads are one for all threads of a process.
     """
@@ -254,21 +254,21 @@ def one_at_a_time(threads: int | None) -> Iterator[None]:
 
 
 def train_cell(cell: Cell, asked: Mapping[str, str], threads: int | None) -> Finished:
-    """Trains one run in whatever process this is; the process that asks keeps what it gives.
+    """Train one run in this process; the process that sent it keeps the result.
 
     Args:
-        asked: `facts` of the cell in the process that asks.
-        threads: of torch; None: as many as it has.
+        asked: `facts` of the cell in the process that sent it.
+        threads: of torch; None: as many as torch has.
 
     Raises:
-        StaleWorker, DataError: this process has other code, packages or examples than the one that asks.
+        StaleWorker, DataError: this process has other code, packages or examples than the sender.
     """
     with one_at_a_time(threads):
         check_here(cell, asked)
-        return _trained(cell, split(cell.source, cell.seed))
+        return _train(cell, split(cell.source, cell.seed))
 
 
-def _trained(cell: Cell, data: DataSplit) -> Finished:
+def _train(cell: Cell, data: DataSplit) -> Finished:
     record, began = RunRecord(), time.perf_counter()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
     if cell.diagnosis is not None:

@@ -21,10 +21,10 @@ Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""
 
 Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[Call, Any]]]
-"""Makes calls of a function somewhere, and yields each with what it gives, as they finish."""
+"""Makes calls of a function somewhere, and yields each with its result, as calls finish."""
 
 _PAUSE = 1.0
-"""Seconds between looks at runs that another process trains."""
+"""Seconds between checks of runs that another process trains."""
 
 
 def train_all(
@@ -35,7 +35,7 @@ def train_all(
     *,
     fresh: bool = False,
 ) -> list[RunRecord]:
-    """Trains what is not in the folder yet, and reads all.
+    """Train the runs that are not in the folder yet, and read the records of all.
 
     This process alone writes into the folder, so that workers need no disk in common with it. A run that
     another process trains into the folder at this moment is waited for. With `fresh`, runs that are in the
@@ -74,7 +74,7 @@ def _missing(asked: Mapping[Path, Cell]) -> dict[Path, Cell]:
 
 @final
 class _Claims:
-    """The missing runs that no other process trains, each locked when it is taken."""
+    """Missing runs that no other process trains, each locked when it is taken."""
 
     def __init__(self, missing: Mapping[Path, Cell]) -> None:
         self.given = 0
@@ -98,7 +98,7 @@ class _Claims:
             yield Call(path.name, cell.label, (cell, facts(cell)))
 
     def release(self, *paths: Path) -> None:
-        """Lets others have these, where they are locked; the file of a lock that is held may go."""
+        """Release the locks of these runs; unlocked runs are skipped. A lock's file is removed while held."""
         for path in paths:
             if (lock := self._locks.pop(path, None)) is not None:
                 with suppress(OSError):
@@ -107,5 +107,5 @@ class _Claims:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a run's record and its answers are there."""
+    """True where a run's record and its outputs are in the folder."""
     return path.exists() and outputs_path(path).exists()

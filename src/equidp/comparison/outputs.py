@@ -1,4 +1,4 @@
-"""What each run of a comparison answered on its test set, kept so that any metric can be taken later."""
+"""Outputs of each run of a comparison on its test set, kept so that any metric can be computed later."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from equidp.evaluation.small_cells import SmallCells
 
 
 def outputs_path(record: Path) -> Path:
-    """The file of a run's outputs, beside its record."""
+    """Path of a run's outputs, beside its record."""
     return record.with_suffix(".npy")
 
 
 def keep_outputs(record: Path, outputs: np.ndarray) -> None:
-    """Writes a run's outputs on its test set, whole or not at all."""
+    """Write a run's outputs on its test set, whole or not at all."""
     buffer = io.BytesIO()
     np.save(buffer, outputs, allow_pickle=False)
     write_whole(outputs_path(record), buffer.getvalue())
 
 
 def kept_predictions(record: Path, test: GroupedDataset, cut: Cut) -> Predictions:
-    """What a run predicts of its test set.
+    """Predictions of a run on its test set.
 
     Raises:
         DataError: the file of its outputs is damaged.
@@ -50,15 +50,15 @@ def kept_predictions(record: Path, test: GroupedDataset, cut: Cut) -> Prediction
 def with_metrics(
     rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric, level: float
 ) -> list[dict[str, Any]]:
-    """The result rows of one run with every metric of the task, whether the run tells anything by one, and
-    whether a group is of so few people (`few_people`) that no cost or gap is to rest on it.
+    """Return the result rows of one run with every metric of the task and two flags: `informative`, and
+    `few_people` for a group of too few people to base a cost or gap on.
 
     Args:
         rows: one per group and one for "all", with the key "group".
-        found: what the run predicts.
-        test: its test set.
-        metric: the one that `informative` is about (`tells_something`); it may be the user's own.
-        level: of the interval that `informative` rests on.
+        found: the run's predictions.
+        test: the run's test set.
+        metric: the metric of `informative` (`tells_something`); it may be user-defined.
+        level: of the interval that decides `informative`.
     """
     metrics = list(dict.fromkeys([*(each for each in METRICS.values() if found.task in each.tasks), metric]))
     parts = dict(by_group(test.groups.numpy(), test.group_names))
@@ -76,7 +76,7 @@ def with_metrics(
 
 
 def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
-    """Raises before anything is trained where a metric cannot compare the groups of a test set.
+    """Check before anything is trained that a metric can compare the groups of a test set.
 
     Raises:
         SettingError: the task has no such metric or positive class, the metric fails, or it is not defined in

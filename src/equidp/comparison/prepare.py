@@ -1,4 +1,4 @@
-"""A comparison before anything is trained: its runs, checked, and what they would take."""
+"""Preparation of a comparison before anything is trained: its runs, checked, and their cost and time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TIMED_SECONDS = 0.5
 
 
 class _Built(NamedTuple):
-    """What a trainer of one kind of run would spend, and how long it takes to build in each of its runs."""
+    """Privacy that a trainer of one kind of run would spend, and the seconds to build it in each run."""
 
     noise_multiplier: float
     entries: tuple[tuple[Event, int], ...]
@@ -53,18 +53,18 @@ class _Built(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """The runs of a comparison, each of which was built once.
+    """Runs of a comparison; each kind was built once.
 
     Attributes:
         source: of the data.
         data: the split of the first seed.
-        plan: how to train, where a run says nothing else.
+        plan: how to train, unless a run's own plan differs.
         cells: all runs, in order of seeds.
         sizes: seed -> number of training examples.
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
-        metric: what costs are about.
-        choice: what "auto" trains with; None: it is not compared.
+        metric: the metric of costs.
+        choice: what "auto" trains with; None: "auto" is not compared.
     """
 
     source: DataSource
@@ -84,11 +84,11 @@ class Prepared:
         return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
 
     def in_words(self, jobs: int, *, fresh: bool = False) -> list[str]:
-        """How many runs there are, what each private kind would spend, and about how long all take.
+        """Sentences on the number of runs, what each private kind would spend, and the time of all runs.
 
         Args:
             jobs: processes at a time.
-            fresh: True: runs that are kept are trained anew.
+            fresh: True: kept runs are trained again.
         """
         missing = [cell for cell in self.cells if fresh or not is_kept(self.folder / cell.file_name())]
         runs, kept = len(self.cells), len(self.cells) - len(missing)
@@ -99,7 +99,7 @@ class Prepared:
         begins: dict[str, float] = {}
         for cell, built in zip(self.first, self.built, strict=True):
             label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
-            lines.append(f"{label}: {cell.plan.steps:,} steps, {_planned(cell, built)}.")
+            lines.append(f"{label}: {cell.plan.steps:,} steps, {_plan_text(cell, built)}.")
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
         if missing:
             kinds = {cell.method: cell for cell in missing}
@@ -117,7 +117,7 @@ class Prepared:
         return lines
 
 
-def _planned(cell: Cell, built: _Built) -> str:
+def _plan_text(cell: Cell, built: _Built) -> str:
     if not cell.plan.policy.private:
         return "no privacy"
     spent = epsilon(built.entries, built.delta, "pld")
@@ -157,10 +157,10 @@ def prepare(
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
 ) -> Prepared:
-    """The runs of a comparison, each kind built once; arguments are those of `equidp.compare`.
+    """Return the runs of a comparison, each kind built once; arguments as in `equidp.compare`.
 
     Raises:
-        SettingError, DataError, ModelError, PolicyError: something that no run could be trained with.
+        SettingError, DataError, ModelError, PolicyError: an argument that no run can be trained with.
     """
     source = open_source(data) if isinstance(data, str) else data
     seeds, epsilons, sweep = checked_seeds(seeds), list(dict.fromkeys(epsilons)), dict(sweep or {})
@@ -193,7 +193,7 @@ def prepare(
         for seed, size in sizes.items():
             for run in asked:
                 read = source if choice is None or run.name != AUTO else choice.source(source)
-                own = _preprocessed(read, run, plan, preprocessing_share)
+                own = _preprocess_source(read, run, plan, preprocessing_share)
                 resolved = run.resolve(size, releases_of(own))
                 if isinstance(own, WithFeatures):
                     check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
@@ -209,8 +209,8 @@ def prepare(
         return replace(prepared, built=_build_each(prepared.first, data_split))
 
 
-def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | None) -> DataSource:
-    """The source as a run reads it: private ones preprocess privately, for a share of their epsilon."""
+def _preprocess_source(source: DataSource, run: Asked, plan: Plan, share: float | None) -> DataSource:
+    """Return the source that a run reads; private runs preprocess privately, for a share of their epsilon."""
     if share is not None and releases_of(source):
         raise SettingError("the source preprocesses privately already; leave out preprocessing_share.")
     if share is None or run.name == BASELINE:
@@ -222,7 +222,7 @@ def _preprocessed(source: DataSource, run: Asked, plan: Plan, share: float | Non
 
 
 def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """What is said of the data where preprocessing is private, in all runs but the baseline's."""
+    """Notes on the data where preprocessing is private, in all runs but the baseline's."""
     private = next(cell for cell in cells if releases_of(cell.source))
     return (
         *split(private.source, private.seed).notes,
@@ -231,12 +231,12 @@ def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 
 def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
-    """What a cell trains on: its features, where it has some of its own; otherwise `data`."""
+    """Split that a cell trains on: its own features if it has some; otherwise `data`."""
     return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
 
 
 def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
-    """Builds each kind of run once, to raise what is wrong with one before any is trained."""
+    """Build each kind of run once, to raise its errors before any run is trained."""
     built = []
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):

@@ -1,4 +1,4 @@
-"""Which method to take after a comparison, why, and how sure that is."""
+"""Recommendation of a method after a comparison, its reason, and how sure it is."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from equidp.evaluation.metric import Metric
 
 _MOST_NAMED = 4
 _NEGLIGIBLE = 0.1
-"""Share of tau: a method that is worse by less has lost nothing that matters, however sure the figure is."""
+"""Share of tau: a method that is worse by less counts as not worse, however sure the figure is."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which of the private methods to take at one epsilon.
+    """Recommended private method at one epsilon.
 
-    Those whose metric over all examples is not clearly worse than the best one's by a tenth of tau or more,
+    Methods whose metric over all examples is not clearly worse than the best one's by a tenth of tau or more,
     and by no more than tau on average, are candidates; of these the one with the smallest mean largest gap is
-    taken. Differences are paired over seeds, and clear where their interval, corrected for how many methods
-    there are (Bonferroni), lies on one side of 0.
+    taken. Differences are paired over seeds, and clear where their interval, corrected for the number of
+    methods (Bonferroni), lies on one side of 0.
 
     Attributes:
-        epsilon: target; None where the comparison had none.
+        epsilon: target; None where the comparison had no target.
         method, setting: what to take; "" where nothing can be recommended.
-        sure: whether each other method is clearly worse or has a clearly larger gap.
+        sure: True where each other method is clearly worse or has a clearly larger gap.
         as_good: labels of methods that are not clearly different.
         reason: a few sentences.
     """
@@ -68,7 +68,7 @@ def recommendations(
 
     Args:
         costs: from `equidp.evaluation.costs.privacy_costs`.
-        metric: that costs and gaps are about.
+        metric: the metric of costs and gaps.
         baseline: the method without privacy, which is never recommended.
         tau: how much worse in the metric a candidate may be on average.
         level: of the intervals.
@@ -77,7 +77,7 @@ def recommendations(
     found = []
     for target, part in private.groupby("target_epsilon", sort=False, dropna=False):
         epsilon = None if np.isnan(target) else float(target)
-        found.append(_recommended(epsilon, _kinds(part, metric, epsilon), metric, tau, level))
+        found.append(_recommend_method(epsilon, _kinds(part, metric, epsilon), metric, tau, level))
     return tuple(found)
 
 
@@ -94,7 +94,7 @@ def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_K
     return kinds
 
 
-def _recommended(
+def _recommend_method(
     epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, tau: float, level: float
 ) -> Recommendation:
     at = "" if epsilon is None else f"At epsilon {epsilon:g}: "
@@ -143,7 +143,7 @@ def _recommended(
         f"{at}{'take' if at else 'Take'} {chosen.label}: {metric.label} {text.of(_value(chosen, metric))}, "
         f"largest gap between groups {text.of(chosen.gap.mean())}{text.unit}.",
         f"{sure}." if others else "No other method was compared.",
-        *(f"{head}: {_listed(labels)}." for head, labels in parts.items() if labels),
+        *(f"{head}: {_join_labels(labels)}." for head, labels in parts.items() if labels),
     ]
     return Recommendation(
         epsilon,
@@ -167,7 +167,7 @@ def _value(kind: _Kind, metric: Metric) -> float:
     return metric.sign * float(kind.overall.mean())
 
 
-def _listed(labels: Mapping[str, str]) -> str:
+def _join_labels(labels: Mapping[str, str]) -> str:
     named: Iterable[tuple[str, str]] = itertools.islice(labels.items(), _MOST_NAMED)
     texts = [f"{label} ({figure})" if figure else label for label, figure in named]
     left = len(labels) - len(texts)
@@ -176,7 +176,7 @@ def _listed(labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Words:
-    """How values of a metric are written."""
+    """Texts of values of a metric."""
 
     metric: Metric
 

@@ -1,4 +1,4 @@
-"""The result of a comparison: what was compared, and the figures of every run."""
+"""Result of a comparison: what was compared, and the figures of every run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from equidp.training.averages import WeightAverage
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The data that a comparison trained and tested on, as split for its first seed.
+    """Facts of the data that a comparison trained and tested on, as split for its first seed.
 
     Attributes:
         name: of the source.
@@ -52,24 +52,24 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """How a comparison trained.
+    """Training settings of a comparison.
 
     Attributes:
         model: name of the architecture, or of the function that makes it.
         batch_size: expected examples per step.
         epochs: passes over the training data.
         steps: of each run of the first seed, unless `Setup.steps_differ`.
-        sample_rate: probability with which an example is in a step's sample, likewise.
+        sample_rate: probability with which an example is in a step's sample; of the same runs as `steps`.
         learning_rate: of the optimizer.
         momentum, weight_decay: of the optimizer.
         optimizer: its name, as `Plan` has it.
         schedule, average, average_share: of the learning rate and of the weights, as `Plan` has them.
         recalibration, class_weight: as `Plan` has them; without weights of classes, empty.
-        loss: name of the loss of the user's own; "" for cross entropy.
+        loss: name of a user-defined loss; "" for cross entropy.
         delta: of every private run.
         noise_multipliers: of each private run of the first seed, by method and setting.
         method_settings: method -> its settings, by name.
-        by_method: method -> fields of the plan and settings that were asked for it alone.
+        by_method: method -> fields of the plan and settings that were given for this method alone.
     """
 
     model: str
@@ -95,7 +95,7 @@ class TrainingFacts:
 
 @dataclass(frozen=True)
 class Setup:
-    """What was compared, and how.
+    """Setup of a comparison: data, training, methods, seeds and metric.
 
     Attributes:
         data: what the runs trained and tested on.
@@ -107,11 +107,12 @@ class Setup:
         baseline: the method without privacy, against which costs are measured.
         tau: largest gap in privacy cost that counts as equal.
         level: of the confidence intervals.
-        command: the command that made the comparison; "" if none did.
+        command: the command that made the comparison; "" without a command.
         swept: settings of which several values were compared -> those values; columns of the results.
-        metric: name of the one that cost and gap are about.
+        metric: name of the metric of cost and gap.
         positive: name of the positive class; "" unless there are two.
-        threshold: predicted risk from which on it is answered; None: the most probable class is.
+        threshold: predicted risk from which on the positive class is the answer; None: the most probable
+            class is the answer.
     """
 
     data: DataFacts
@@ -131,7 +132,7 @@ class Setup:
 
     @property
     def steps_differ(self) -> bool:
-        """Whether runs of one seed take other numbers of steps, or sample at other rates."""
+        """True where runs of one seed differ in their number of steps or their sample rate."""
         changed = {*self.swept}.union(*self.training.by_method.values())
         return not changed.isdisjoint({"batch_size", "epochs"})
 
@@ -144,21 +145,21 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What the runs of a comparison gave; from `equidp.compare`.
+    """Figures of the runs of a comparison; from `equidp.compare`.
 
     Attributes:
         setup: what was compared and how.
         results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
-            each swept setting (NaN where a method has it not), each metric of the task, mean_predicted and
+            each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
             observed (of two classes), and informative: whether the run is better than one constant answer by
             the metric of the comparison.
         epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
-        individual: one row per private run and group, if asked for: the privacy of its examples. Columns that
+        individual: one row per private run and group, if requested: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
-        sensitive_diagnosis: where the disparity of the private runs comes from, if asked for. It is
+        sensitive_diagnosis: where the disparity of the private runs comes from, if requested. It is
             computed from raw training data and must not be shared.
-        metric: that costs, gaps and verdicts are about.
-        seconds: that all runs took, one after the other; kept runs count as when they were trained.
+        metric: the metric of costs, gaps and verdicts.
+        seconds: sum over all runs; kept runs count with the seconds of their training.
 
     Example:
         >>> import equidp
@@ -199,7 +200,7 @@ class Comparison:
         )
 
     def recommendation(self) -> tuple[Recommendation, ...]:
-        """Which method to take, why, and how sure that is, at each target epsilon."""
+        """Recommended method, its reason, and how sure it is, at each target epsilon."""
         return self._recommendations
 
     def table(self, name: str = "methods") -> pd.DataFrame:

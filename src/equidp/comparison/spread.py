@@ -1,4 +1,4 @@
-"""Calls spread over processes, or over any backend of joblib; again where a process died."""
+"""Calls spread over processes, or over any backend of joblib; repeated where a process died."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from equidp.comparison.grid import StaleWorker
 from equidp.errors import SettingError
 
 TRIES = 2
-"""How often a call's process may die while it runs beside others, and then alone, which shows who it is."""
+"""Deaths of a call's process beside other calls until it runs alone, and then alone until it is an error."""
 
 
 class Call(NamedTuple):
     """One call to spread.
 
     Attributes:
-        key: no other call has it.
-        name: what messages call it.
+        key: unique to the call.
+        name: of the call in messages.
         arguments: of the function.
     """
 
@@ -36,18 +36,18 @@ class Call(NamedTuple):
 
 
 class Workers(NamedTuple):
-    """How many calls run at a time, and with how many threads each; None: as many as its process has."""
+    """Number of calls at a time, and of threads of each; None: as many threads as its process has."""
 
     number: int
     threads: int | None
 
     @classmethod
     def of(cls, jobs: int | None, calls: int) -> Workers:
-        """Of the backend that `joblib.parallel_config` names; by default, processes that share the cores.
+        """Return the workers of joblib's active backend; by default, processes that share the cores.
 
         Args:
-            jobs: processes; None: what `joblib.parallel_config` says, or all that the backend has.
-            calls: how many there are.
+            jobs: processes; None: the number from `joblib.parallel_config`, or all of the backend.
+            calls: number of calls.
         """
         backend, configured = get_active_backend()
         number = max(1, min(joblib.effective_n_jobs(jobs or configured or -1), calls))
@@ -59,10 +59,10 @@ class Workers(NamedTuple):
 def spread(
     function: Callable[..., Any], calls: Iterable[Call], workers: Workers
 ) -> Iterator[tuple[Call, Any]]:
-    """Yields each call with what `function(*arguments, threads)` gives, as they finish.
+    """Yield each call with the result of `function(*arguments, threads)`, as calls finish.
 
-    A call whose process died is begun again, after the second time alone. Calls are taken from the iterable
-    when there is a worker for them, which may be in another thread.
+    A call whose process died is begun again, and alone after the second death. Calls are taken from the
+    iterable when a worker is free, which may be in another thread.
 
     Raises:
         SettingError: a call killed its process each time.
@@ -87,14 +87,14 @@ def spread(
         except _deaths() as error:
             deaths.update(list(begun))
             if suspect is not None and deaths[suspect.key] == 2 * TRIES:
-                raise killed(suspect.name, f"its process {TRIES} times, where it ran alone") from error
+                raise killed_error(suspect.name, f"its process {TRIES} times, where it ran alone") from error
         again.extend(begun.values())
         if suspect is None and not again:
             return
 
 
-def killed(name: str, what: str) -> SettingError:
-    """What to say of a run whose process never survives."""
+def killed_error(name: str, what: str) -> SettingError:
+    """Error for a run whose process died each time."""
     return SettingError(
         f"the run {name} killed {what}; most often, memory is too small. Finished runs are kept: give it "
         "more memory or fewer processes, and start the same again."
@@ -111,7 +111,7 @@ def _results(
     function: Callable[..., Any], calls: Iterator[Call], workers: Workers
 ) -> Iterator[tuple[str, Any]]:
     backend, _ = get_active_backend()
-    tasks = (joblib.delayed(_keyed)(function, call, workers.threads) for call in calls)
+    tasks = (joblib.delayed(_call_with_key)(function, call, workers.threads) for call in calls)
     options = {"n_jobs": workers.number, "batch_size": 1, "pre_dispatch": "n_jobs"}
     if getattr(backend, "supports_return_generator", False):
         yield from joblib.Parallel(**options, return_as="generator_unordered")(tasks)
@@ -120,11 +120,11 @@ def _results(
         yield from joblib.Parallel(**options)(some)
 
 
-def _keyed(function: Callable[..., Any], call: Call, threads: int | None) -> tuple[str, Any]:
+def _call_with_key(function: Callable[..., Any], call: Call, threads: int | None) -> tuple[str, Any]:
     return call.key, function(*call.arguments, threads)
 
 
 def _deaths() -> tuple[type[Exception], ...]:
-    """What backends raise where a process died; of Dask's, only if somebody uses it."""
+    """Exceptions that backends raise where a process died; Dask's only where Dask is imported."""
     dask = sys.modules.get("distributed")
     return (BrokenExecutor,) if dask is None else (BrokenExecutor, dask.KilledWorker)

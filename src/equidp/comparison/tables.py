@@ -26,7 +26,7 @@ TABLES = {
 def text_table(
     name: str, costs: pd.DataFrame, baseline: str, tau: float, level: float, metric: Metric
 ) -> pd.DataFrame:
-    """A row per method and setting, or a row per group and a column per method and setting.
+    """Table with a row per method and setting, or with a row per group and a column per method and setting.
 
     Args:
         name: of TABLES.
@@ -34,7 +34,7 @@ def text_table(
         baseline: the method without privacy, which has no cost.
         tau: largest gap that counts as equal.
         level: of the intervals.
-        metric: that costs and gaps are about.
+        metric: the metric of costs and gaps.
 
     Raises:
         SettingError: an unknown table.
@@ -54,7 +54,7 @@ def text_table(
 
 
 def checked_ending(path: str | os.PathLike[str]) -> str:
-    """ ".tex" or ".md"; a SettingError for another ending."""
+    """Return ".tex" or ".md"; SettingError: another ending."""
     ending = Path(path).suffix.lower()
     if ending not in (".tex", ".md"):
         raise SettingError(f"{os.fspath(path)!r} ends in {ending!r}; tables are written to .tex or .md.")
@@ -62,7 +62,7 @@ def checked_ending(path: str | os.PathLike[str]) -> str:
 
 
 def unit(metric: Metric) -> str:
-    """What the metric is shown in, after its name."""
+    """Name of the metric, with its unit if it is a percentage."""
     return f"{metric.label}, %" if metric.percent else metric.label
 
 
