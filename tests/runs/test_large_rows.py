@@ -72,10 +72,10 @@ def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatc
     kept, found = open_run(finished.folder), []
     for _ in ways(monkeypatch):
         with pytest.warns(DataWarning, match="'job': 1"):
-            data = kept.grouped(rows)
+            data = kept.read_grouped(rows)
         found.append((data.inputs.tolist(), data.targets.tolist(), data.groups.tolist(), data.group_names))
         with pytest.warns(DataWarning, match="is the file that the run was trained on"):
-            kept.grouped(finished.table)
+            kept.read_grouped(finished.table)
     assert found[0] == found[1]
 
 

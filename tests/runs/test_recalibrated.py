@@ -71,7 +71,7 @@ def test_a_run_that_is_stopped_after_the_draw_takes_what_it_kept(run, monkeypatc
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "evaluated", stopped)
+    monkeypatch.setattr(training, "evaluate_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         train(run)
     monkeypatch.undo()

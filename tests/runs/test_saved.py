@@ -36,7 +36,7 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
     table[["job", "age"]].assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     assert torch.equal(kept.inputs(tmp_path / "new.csv"), kept.inputs(finished.table))
     with pytest.warns(DataWarning, match="is the file that the run was trained on"):
-        data = kept.grouped(finished.table)
+        data = kept.read_grouped(finished.table)
     assert (data.group_names, data.class_names) == (("F", "M"), ("high", "low"))
     assert data.group_sizes().tolist() == [100, 100]
     table.assign(job="cleaner").to_csv(tmp_path / "new.csv", index=False)
@@ -55,12 +55,12 @@ def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path
     table.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)
     for limit in ("inf", "0"):  # in memory and by batches
         monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-        found = evaluate(kept.run.model, kept.grouped(tmp_path / "new.csv"))
+        found = evaluate(kept.run.model, kept.read_grouped(tmp_path / "new.csv"))
         assert found.people == 1 + (table.sex == "M").sum()
         assert found.small.groups == ("F",)
     table.assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(DataWarning, match=r"lacks 'id', which says whose rows they are: each of its 200 rows"):
-        assert kept.grouped(tmp_path / "new.csv").people is None
+        assert kept.read_grouped(tmp_path / "new.csv").people is None
 
 
 def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, tmp_path):

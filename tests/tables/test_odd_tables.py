@@ -553,7 +553,7 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
     config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
     kept = KeptRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
-    (read, _), (read_then, _) = both(monkeypatch, kept.grouped, path)
+    (read, _), (read_then, _) = both(monkeypatch, kept.read_grouped, path)
     rows = quiet(source.unencoded, 0)[0]
     assert torch.equal(read.inputs, encoder.encode(rows.features))
     assert torch.equal(read.inputs, torch.as_tensor(read_then.inputs[:]))

@@ -265,7 +265,7 @@ def test_codes_of_new_files_are_read_as_those_of_the_trained_table(
     kept = kept_run(save("all", codes), recipe, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
-        new = kept.grouped(save("new", fewer))
+        new = kept.read_grouped(save("new", fewer))
     found = new.groups if role == "group" else new.targets
     names = kept.facts["group_names" if role == "group" else "class_names"]
     assert [names[code] for code in found[: len(fewer)].tolist()] == list(known_as)
@@ -276,7 +276,7 @@ def test_a_code_that_the_trained_table_did_not_have_is_refused(tmp_path):
     people().assign(x=["1", "02"] * 30).to_csv(tmp_path / "new.csv", index=False)
     kept = kept_run(tmp_path / "all.csv", Recipe(target="ill", group=("x",)), tmp_path)
     with pytest.raises(DataError, match="'1', which the training data did not; known: 01, 02, 2A"):
-        kept.grouped(tmp_path / "new.csv")
+        kept.read_grouped(tmp_path / "new.csv")
 
 
 @pytest.mark.parametrize("limit", ["inf", "0"])

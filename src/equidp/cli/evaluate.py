@@ -71,7 +71,7 @@ def evaluate_command(
         check_folder(figures)
     kept = open_run(run).reading(sep, encoding)
     check_outputs({"--json": json_file}, kept.config.data)
-    data = kept.test() if test is None else kept.grouped(test)
+    data = kept.test() if test is None else kept.read_grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model.to(place)
     found = evaluate(
         kept.run.model.to(place),

@@ -28,20 +28,20 @@ _DRAFT = ".equidp-draft-"
 
 
 def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
-    """Makes the folder with all that training in it needs; whole or not at all.
+    """Make the folder with all files that training in it needs; whole or not at all.
 
-    An empty folder is filled, its settings last. What a kill left in it of an earlier try is passed over.
+    An empty folder is filled, its settings last. Drafts that a killed process left in it are ignored.
 
-    Private preprocessing and class counts are paid for and drawn here, and kept in the folder; copies of it
-    take what is kept. A run that is stopped before its folder is there never was: what a budget paid for it
-    stays paid.
+    Private preprocessing and class counts are paid for and drawn here, and kept in the folder; copies of the
+    folder reuse them. A run that is stopped before its folder is complete leaves none: its charge to a budget
+    stays.
 
     Returns:
-        What training begins with.
+        The run as training begins it.
 
     Raises:
-        SettingError: the folder holds something, or cannot be made.
-        BudgetError: what would be drawn does not fit; nothing was.
+        SettingError: the folder is not empty, or cannot be made.
+        BudgetError: the releases do not fit into the budget; nothing was drawn.
     """
     check_new(folder)
     target = Path(os.path.realpath(folder))
@@ -56,10 +56,10 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
             "facts": facts,
         }
         write_whole(draft / layout.NOTICE, layout.notice(prepared.config))
-        write_whole(draft / layout.CONFIG, layout.salted(content).encode())
+        write_whole(draft / layout.CONFIG, layout.salted_json(content).encode())
         if prepared.encoder is not None:
             write_whole(
-                draft / layout.ENCODER, layout.salted(json.loads(prepared.encoder.to_json())).encode()
+                draft / layout.ENCODER, layout.salted_json(json.loads(prepared.encoder.to_json())).encode()
             )
         if there:  # the folder stays: it may be where one works, or a disk of its own
             (target / layout.NOTICE).touch(exist_ok=False)  # of two runs that begin at once, one does
@@ -79,7 +79,7 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
 
 
 def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str, Any]]:
-    """The run with its preprocessing and class counts, and its facts; the ledger in the draft has paid."""
+    """Return the run with preprocessing and class counts, paid for in the draft's ledger, and its facts."""
     config, further = prepared.config, {}
     releases = config.releases(prepared.plan.delta)
     releases = {name: releases[name] for name in (PREPROCESSING, COUNTS) if name in releases}
@@ -103,13 +103,13 @@ def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str
             split, encoder = config.load_privately(payments[PREPROCESSING])
             prepared = replace(prepared, split=split, encoder=encoder)
         if COUNTS in payments:
-            prepared, counts = _counted(prepared, payments[COUNTS].draw())
+            prepared, counts = _count_classes(prepared, payments[COUNTS].draw())
             write_whole(draft / layout.COUNTS, (json.dumps(counts, indent=2) + "\n").encode())
     return prepared, {**prepared.facts, **further}
 
 
-def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dict[str, float]]:
-    """The run, with the weights and the threshold that follow, and noisy counts by class."""
+def _count_classes(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dict[str, float]]:
+    """Return noisy counts by class, and the run with the weights and the threshold that follow from them."""
     train = prepared.split.train
     counts = private_counts(
         first_rows(train).targets.numpy(),
@@ -129,12 +129,12 @@ def _counted(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dic
 
 
 def run_name(config: TrainConfig) -> str:
-    """What a ledger calls the run."""
+    """Name of the run in a ledger."""
     return f"train {config.method} on {config.source().name}"
 
 
 def check_new(folder: str | os.PathLike[str]) -> None:
-    """Raises unless a run may begin here, in a folder that is empty or can be made."""
+    """Raise a SettingError unless the folder is empty or can be made, so that a run may begin there."""
     check_folder(folder)
     place = Path(folder)
     if place.exists() and any(not name.startswith(_DRAFT) for name in os.listdir(place)):

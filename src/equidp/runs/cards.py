@@ -28,7 +28,7 @@ _OPTIONS_OF_CARD = (
     *("model", "loss", "learning_rate", "batch_size", "epochs", "noise_multiplier", "delta", "momentum"),
     *("weight_decay", "schedule", "average", "average_share", "class_weight", "recalibration"),
 )
-"""Options of training that the card states in words of its own, or as figures of the run."""
+"""Options of training that the card states in its own sentences, or as figures of the run."""
 
 _RECIPE = (
     "How the table is read (kinds of columns, marks of missing values, people, bounds) counts as public. "
@@ -120,7 +120,7 @@ def write_cards(
 
 
 def _together(budget: PrivacyBudget, units: str) -> str:
-    """What this run and all others in its budget have spent together."""
+    """Sentence on the epsilon that this run and all others in its budget have spent together."""
     spent = math.ceil(1000 * budget.spent()) / 1000
     return (
         f"Together with the other runs in its budget so far, this run has spent epsilon {spent:g} at delta "
@@ -130,18 +130,18 @@ def _together(budget: PrivacyBudget, units: str) -> str:
 
 
 def units_of(recipe: Recipe) -> str:
-    """What examples are called."""
+    """Name of examples in the card: rows or people."""
     return "rows" if recipe.person is None else "people"
 
 
 def _range_of_target(recipe: Recipe) -> dict[str, str]:
-    """What the card says of a target that is a number; nothing for classes."""
+    """Card entry for the range of a target that is a number; empty for classes."""
     bounds = recipe.target_bounds
     return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
 
 
 def _over_steps(plan: Plan) -> dict[str, str]:
-    """What the card says of schedule and average; nothing where there are none."""
+    """Card entries for schedule and average of the weights; empty without both."""
     said = {}
     if plan.schedule != "constant":
         said["schedule of the learning rate"] = f"{plan.schedule}, to zero"
@@ -161,7 +161,7 @@ def _further_options(plan: Plan) -> dict[str, Any]:
 
 
 def _weights(config: TrainConfig, plan: Plan) -> dict[str, str]:
-    """What the card says of weights; nothing where there are none."""
+    """Card entries for weights of classes and of rows; empty without weights."""
     by_class = plan.class_weights or {}
     listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
     said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}

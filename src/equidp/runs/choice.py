@@ -36,7 +36,7 @@ from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
-from equidp.runs.train import evaluated
+from equidp.runs.train import evaluate_run
 from equidp.training.choice import choose, drawn_out, split_held_out
 from equidp.training.device import CPU
 from equidp.training.plan import Plan, ResolvedPlan
@@ -207,9 +207,9 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
             device=prepared.device,
         )
         plan, settings = plans[found.place], combinations(config, len(fit))[found.place]
-        evaluation = evaluated(found.run, split, config)
+        evaluation = evaluate_run(found.run, split, config)
         content = {"config": config.to_dict(), "plan": plan.to_dict(), "facts": facts}
-        write_whole(place / layout.CONFIG, layout.salted(content).encode())
+        write_whole(place / layout.CONFIG, layout.salted_json(content).encode())
         chosen = {"settings": settings, "score": found.score}
         write_whole(place / layout.CHOSEN, (json.dumps(chosen, indent=2) + "\n").encode())
         weights = io.BytesIO()

@@ -133,11 +133,11 @@ class TrainConfig:
         (Cut(self.run_cut.positive, 0.5) if self.cut_at_base_rate else self.run_cut).index(class_names)
 
     def source(self) -> DataSource:
-        """Where the data comes from."""
+        """Source of the data."""
         return open_source(self.data, recipe=self.recipe, features=self.features)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
-        """The split, and what made inputs of its columns: for a table, or where that was private.
+        """Load the split, and the encoder of its columns: only for a table or private preprocessing.
 
         Args:
             encoder: that the run began with. None: one of exact figures; or, where preprocessing is private,
@@ -168,7 +168,7 @@ class TrainConfig:
         return rows.encoded(encoder, source.notes(encoder)), encoder
 
     def risk_target(self) -> RiskTarget | None:
-        """The risk that the noise is calibrated to; None where it is epsilon, or the noise was given."""
+        """Risk that the noise is calibrated to; None if it is calibrated to epsilon, or given."""
         return None if self.risk is None else RiskTarget.parse(self.risk)
 
     def resolve(self, num_examples: int) -> ResolvedPlan:
@@ -201,13 +201,13 @@ class TrainConfig:
 
     @property
     def _recalibration(self) -> float:
-        """Share of epsilon for a recalibration that is private."""
+        """Share of epsilon for the recalibration; 0 for a method without privacy."""
         plan = self.plan.for_method(self.method)
         return plan.recalibration if method_named(self.method).policy.private else 0.0
 
     @property
     def recalibration_in_words(self) -> str:
-        """What a recalibration costs, for a reader."""
+        """Cost of a recalibration, for a reader."""
         share = self._recalibration
         return f"for a share of {share:g} of epsilon" if share and self.epsilon else "without noise"
 
@@ -222,7 +222,7 @@ class TrainConfig:
         return {name: cost for name, cost in costs.items() if cost is not None}
 
     def releases(self, delta: float) -> dict[str, ReleaseEvent]:
-        """What is released beside the steps, by name, each paid for when it is drawn.
+        """Releases beside the steps, by name; each is paid for when it is drawn.
 
         Args:
             delta: of the run.
@@ -237,7 +237,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TrainConfig:
-        """What `to_dict` gave."""
+        """Read the values that `to_dict` returned."""
         method_named(content["method"])  # one of the user's own brings the settings that a plan may have
         recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
         made = {"recipe": recipe, "plan": plan, "cut": Cut(**content["cut"])}

@@ -30,7 +30,7 @@ LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", 
 HISTORIES = "sensitive-histories-*"
 
 MAY_LEAVE, IF_KNOWN, STAYS = "May leave the house", "May leave if what it tells may be known", "Stays"
-"""Whether a file of a run's folder may be given to others."""
+"""Kinds of a run's files: shareable; shareable if its contents may be known; internal."""
 
 _SHAPE = (
     " The input shape that it tells counts the categories found in the training rows, and columns with "
@@ -95,24 +95,24 @@ FILES = {
         "--individual: private training data. Deleted when the run is complete.",
     ),
 }
-"""Each file of a run's folder -> whether it may leave, and what it is."""
+"""Each file of a run's folder -> its kind (shareable or not), and a description."""
 
 MADE_ONCE = (
     " A private choice is made in one go: once charged it is spent, nothing of its tries is kept, and it "
     "cannot be resumed. Begin another one in another folder, which is charged again."
 )
-"""What follows where a private choice was stopped, or is asked for twice."""
+"""Advice after a private choice that was stopped, or is requested twice."""
 
 COPIES = (
     "A run that was stopped can be resumed once. If its folder was copied and both are resumed, they give "
     "two models, and each card states the price of one: someone who gets both learns what both "
     "epsilons allow. A budget (--budget) is charged for both."
 )
-"""What follows where a run goes on twice."""
+"""Advice on a run that is resumed twice, from copies of its folder."""
 
 
 def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
-    """FILES, as it is for a run of this configuration."""
+    """`FILES` for a run of this configuration."""
     if config.preprocessing_share is None:
         return FILES
     told = {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()}
@@ -124,7 +124,7 @@ def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
 
 
 def notice(config: TrainConfig) -> str:
-    """What of a run's folder may leave the house, for the folder itself."""
+    """Text of the notice in a run's folder: which of its files are shareable."""
     lines = ["What of this folder may leave the house. The folder as a whole stays.", ""]
     for heading in (MAY_LEAVE, IF_KNOWN, STAYS):
         listed = [f"{name}: {what}" for name, (kind, what) in files(config).items() if kind == heading]
@@ -134,28 +134,28 @@ def notice(config: TrainConfig) -> str:
 
 
 def resume_command(place: Path) -> str:
-    """The command that continues a run, for a line of its own."""
+    """Command that continues a run, to be printed on a separate line."""
     return command_line("equidp", "train", "--resume", place)
 
 
 def new_salt() -> str:
-    """128 random bits for a file whose checksum must not confirm guesses of its content."""
+    """Salt of 128 random bits, in hex, for a file whose checksum must not confirm guesses of its content."""
     return os.urandom(16).hex()
 
 
-def salted(content: dict[str, Any]) -> str:
-    """JSON with a random salt, which readers pass over."""
+def salted_json(content: dict[str, Any]) -> str:
+    """JSON of the content with a random salt, which readers ignore."""
     return json.dumps({**content, "salt": new_salt()}, indent=2)
 
 
 def manifest(place: Path) -> str:
-    """A line for each finished file of the run, as sha256sum reads it: SHA-256 and name."""
+    """Lines of SHA-256 and name, as sha256sum reads them, one for each finished file of the run."""
     names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
     return _checksums(place, names)
 
 
 def manifest_of_given(place: Path, config: TrainConfig) -> str:
-    """The same of the files that may leave, without the manifest itself."""
+    """Lines of SHA-256 and name of the shareable files, without this manifest itself."""
     names = [name for name, (kind, _) in files(config).items() if kind == MAY_LEAVE and name != GIVEN]
     return _checksums(place, names)
 
@@ -173,7 +173,7 @@ def file_digest(path: Path) -> str:
 def settings_to_give(
     config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], entries: Entries
 ) -> dict[str, Any]:
-    """What of a run's configuration may leave: all but paths, its budget and the fingerprint of its data."""
+    """Shareable part of a run's configuration: all but paths, its budget and the fingerprint of its data."""
     data = Path(config.data).name if Path(config.data).is_absolute() else config.data
     given = replace(config, data=data, budget=None, budget_epsilon=None, budget_delta=None, budget_data=None)
     left_out = ("sensitive_data_sha256", "budget_id")
@@ -188,7 +188,7 @@ def settings_to_give(
 def write_last(
     place: Path, config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], entries: Entries
 ) -> None:
-    """Writes what a finished run's folder gets last: the settings that may leave, and both manifests."""
+    """Write the last files of a finished run: the shareable settings, and both manifests."""
     content = settings_to_give(config, plan, facts, entries)
     write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
     write_whole(place / GIVEN, manifest_of_given(place, config))
@@ -196,12 +196,12 @@ def write_last(
 
 
 def is_given(place: Path) -> bool:
-    """Tells whether a folder holds what may leave a run's folder, and not the run's own configuration."""
+    """Return True for a folder with a run's shareable files, without the run's own configuration."""
     return not (place / CONFIG).exists() and (place / SETTINGS).exists()
 
 
 def read_given_entries(place: Path) -> Entries:
-    """What a run spent, of a folder with what may leave.
+    """Entries that a run spent, read from a folder with its shareable files.
 
     Raises:
         DataError: the file is not as equidp wrote it.
@@ -216,7 +216,7 @@ def read_given_entries(place: Path) -> Entries:
 
 
 def check_given(place: Path) -> None:
-    """Raises unless the files that may leave, as far as they are in a folder, are as equidp wrote them."""
+    """Raise a DataError unless the shareable files present in a folder are as equidp wrote them."""
     try:
         lines = (place / GIVEN).read_text().splitlines()
     except OSError as error:
@@ -235,7 +235,7 @@ def check_given(place: Path) -> None:
 
 
 def read_text(place: Path, name: str) -> str:
-    """The text of a file that training writes last, or DataError with advice."""
+    """Read the text of a file that training writes last; a DataError has advice."""
     try:
         return (place / name).read_text()
     except OSError as error:
@@ -246,7 +246,7 @@ def read_text(place: Path, name: str) -> str:
 
 
 def check_files(place: Path) -> None:
-    """Raises unless the run's files are those that the manifest lists; names those that are not."""
+    """Raise a DataError that names the files of the run that differ from its manifest, if any."""
     written = set(read_text(place, MANIFEST).splitlines())
     changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
     if changed:
@@ -258,10 +258,10 @@ def check_files(place: Path) -> None:
 
 
 def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
-    """What made inputs of the run's columns; None where it is not kept, or follows from the data.
+    """Read the encoder of the run's columns; None if it is not kept, or follows from the data.
 
     Raises:
-        DataError: it is not as equidp wrote it.
+        DataError: the encoder's file is missing though it was paid for, or not as equidp wrote it.
     """
     try:
         return TableEncoder.from_json((place / ENCODER).read_text())
@@ -280,7 +280,7 @@ def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
 
 
 def read_counts(place: Path) -> dict[str, float]:
-    """How many training examples each class has, as released with noise; empty where that was not asked."""
+    """Read the number of training examples of each class, released with noise; empty if not released."""
     path = place / COUNTS
     try:
         counts: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
@@ -290,7 +290,7 @@ def read_counts(place: Path) -> dict[str, float]:
 
 
 def read_chosen(place: Path) -> dict[str, Any]:
-    """The settings that a private choice released, with their noisy score."""
+    """Read the settings that a private choice released, with their noisy score."""
     try:
         chosen: dict[str, Any] = json.loads((place / CHOSEN).read_text())
         return chosen
@@ -301,7 +301,7 @@ def read_chosen(place: Path) -> dict[str, Any]:
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:
-    """The individual privacy that the run released; empty if it released none."""
+    """Read the individual privacy of groups that the run released; empty if it did not release it."""
     try:
         released: list[dict[str, Any]] = json.loads((place / RELEASED).read_text())
         return released
@@ -314,7 +314,7 @@ def read_released(place: Path) -> list[dict[str, Any]]:
 
 
 def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
-    """What a run was asked for, its plan, and the facts that followed."""
+    """Read the configuration of a run, its plan, and the facts that followed."""
     if not place.exists():
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.")
     try:
@@ -333,7 +333,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
 
 
 def own_code(plan: ResolvedPlan) -> dict[str, str]:
-    """Digests of the code of the user's own that a plan trains with, by what it is."""
+    """Digests of the user-defined code that a plan trains with, by kind of part."""
     return own_digests(
         {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
     )
@@ -345,9 +345,9 @@ def check_code(
     place: Path,
     parts: tuple[str, ...] = ("method", "model", "loss"),
 ) -> None:
-    """Raises DataError if code of the user's own has changed since the run began.
+    """Raise a DataError if user-defined code has changed since the run began.
 
-    Code is compared as Python compiles it, so a run of another version of Python passes.
+    Code is compared as Python compiles it, so there is no check under another version of Python.
     """
     began = facts.get("own_code", {})
     if not began or facts["versions"]["python"].split(".")[:2] != versions()["python"].split(".")[:2]:
@@ -363,7 +363,7 @@ def check_code(
 
 
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
-    """Raises DataError unless the split is the one that the run began with."""
+    """Raise a DataError unless the split is the one that the run began with."""
     if split.digest() != facts["sensitive_data_sha256"]:
         data = f"{config.data!r}{f' with features {config.features!r}' if config.features else ''}"
         raise DataError(

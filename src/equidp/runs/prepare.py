@@ -55,14 +55,14 @@ class Prepared:
 
     @property
     def people_in_words(self) -> str:
-        """A line on who epsilon is promised to, where examples are people; otherwise nothing."""
+        """Line that says whom epsilon holds for, where examples are people; otherwise empty."""
         people, rows = len(self.split.train), self.split.train.rows
         whose = f"each of {people:,} people, of whose rows at most {rows} are used"
         return "" if rows is None else f"This holds for {whose}.\n"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What follows from the configuration and the data, as plain values."""
+        """Facts that follow from the configuration and the data, as plain values."""
         train = self.split.train
         return {
             "num_train": len(train),

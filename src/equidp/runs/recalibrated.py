@@ -17,35 +17,40 @@ from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
 
-def recalibrated(place: Path, run: Run, trainer: Trainer, noise_multiplier: float | None) -> Run:
-    """Returns the run with its recalibration, drawn now and paid for now, or kept; None: it has none.
+def recalibrate_run(place: Path, run: Run, trainer: Trainer, noise_multiplier: float | None) -> Run:
+    """Return the run with its recalibration: the one that the folder keeps, or one drawn and paid for now.
 
-    A run that was stopped after it was drawn takes what the folder keeps. What was paid for and not kept,
-    drawn or not, stays paid, and another is drawn and paid for.
+    A run that was stopped after the draw takes the recalibration that the folder keeps. One that was paid for
+    but not kept, drawn or not, stays paid, and another one is drawn and paid for.
+
+    Args:
+        place: the run's folder.
+        run, trainer: the finished training.
+        noise_multiplier: of the fit; None: the run stays as it is.
 
     Raises:
-        DataError: the model is there, and what it was recalibrated by is gone, damaged or of another run.
-        BudgetError: it does not fit into the budget any more.
+        DataError: the kept recalibration is damaged or of another run; or missing beside a finished model.
+        BudgetError: the fit does not fit into the budget any more.
     """
     if noise_multiplier is None:
         return run
     kept: Recalibration | None = trainer.processes.broadcast_from_first(lambda: _read(place, trainer))
     if kept is not None:
-        return _applied(kept, run, trainer)
+        return _apply_recalibration(kept, run, trainer)
     by = fit_recalibration(run.model, trainer, noise_multiplier)
     if trainer.processes.first:
         content = {**asdict(by), "noise_multiplier": noise_multiplier}
         write_whole(place / layout.RECALIBRATION, (json.dumps(content, indent=2) + "\n").encode())
-    return _applied(by, run, trainer)
+    return _apply_recalibration(by, run, trainer)
 
 
-def _applied(by: Recalibration, run: Run, trainer: Trainer) -> Run:
+def _apply_recalibration(by: Recalibration, run: Run, trainer: Trainer) -> Run:
     facts = replace(run.facts, recalibrated=True)
     return replace(run, model=by.apply_to(run.model), entries=trainer.ledger.entries, facts=facts)
 
 
 def kept_in(place: Path) -> bool:
-    """Whether the folder keeps one."""
+    """Return True if the folder keeps a recalibration."""
     return (place / layout.RECALIBRATION).exists()
 
 

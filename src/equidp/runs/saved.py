@@ -44,13 +44,13 @@ class KeptRun:
     """A finished run, read from its folder.
 
     Attributes:
-        folder: where it is.
-        config: what was asked for.
-        facts: what followed, as plain values.
+        folder: of the run.
+        config: its configuration.
+        facts: that followed from configuration and data, as plain values.
         encoder: of a table's columns, or of private preprocessing; None for other named datasets.
         run: the trained model and what it cost.
-        released: each group's released mean epsilon (group, mean, standard_error); empty if none was.
-        class_counts: training examples of each class, as released with noise; empty if they were not.
+        released: each group's released mean epsilon (group, mean, standard_error); empty if not released.
+        class_counts: training examples of each class, released with noise; empty if not released.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class KeptRun:
     class_counts: dict[str, float]
 
     def test(self) -> GroupedDataset:
-        """The examples that the run was tested on.
+        """Examples that the run was tested on.
 
         Raises:
             DataError: the data is missing or changed.
@@ -77,7 +77,7 @@ class KeptRun:
         return split.test
 
     def inputs(self, path: Path) -> torch.Tensor:
-        """What the model reads of a file, [n, inputs]; other columns are left out.
+        """Inputs that the model reads from a file, [n, inputs]; other columns are left out.
 
         Raises:
             DataError: the file cannot be used.
@@ -86,10 +86,10 @@ class KeptRun:
         return torch.cat(list(self.batches(path)))
 
     def batches(self, path: Path) -> Iterator[torch.Tensor]:
-        """The same in batches of `ROWS` rows, after the whole file was checked."""
+        """Inputs of a file in batches of `ROWS` rows, after the whole file was checked."""
         table = self._read(path).table
         self._check(table)
-        return self._encoded(table)
+        return self._encode_parts(table)
 
     def _read(self, path: Path, *further: str) -> Columns:
         if self.encoder is None and layout.is_given(self.folder) and self.config.recipe.target is not None:
@@ -121,7 +121,7 @@ class KeptRun:
         return self._with_lacking(read)
 
     def _with_lacking(self, read: Columns) -> Columns:
-        """The table with columns that it lacks as missing, where the model has a mark for these."""
+        """Add columns that the table lacks as missing values, if the model has an input for missing ones."""
         assert self.encoder is not None
         lacking = [
             each for each in self.encoder.columns if each.name not in read.table and each.marks_missing
@@ -147,19 +147,19 @@ class KeptRun:
         return replace(read, table=read.table.assign(**further))
 
     def reading(self, sep: str | None, encoding: str | None) -> KeptRun:
-        """The same run, which reads other files with this separator and encoding; None: with the recipe's."""
+        """This run, reading other files with this separator and encoding; None: as the recipe says."""
         given = {"sep": sep, "encoding": encoding}
         changes = {name: value for name, value in given.items() if value is not None}
         config = replace(self.config, recipe=self.config.recipe.with_changes(changes))
         return replace(self, config=config)
 
-    def _encoded(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
+    def _encode_parts(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
         assert self.encoder is not None
         for start in range(0, max(1, len(table)), ROWS):
             yield self.encoder.encode(table.iloc[start : start + ROWS])
 
     def _check(self, table: pd.DataFrame) -> None:
-        """Refuses what cannot be encoded, and warns of what the training data did not have."""
+        """Raise on values that cannot be encoded; warn of values that the training data did not have."""
         assert self.encoder is not None
         self.encoder.check(table)
         unseen = self.encoder.unseen(table)
@@ -185,11 +185,11 @@ class KeptRun:
                 stacklevel=3,
             )
 
-    def grouped(self, path: Path) -> GroupedDataset:
-        """A file with the columns of the run's table, target and groups included.
+    def read_grouped(self, path: Path) -> GroupedDataset:
+        """Read a file with the columns of the run's table, target and groups included.
 
         Raises:
-            DataError: it cannot be used, or holds classes or groups that the training data lacks.
+            DataError: the file cannot be used, or holds classes or groups that the training data lacks.
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
@@ -219,7 +219,7 @@ class KeptRun:
         found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
         names = tuple(groups), tuple(classes)
         if not read.key:
-            inputs = torch.cat(list(self._encoded(table)))
+            inputs = torch.cat(list(self._encode_parts(table)))
             return GroupedDataset(inputs, *found, *names, target_bounds=bounds, people=people)
         assert self.encoder is not None
         encode = self.encoder.encode
@@ -236,7 +236,7 @@ class KeptRun:
 
 
 def _people(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
-    """Whose row each is, [n]; rows that do not say it count as one person's."""
+    """Person of each row, [n], as numbers; all rows without a value count as one person."""
     if person is None:
         return None
     if person not in table:
@@ -252,21 +252,21 @@ def _people(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
 
 
 def _unseen(encoder: TableEncoder) -> str:
-    """What is so of values that have no input."""
+    """Part of a sentence: why values have no input."""
     if encoder.private:
         return "that the training data did not, or too few rows of it for private preprocessing to keep"
     return "that the training data did not"
 
 
 def _same_content(path: Path, other: Path) -> bool:
-    """Tells whether two files, or two folders of files, hold the same."""
+    """Return True if two files, or two folders of files, have the same content."""
     if path.is_file() and other.is_file():
         return filecmp.cmp(path, other, shallow=False)
     return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
 
 
 def _codes(column: pd.Series, known: Numbers) -> int:
-    """The number of cells that hold what people write for a missing value, far from the training data."""
+    """Number of cells with a usual code for a missing value, such as -999, far from the training data."""
     if known.low is None:
         far = (column - known.shift).abs() > _FAR * known.scale
     else:

@@ -27,7 +27,7 @@ from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
-from equidp.runs.recalibrated import kept_in, recalibrated
+from equidp.runs.recalibrated import kept_in, recalibrate_run
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
@@ -47,27 +47,27 @@ def train(
     on_resume: Callable[[int, int], None] | None = None,
     device: torch.device = CPU,
 ) -> tuple[Run, Evaluation]:
-    """Takes the steps that are left of a folder's run, and writes model and card.
+    """Take the remaining steps of a folder's run, and write model and card.
 
     Several processes take them together; the first has the folder, and the others need none.
 
     Args:
         folder: made by `begin`.
-        previous: go on from the checkpoint before the last.
+        previous: resume from the checkpoint before the last.
         callbacks: watch the run.
-        prepared: if the caller has it already.
-        on_resume: called with (steps spent, steps lost) when a run goes on.
-        device: where to train; a run may go on on another one.
+        prepared: the run, if the caller has loaded it already.
+        on_resume: called with (steps spent, steps lost) when a run is resumed.
+        device: to train on; a run may be resumed on another one.
 
     Returns:
         The run, and the evaluation that its card shows, in full.
 
     Raises:
         TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
-        EquidpError: says what is wrong.
+        EquidpError: the folder, its data, code or budget does not allow training; the message says why.
     """
     place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _begun(place))
+    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_begun(place))
     if config.choose is not None:
         raise DataError(layout.MADE_ONCE.strip())
     layout.check_code(plan, facts, place)
@@ -105,8 +105,8 @@ def train(
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
-        run = recalibrated(place, trainer.fit(), trainer, plan.recalibration_noise)
-        evaluation = evaluated(run, split, config)
+        run = recalibrate_run(place, trainer.fit(), trainer, plan.recalibration_noise)
+        evaluation = evaluate_run(run, split, config)
         record.save(place / layout.RECORD)
         for accountant in accountants:
             _release(place, accountant, trainer, releases[INDIVIDUAL])
@@ -124,8 +124,8 @@ def train(
     return run, evaluation
 
 
-def _begun(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
-    """What a run's folder holds of a run before its first step, or after its last, unchanged."""
+def _read_begun(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
+    """Read settings and encoder of a run; check its files if it is finished."""
     config, plan, facts = layout.read_config(place)
     if (place / layout.MANIFEST).exists():
         layout.check_files(place)
@@ -140,19 +140,19 @@ def _follow(
     previous: bool,
     device: torch.device,
 ) -> tuple[Run, Evaluation]:
-    """Takes the steps of a run as another process than the first, which has ledger, budget and files."""
+    """Take a run's steps in a process other than the first, which alone has ledger, budget and files."""
     resumed = processes_here().broadcast_from_first(lambda: False)
     accountants, checkpoints = _accountants(config), _checkpoints(config, place)
     watchers = [*accountants, EpochRecorder(_new_record(), split.test), checkpoints]
     trainer = make_trainer(config, plan, split, None, None, watchers, device)
     if resumed:
         checkpoints.restore(trainer, previous=previous)
-    run = recalibrated(place, trainer.fit(), trainer, plan.recalibration_noise)
-    return run, evaluated(run, split, config)
+    run = recalibrate_run(place, trainer.fit(), trainer, plan.recalibration_noise)
+    return run, evaluate_run(run, split, config)
 
 
-def evaluated(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
-    """Evaluates the model that all processes have; each predicts a part."""
+def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
+    """Evaluate the run's model on the test examples; each process predicts a part of them."""
     here = processes_here()
     return evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut, processes=here)
 
@@ -165,14 +165,14 @@ def _checkpoints(
 
 
 def _accountants(config: TrainConfig) -> list[IndividualAccountant]:
-    """Those of a run that releases individual epsilons."""
+    """Accountant of individual epsilons, in a list; an empty list for a run that does not release them."""
     # Only where histories are gone, as from a run that is complete, do steps count at their worst.
     individual = config.release_epsilon is not None
     return [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
 
 
 def _check_budget(budget: str, began_with: str, place: Path) -> None:
-    """Raises unless the file is the budget that the run began with, or a copy of it."""
+    """Raise a BudgetError unless the file is the budget that the run began with, or a copy of it."""
     if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
         raise BudgetError(
             f"{budget!r} is not the budget that the run in {os.fspath(place)!r} began with; bring back that "
@@ -181,12 +181,12 @@ def _check_budget(budget: str, began_with: str, place: Path) -> None:
 
 
 def _new_record() -> RunRecord:
-    """An empty record whose checksum, once it is full of exact figures, confirms no guess of them."""
+    """Empty record with a salt, so that its checksum confirms no guess of the exact figures in it."""
     return RunRecord({"salt": layout.new_salt()})
 
 
 def _record_so_far(place: Path, steps: int) -> RunRecord:
-    """The record up to a checkpoint; later steps are taken again."""
+    """Record up to a checkpoint; later steps are taken again."""
     path = place / layout.RECORD
     if not path.exists():
         return _new_record()
@@ -196,7 +196,7 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
 
 
 def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, event: ReleaseEvent) -> None:
-    """Writes each group's mean epsilon with noise, paid for now, unless the folder keeps what was drawn."""
+    """Write each group's mean epsilon with noise, paid for now, unless the folder has it already."""
     path = place / layout.RELEASED
     if path.exists():
         return
