@@ -129,7 +129,7 @@ def test_rates_bound_a_gaussian_by_its_mu():
 def test_rates_are_judged_from_both_sides():
     """A rule that is hardly ever wrong about "out" is worth as much as one about "in"."""
     rates = Rates(400, 1000, 1, 1000)
-    assert epsilon_from_rates(rates, 1e-5) == epsilon_from_rates(rates.reversed(), 1e-5) > 3
+    assert epsilon_from_rates(rates, 1e-5) == epsilon_from_rates(rates.swap_sides(), 1e-5) > 3
 
 
 @pytest.mark.soak

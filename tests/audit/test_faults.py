@@ -97,7 +97,7 @@ def test_draws_as_claimed_raise_no_alarm_and_chances_are_right():
 def test_parameters_of_a_large_model_are_watched_in_each_tensor(monkeypatch):
     monkeypatch.setattr(draws, "_PARAMETERS", 100)
     tensors = {"bias": 3, "weight": 10_000, "scale": 1}
-    places = draws.watched(tensors)
+    places = draws.watched_places(tensors)
     assert len(places) == len(set(places)) <= 100
     assert set(places) >= {0, 1, 2, 3, 10_002, 10_003}
     record = draws.DrawRecord(tensors, 4, 1.0)

@@ -1,4 +1,4 @@
-"""What both kinds of audit are asked for, resolved and checked."""
+"""Arguments of both kinds of audit, resolved and checked."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
 
 
-def resolved(
+def resolve_plan(
     plan: Plan, method: MethodLike, train: GroupedDataset, examples: int, epsilon: float | None
 ) -> ResolvedPlan:
-    """The plan for a method by name or import path, or for a policy of the user's own.
+    """Resolve the plan for a method by name or import path, or for a user-defined policy.
 
     Args:
         plan: how to train.
         method: a name from `METHODS`, an import path, or a policy.
         train: the data.
-        examples: n that the sample rate follows from, public.
+        examples: public n, which determines the sample rate.
         epsilon: target; None: the plan's noise multiplier.
 
     Raises:
-        SettingError, DataError, PolicyError: nothing can be audited.
+        SettingError, DataError, PolicyError: data, plan or method cannot be audited.
     """
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
@@ -74,10 +74,10 @@ def resolved(
 def subject(
     plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int, device: torch.device
 ) -> tuple[nn.Module, MeasuringEngine]:
-    """A model with the seed's initial weights, in training mode, and its engine, tried on the data.
+    """Return a model with the seed's initial weights, in training mode, and its engine, tried on the data.
 
     Raises:
-        ModelError, SettingError: as Trainer says.
+        ModelError, SettingError: see `Trainer`.
     """
     model = build_model(plan.plan.factory, train.input_shape, train.num_classes, seed)
     model.to(device).train()
@@ -87,7 +87,7 @@ def subject(
 
 
 def procedure(steps: int, train: GroupedDataset) -> str:
-    """What is audited, in words.
+    """Text that names the audited procedure.
 
     >>> targets, groups = torch.tensor([[0, 1]]), torch.tensor([0])
     >>> procedure(2, GroupedDataset(torch.zeros(1, 2, 3), targets, groups, ("a",), ("no", "yes")))
@@ -98,14 +98,14 @@ def procedure(steps: int, train: GroupedDataset) -> str:
 
 
 def check_audit(level: float, seed: int) -> None:
-    """Refuses a level outside (0, 1) and a seed that is none."""
+    """Check that the level is in (0, 1) and the seed in [0, 2^32)."""
     check_level(level)
     if not (isinstance(seed, int) and 0 <= seed < 2**32):
         raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
 
 
 def fewest(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int | None:
-    """A number above `start` that is enough, and at most a tenth more than is needed; None beyond `most`.
+    """Return a number above `start` that is enough, at most a tenth above the least; None beyond `most`.
 
     >>> fewest(10, lambda number: number >= 1000)
     1040
@@ -122,5 +122,5 @@ def fewest(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int 
 
 
 def randomness(secure: bool, seed: int, *part: int) -> Randomness:
-    """The operating system's, or a stream of its own for each seed and part."""
+    """Return the operating system's randomness, or a separate stream for each seed and part."""
     return SystemRandomness() if secure else SeededRandomness(seed, *part)

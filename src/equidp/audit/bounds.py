@@ -1,11 +1,11 @@
-"""What guesses prove: lower bounds on epsilon at a level of confidence, from counts of right and wrong ones.
+"""Lower bounds on epsilon at a level of confidence, from counts of right and wrong guesses.
 
 | bound | needs | assumes |
 | --- | --- | --- |
 | `epsilon_from_rates` | runs with and without one canary | nothing: holds for any mechanism |
-| `noise_from_rates` | the same | the mechanism claimed, with more or less noise |
+| `noise_from_rates` | the same | the claimed mechanism, with more or less noise |
 | `epsilon_of_guesses` | one run with many canaries, each in with probability 1/2 | nothing |
-| `noise_of_guesses` | the same | the mechanism claimed, with more or less noise |
+| `noise_of_guesses` | the same | the claimed mechanism, with more or less noise |
 
 A bound is above the true epsilon with probability at most 1 - level, provided that the rule that guesses (a
 threshold, a number of guesses) was fixed before the guesses that are counted.
@@ -27,23 +27,23 @@ from equidp.audit.family import NoiseFamily
 from equidp.errors import SettingError
 
 _LARGEST = 100.0
-"""Epsilons beyond this are said to be infinite."""
+"""Epsilon beyond which the search for a bound stops."""
 _MOST_NOISE = 64.0
-"""Where this many times the noise explains what was seen, the bound is 0."""
+"""Scale of the noise beyond which the bound is 0."""
 _PRECISION = 1e-4
 
 
 @final
 @dataclass(frozen=True)
 class Rates:
-    """How often a rule guessed "in" over runs with the canary and over runs without.
+    """Counts of a rule's guesses "in" over runs with the canary and over runs without.
 
     Attributes:
-        found, inside: runs with the canary that were guessed so, and all of them.
-        false, outside: runs without it that were guessed to have it, and all of them.
+        found, inside: runs with the canary that were guessed "in", and all runs with it.
+        false, outside: runs without the canary that were guessed "in", and all runs without it.
 
     Raises:
-        SettingError: counts that cannot be.
+        SettingError: a negative count, or more guesses than runs.
     """
 
     found: int
@@ -57,7 +57,7 @@ class Rates:
             raise SettingError(f"{self}: more guesses than runs.")
 
     def limits(self, level: float) -> tuple[float, float]:
-        """Returns the least true-positive rate and the largest false-positive rate, both at once at `level`.
+        """Return the least true-positive rate and the largest false-positive rate, both at once at `level`.
 
         Clopper and Pearson (1934), with half of 1 - level for each.
 
@@ -69,21 +69,21 @@ class Rates:
             1 - lowest_rate(self.outside - self.false, self.outside, (1 + level) / 2),
         )
 
-    def reversed(self) -> Rates:
-        """The same guesses, seen from "out": how often runs without the canary were guessed to be so."""
+    def swap_sides(self) -> Rates:
+        """Return the counts of the guesses "out", with runs without the canary as `inside`."""
         return Rates(self.outside - self.false, self.outside, self.inside - self.found, self.inside)
 
 
 def lowest_rate(successes: int, trials: int, level: float) -> float:
-    """Returns the least rate that explains so many successes, at a one-sided level (Clopper-Pearson)."""
+    """Return the least rate that explains the successes, at a one-sided level (Clopper-Pearson)."""
     return float(betaincinv(successes, trials - successes + 1, 1 - level)) if successes else 0.0
 
 
 def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float:
-    """Returns a lower bound on epsilon for any mechanism: ln((TPR - delta) / FPR), or the same of "out".
+    """Return a lower bound on epsilon for any mechanism: ln((TPR - delta) / FPR), or the same for "out".
 
     Args:
-        rates: of a rule that was fixed before.
+        rates: of a rule that was fixed before the counted runs.
         delta: in [0, 1).
         level: of confidence.
 
@@ -95,7 +95,7 @@ def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float
     """
     _check(delta, level)
     bound = 0.0
-    for each in (rates, rates.reversed()):
+    for each in (rates, rates.swap_sides()):
         found, false = each.limits(level)
         if found > delta and false > 0:
             bound = max(bound, math.log((found - delta) / false))
@@ -103,11 +103,11 @@ def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float
 
 
 def noise_from_rates(rates: Rates, family: NoiseFamily, delta: float, level: float = 0.95) -> float:
-    """Returns a lower bound on epsilon for the mechanism claimed, were its noise scaled.
+    """Return a lower bound on epsilon for the claimed mechanism with its noise scaled.
 
     The rates, at confidence `level`, lie above the trade-off curve of every member of the family with more
-    noise than the one whose epsilon is returned. For a Gaussian mechanism that is mu = z(TPR) - z(FPR) (Dong,
-    Roth and Su 2022, equation 6).
+    noise than the member whose epsilon is returned. For a Gaussian mechanism that is mu = z(TPR) - z(FPR)
+    (Dong, Roth and Su 2022, equation 6).
 
     Returns:
         >= 0; infinite where no member explains the rates.
@@ -123,11 +123,12 @@ def noise_from_rates(rates: Rates, family: NoiseFamily, delta: float, level: flo
 
 
 def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, level: float = 0.95) -> float:
-    """Returns a lower bound on epsilon for any mechanism, from one run (Steinke, Nasr and Jagielski 2023).
+    """Return a lower bound on epsilon for any mechanism, from one run (Steinke, Nasr and Jagielski 2023).
 
     Args:
         canaries: m, each in with probability 1/2, independently.
-        right, guesses: guesses that were right, and all: r of them, fixed before; the rest abstained.
+        right, guesses: right guesses, and all r guesses; r is fixed before, and the other canaries are not
+            guessed.
         delta: in [0, 1).
         level: of confidence.
 
@@ -155,7 +156,7 @@ def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, le
 
 
 def p_value(canaries: int, right: int, guesses: int, epsilon: float, delta: float) -> float:
-    """Returns how likely `right` or more right guesses are at most, if (epsilon, delta) holds.
+    """Return the largest probability of `right` or more right guesses under (epsilon, delta).
 
     Steinke, Nasr and Jagielski (2023), Theorem 5.2 with the optimum of their Algorithm D.1: with W the
     binomial of `guesses` and e^epsilon / (1 + e^epsilon), P(W >= v) + 2 m delta max_i P(v - i <= W < v) / i.
@@ -174,14 +175,14 @@ def p_value(canaries: int, right: int, guesses: int, epsilon: float, delta: floa
 def noise_of_guesses(
     canaries: int, right: int, guesses: int, family: NoiseFamily, delta: float, level: float = 0.95
 ) -> float:
-    """Returns a lower bound on epsilon for the mechanism claimed, were its noise scaled, from one run.
+    """Return a lower bound on epsilon for the claimed mechanism with its noise scaled, from one run.
 
     Mahloujifar, Melis and Chaudhuri (2024, arXiv 2410.22235), Algorithm 3 for canaries that are in or out.
 
     Args:
         canaries, right, guesses: as for `epsilon_of_guesses`.
-        family: the mechanism claimed.
-        delta: at which epsilon is reported.
+        family: the claimed mechanism.
+        delta: of the reported epsilon.
         level: of confidence.
 
     Returns:
@@ -196,14 +197,15 @@ def noise_of_guesses(
     _check_guesses(canaries, right, guesses)
 
     def possible(scale: float) -> bool:
-        return not _refuted(canaries, right, guesses, lambda rate: family.least(scale, rate), 1 - level)
+        return not _is_refuted(canaries, right, guesses, lambda rate: family.least(scale, rate), 1 - level)
 
     return _least(family, delta, possible)
 
 
-def _refuted(canaries: int, right: int, guesses: int, least: Callable[[float], float], chance: float) -> bool:
-    """Whether so many right guesses have a probability below `chance` (the paper's recursion over r and
-    h)."""
+def _is_refuted(
+    canaries: int, right: int, guesses: int, least: Callable[[float], float], chance: float
+) -> bool:
+    """True where the right guesses have a probability below `chance` (the paper's recursion over r, h)."""
     reached, wrong = chance * right / canaries, chance * (guesses - right) / canaries
     for count in range(right - 1, -1, -1):
         before, wrong = wrong, max(wrong, least(reached))
@@ -214,8 +216,7 @@ def _refuted(canaries: int, right: int, guesses: int, least: Callable[[float], f
 
 
 def _least(family: NoiseFamily, delta: float, possible: Callable[[float], bool]) -> float:
-    """The epsilon of the family's member with the most noise that is possible, to the family's
-    precision."""
+    """Epsilon of the family's member with the most noise that is possible, to the family's precision."""
     low = high = 1.0  # of the noise's scale
     while possible(high):
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Canaries: made-up examples whose gradients are chosen, so that it shows whether they took part."""
+"""Canaries: made-up examples with chosen gradients, which reveal whether the canaries took part."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TIE = 1e-4
 
 @final
 class Directions:
-    """Unit vectors in the space of all trainable parameters, [m, parameters], of which few entries are kept.
+    """Unit vectors in the space of all trainable parameters, [m, parameters], stored as sparse entries.
 
     Args:
-        places: which parameters each vector has entries at, [m, k].
+        places: parameters at which each vector has entries, [m, k].
         values: those entries, [m, k]; each row of norm 1.
 
     >>> two = Directions(torch.tensor([[0], [3]]), torch.tensor([[1.0], [-1.0]]))
@@ -45,8 +45,8 @@ class Directions:
 
     @classmethod
     def single(cls, count: int, parameters: int, generator: np.random.Generator) -> Directions:
-        """One parameter each, with a random sign; no parameter twice before all have their turn, so that
-        canaries disturb each other least."""
+        """Return directions of one parameter each, with a random sign; no parameter is used twice before
+        all are used once, so that canaries disturb each other least."""
         rounds = [generator.permutation(parameters) for _ in range(-(-count // parameters))]
         chosen = np.concatenate(rounds)[:count]
         signs = generator.choice([-1.0, 1.0], count)
@@ -54,7 +54,7 @@ class Directions:
 
     @classmethod
     def dense(cls, vector: Tensor) -> Directions:
-        """One direction that touches every parameter."""
+        """Return one direction with an entry for every parameter."""
         return cls(torch.arange(len(vector)).unsqueeze(0), (vector / vector.norm()).unsqueeze(0))
 
     def along(self, vector: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Directions:
         return (vector[self.places.to(vector.device)].cpu().double() * self.values).sum(dim=1)
 
     def add(self, vector: Tensor, which: Tensor, factors: Tensor) -> None:
-        """Adds factors[i] times direction which[i] to a vector [parameters], for each i."""
+        """Add factors[i] times direction which[i] to a vector [parameters], for each i."""
         added = factors.cpu().double().unsqueeze(1) * self.values[which.cpu()]
         places = self.places[which.cpu()].flatten().to(vector.device)
         vector.index_add_(0, places, added.flatten().to(vector))
@@ -70,20 +70,20 @@ class Directions:
 
 @final
 class CanaryEngine:
-    """An engine that gives canaries a gradient of choice; other examples are the engine's own.
+    """Engine that gives canaries a chosen gradient; an inner engine measures the other examples.
 
-    A canary is an example whose first target is `first` + j: its gradient is that of canary j.
+    A canary is an example whose first target is `first` + j: it has the gradient of canary j.
 
     Args:
         engine: measures the other examples.
-        parameters: the trainable ones, in the model's order.
+        parameters: trainable parameters, in the model's order.
         directions: of the canaries' gradients, [m, parameters].
         norms: of the canaries' gradients, [m].
         first: the number of classes.
 
     Attributes:
         background: sum of the other examples since `take_sums`, along each direction, [m], float64: an
-            adversary who knows all others can work it out.
+            adversary who knows all other examples can compute it.
         total: sum of all examples since then, before noise, canaries included, [parameters]; None: no sum.
     """
 
@@ -101,7 +101,7 @@ class CanaryEngine:
         self.total: Tensor | None = None
 
     def take_sums(self) -> tuple[Tensor, Tensor | None]:
-        """Return `background` and `total` of a step, however many parts it had, and begin anew."""
+        """Return `background` and `total` of a step over all of its parts, and reset both."""
         taken = self.background, self.total
         self.background, self.total = torch.zeros_like(self.background), None
         return taken
@@ -136,7 +136,7 @@ class CanaryEngine:
 
 
 def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
-    """The data and after it one canary for each of `groups`, [m]; canary j's target is classes + j."""
+    """Return the data with one canary for each of `groups`, [m], after it; canary j's target: classes + j."""
     count = len(groups)
     like = train.subset(torch.zeros(count, dtype=torch.int64))
     targets = _by_row(train.num_classes + torch.arange(count), train)
@@ -147,9 +147,9 @@ def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
 def with_wrong_labels(
     train: GroupedDataset, groups: Tensor, generator: np.random.Generator
 ) -> GroupedDataset:
-    """The data and after it one canary for each of `groups`, [m]: an example of that group, wrongly labelled.
+    """Return the data with a canary for each of `groups`, [m], after it: a mislabelled example of the group.
 
-    An example of any group where the group has none. All labels of several rows are wrong.
+    An example of any group where the group has no examples. All labels of several rows are wrong.
     """
     chosen = []
     for group in groups.tolist():
@@ -163,12 +163,12 @@ def with_wrong_labels(
 
 
 def _by_row(numbers: Tensor, train: GroupedDataset) -> Tensor:
-    """A number for each example, [m], as targets of the data have them: [m], or [m, rows]."""
+    """Return a number for each example, [m], in the shape of the data's targets: [m], or [m, rows]."""
     return numbers if train.rows is None else numbers.unsqueeze(1).expand(-1, train.rows)
 
 
 def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
-    """The data and the canaries after it, under their class names."""
+    """Return the data with the canaries after it, with the class names of the canaries."""
     both = train, canaries
     weights = [each.weights for each in both if each.weights is not None]
     return replace(
@@ -181,9 +181,9 @@ def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
 
 
 def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
-    """The norm for each group, [K], whose weighted gradient is as long as the policy lets it be.
+    """Norm for each group, [K], whose weighted gradient is longest under the policy.
 
-    The largest where several are: beyond every bound, where the policy drops nothing.
+    The largest norm where several tie: beyond every bound, where the policy drops nothing.
     """
     best = []
     for group in range(num_groups):
@@ -196,13 +196,13 @@ def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
 def log_likelihood_ratio(
     seen: npt.NDArray[np.float64], share: npt.NDArray[np.float64], sigma: float, rate: float
 ) -> npt.NDArray[np.float64]:
-    """How much likelier a release is with the canary than without it, as a logarithm.
+    """Logarithm of the likelihood ratio of a release with the canary to a release without it.
 
     Args:
         seen: released gradients along the canary's, in units of the sensitivity, without the background.
-        share: of the sensitivity that the canary's weighted gradient has, same shape.
+        share: norm of the canary's weighted gradient as a share of the sensitivity, same shape.
         sigma: noise multiplier of the gradient.
-        rate: q, probability of the canary to be drawn.
+        rate: q, probability that the canary is drawn.
 
     >>> float(log_likelihood_ratio(np.array(1.0), np.array(1.0), sigma=1.0, rate=1.0))
     0.5

@@ -1,5 +1,5 @@
-"""Tests of the noise and the samples that steps drew: whether both are as claimed, in each parameter, for
-each example and at each distance in steps.
+"""Tests that the noise and the samples that steps drew are as claimed, in each parameter, for each
+example and at each distance in steps.
 
 An attack along one direction does not see a parameter without noise, nor a sample that comes again after many
 steps. An audit knows the sums before noise and all samples, so it tests these themselves. All tests of an
@@ -16,7 +16,7 @@ audit together raise a false alarm in at most one of 10^6 audits: each has its s
 | equal parameters | all of them | noise that two parameters share |
 | pairs | a few parameters; a few examples | noise, or places in samples, that go together |
 | shape | a few parameters | noise that is not normal |
-| rate | each example | one that is always drawn, or never |
+| rate | each example | an example that is always drawn, or never |
 | sizes | samples | samples of a fixed size |
 | distances | a few examples, up to `_LAGS` steps apart | samples that come again, or avoid each other |
 | repeated samples | any two steps | samples that come again, at any distance |
@@ -38,23 +38,23 @@ Arrays = Mapping[str, npt.NDArray[np.float64]]
 ALARM = 1e-6
 """Largest probability of any alarm without a fault."""
 _PARAMETERS, _EXAMPLES, _PAIRED, _SKETCH = 2**16, 2**11, 64, 8
-"""How many parameters and examples are watched one by one, how many in pairs, and how many numbers stand for
-the noise of a tensor."""
+"""Numbers of parameters and of examples tested one by one, of either tested in pairs, and of sums that
+represent the noise of a tensor."""
 _LAGS = 256
 _ENOUGH = 400
-"""Fewest products whose sum is taken for normal."""
+"""Fewest products whose sum is treated as normal."""
 _SAME = 1e-4
 
 
 @final
 @dataclass(frozen=True)
 class DrawFinding:
-    """A test that noise or samples failed.
+    """Test that noise or samples failed.
 
     Attributes:
-        test: what was tested, such as "variance of the noise".
-        place: of which parameters or examples, and how far apart in steps.
-        p_value: times the number of tests of this kind, at most `ALARM` / the number of kinds.
+        test: name of the test, such as "variance of the noise".
+        place: the parameters or examples, and their distance in steps.
+        p_value: multiplied by the number of tests of this kind; at most `ALARM` / the number of kinds.
     """
 
     test: str
@@ -64,16 +64,16 @@ class DrawFinding:
 
 @final
 class DrawRecord:
-    """Adds up what tests need to know of a stretch of steps.
+    """Sums over a stretch of steps that the tests need.
 
     Args:
         tensors: name -> number of parameters, in the order of the noise.
-        examples: that samples are of.
+        examples: number of examples that samples are drawn from.
         rate: of sampling.
     """
 
     def __init__(self, tensors: Mapping[str, int], examples: int, rate: float) -> None:
-        self._watched = watched(tensors)
+        self._watched = watched_places(tensors)
         self._buckets, self._scales = _buckets(tensors)
         self._signs = np.random.default_rng(0)
         self._rate, self._examples = rate, examples
@@ -88,11 +88,11 @@ class DrawRecord:
         self._taken: list[npt.NDArray[np.int64]] = []
 
     def note(self, noise: Floats, sample: npt.NDArray[np.int64]) -> None:
-        """Takes one step into account.
+        """Add one step.
 
         Args:
             noise: of each parameter, in units of the claimed standard deviation, [parameters].
-            sample: places of the examples that were drawn.
+            sample: indices of the examples that were drawn.
         """
         one = noise[self._watched]
         sign = self._signs.choice([-1.0, 1.0])
@@ -108,7 +108,7 @@ class DrawRecord:
         self._taken.append(np.asarray(sample, dtype=np.int64))
 
     def arrays(self) -> dict[str, Floats]:
-        """What was added up, by name."""
+        """Sums of the stretch, by name."""
         members = np.zeros((len(self._taken), self._examples), dtype=bool)
         for row, sample in zip(members, self._taken, strict=True):
             row[sample] = True
@@ -129,10 +129,10 @@ class DrawRecord:
 def check_draws(
     stretches: Iterable[Arrays], tensors: Mapping[str, int], rate: float
 ) -> tuple[DrawFinding, ...]:
-    """Returns the tests that the draws of all stretches together failed, the surest first.
+    """Return the tests that the draws of all stretches together failed, the smallest p-value first.
 
     Args:
-        stretches: what `DrawRecord.arrays` gave for each; examples beyond the fewest are not looked at.
+        stretches: `DrawRecord.arrays` of each; examples beyond the fewest are not tested.
         tensors: name -> number of parameters.
         rate: of sampling.
     """
@@ -145,7 +145,7 @@ def check_draws(
 def _noise_tests(given: list[Arrays], tensors: Mapping[str, int]) -> Iterator[DrawFinding]:
     steps = sum(len(each["steps"]) for each in given)
     names, sizes = list(tensors), np.array(list(tensors.values()))
-    places = watched(tensors)
+    places = watched_places(tensors)
     columns = sum((each["columns"] for each in given), np.zeros((4, len(places))))
     sums, squares = sum((each["tensors"] for each in given), np.zeros((2, len(names))))
 
@@ -235,8 +235,8 @@ def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
         )
 
 
-def watched(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Places of the parameters that are watched one by one: all, or so many of each tensor as have room."""
+def watched_places(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Return the places of the parameters that are tested one by one: all, or a share of each tensor."""
     total = sum(tensors.values())
     if total <= _PARAMETERS:
         return np.arange(total)
@@ -251,12 +251,12 @@ def watched(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:
 
 
 def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
-    """At most so many places among `count`, the first and the last among them."""
+    """Return at most `most` evenly spread places among `count`, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def _buckets(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The number of the sum that each parameter counts in, up to `_SKETCH` a tensor, and its factor there.
+    """Return the sum to which each parameter belongs, up to `_SKETCH` sums a tensor, and its factor there.
 
     The sums of normal noise are independent standard normal numbers again.
     """
@@ -271,7 +271,7 @@ def _buckets(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]
 
 
 def _by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Sums of products of all columns so many steps apart, and how many steps they are of, [lags] each."""
+    """Sums of products of all columns at each lag in steps, and the number of products, [lags] each."""
     lags = min(_LAGS, max(len(each) for each in stretches) - 1)
     sums, counts = np.zeros(lags), np.zeros(lags, dtype=np.int64)
     for each in stretches:
@@ -284,7 +284,7 @@ def _by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
 
 
 def _twins(rows: Floats) -> tuple[int, int] | None:
-    """Two columns that are the same, or of opposite signs, within rounding; None: there are none.
+    """Return two columns that are equal, up to sign, within rounding; None without such columns.
 
     Args:
         rows: [numbers, columns]; numbers of unlike columns are about 1 apart.
@@ -303,8 +303,8 @@ def _twins(rows: Floats) -> tuple[int, int] | None:
 
 
 def _sums_of_products(sums: Floats, products: npt.NDArray[np.int64]) -> Floats:
-    """Chances of sums of so many products of two standard normal numbers, whose tails are heavier than
-    normal; 1 where they are few."""
+    """Chances of sums of products of two standard normal numbers, whose tails are heavier than normal; 1
+    where the products are few."""
     many = np.maximum(products, _ENOUGH)
     scores = sums / np.sqrt(many)
     heavier = np.exp(np.minimum(scores**4 / (4 * many), 50.0))
@@ -325,7 +325,7 @@ def _pairs(test: str, few: Floats, named: Callable[[int], str]) -> DrawFinding:
 
 
 def _rare(sums: Floats, products: Floats | npt.NDArray[np.int64], rate: float) -> Floats:
-    """Chances of sums of standardised products of memberships: normal, or Poisson's where it is larger."""
+    """Chances of sums of standardised products of memberships: the larger of normal and Poisson chance."""
     products = np.maximum(products, 1)
     scores = sums / np.sqrt(products)
     together = products * rate**2 + sums * rate * (1 - rate)
@@ -343,6 +343,6 @@ def _two_sided_chi2(squares: Floats, freedom: int | Floats | npt.NDArray[np.int6
 
 
 def _least(test: str, chances: Floats, named: Callable[[int], str]) -> DrawFinding:
-    """The least of all chances, times their number."""
+    """Return the least of all chances, times their number."""
     place = int(np.argmin(chances))
     return DrawFinding(test, named(place), min(1.0, float(chances[place]) * len(chances)))

@@ -1,4 +1,4 @@
-"""The mechanism that is claimed, and the same with more or less noise."""
+"""Family of the claimed mechanism with more or less noise."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from equidp.kernel.ledger import StepEvent
 Floats = npt.NDArray[np.float64]
 
 _LOSSES = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 250)])
-"""Epsilons whose deltas a curve is made of: its tangents."""
+"""Epsilons of the tangents that a trade-off curve is made of."""
 _FAINT = 0.1
 
 
 @final
 class NoiseFamily:
-    """Mechanisms that differ from the one claimed in the scale of their noise alone.
+    """Mechanisms that differ from the claimed mechanism in the scale of their noise alone.
 
-    Lower bounds by a family assume that the mechanism is one of it: Poisson samples at the claimed rates,
-    Gaussian noise on gradients and statistics. A mechanism outside, such as one that shows a sum without its
-    noise, is judged by the member that it looks like.
+    Lower bounds by a family assume that the mechanism is a member: Poisson samples at the claimed rates,
+    Gaussian noise on gradients and statistics. A mechanism outside, such as one that releases a sum without
+    noise, is judged by the member that it resembles.
 
     Trade-off curves are exact where every step takes all examples (one Gaussian mechanism), else from privacy
     loss distributions, rounded towards more loss, the worse of both directions.
@@ -39,7 +39,7 @@ class NoiseFamily:
         entries: (event, number of steps) pairs of the claim.
 
     Raises:
-        SettingError: no steps, or steps without noise: nothing is claimed.
+        SettingError: no steps, or steps without noise, which claim no privacy.
 
     >>> family = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
     >>> round(float(family.reach(1.0, 0.01)), 4)  # mu = 1
@@ -56,43 +56,42 @@ class NoiseFamily:
 
     @cached_property
     def mu(self) -> float | None:
-        """The family's Gaussian: sqrt(sum of 1 / sigma^2); None where steps sample."""
+        """mu of the family's Gaussian mechanism: sqrt(sum of 1 / sigma^2); None where steps sample."""
         if any(event.sample_rate != 1 for event, _ in self.entries):
             return None
         return math.sqrt(sum(steps / _sigma(event) ** 2 for event, steps in self.entries))
 
     def reach(self, scale: float, rate: float | Floats) -> Floats:
-        """Returns the most true positives that any test has at a false-positive rate, under scaled noise."""
+        """Return the largest true-positive rate of any test at a false-positive rate, under scaled noise."""
         rate = np.asarray(rate, dtype=np.float64)
         if self.mu is not None:
             return np.asarray(ndtr(ndtri(rate) + self.mu / scale))
-        deltas, rates = _deltas(self._scaled(scale)), rate[..., np.newaxis]
+        deltas, rates = _deltas(self._scale_entries(scale)), rate[..., np.newaxis]
         over = np.exp(_LOSSES) * rates + deltas
         under = 1 - np.exp(-_LOSSES) * np.maximum(0.0, 1 - deltas - rates)
         return np.asarray(np.minimum(np.minimum(over, under).min(axis=-1), 1.0))
 
     def least(self, scale: float, rate: float) -> float:
-        """Returns the fewest false positives that a test of this true-positive rate has."""
+        """Return the least false-positive rate of any test at a true-positive rate, under scaled noise."""
         return 1 - float(self.reach(scale, 1 - rate))
 
     def epsilon(self, scale: float, delta: float) -> float:
-        """Returns epsilon under noise times `scale`."""
+        """Return epsilon under noise times `scale`."""
         if self.mu is not None:
             return float(get_epsilon_gaussian(scale / self.mu, delta))
-        return epsilon(self._scaled(scale), delta)
+        return epsilon(self._scale_entries(scale), delta)
 
     @property
     def precision(self) -> float:
-        """How far apart scales are that are worth telling apart, relative."""
+        """Relative distance below which two scales count as equal."""
         return 5e-3 if self.mu is None else 1e-5
 
     @property
     def smallest(self) -> float:
-        """The scale at which a step has a tenth of its sensitivity as noise, and epsilon is beyond
-        measure."""
+        """Scale at which a step's noise is a tenth of its sensitivity, and epsilon too large to compute."""
         return _FAINT / min(_sigma(event) for event, _ in self.entries)
 
-    def _scaled(self, scale: float) -> tuple[tuple[StepEvent, int], ...]:
+    def _scale_entries(self, scale: float) -> tuple[tuple[StepEvent, int], ...]:
         return tuple((_times(event, scale), steps) for event, steps in self.entries)
 
 

@@ -1,4 +1,4 @@
-"""How many guesses to make about the canaries of one run, fixed before it, and what they prove."""
+"""Number of guesses about the canaries of one run, fixed before it, and the bounds from guesses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 10**6
 
 
 def equal_gaussian(epsilon: float, delta: float) -> float:
-    """mu of the Gaussian mechanism that has this epsilon at this delta."""
+    """mu of the Gaussian mechanism with this epsilon at this delta."""
     return 1 / float(get_sigma_gaussian(epsilon, delta))
 
 
@@ -39,14 +39,14 @@ def guess_bound(
 ) -> GroupBound:
     """Lower bounds from canaries' scores, where higher scores mean "in".
 
-    Of r guesses, half say "in" of the highest scores and half "out" of the lowest; r is what would be best if
-    the mechanism were a Gaussian of this mu, so it does not depend on the scores.
+    Of r guesses, half guess "in" for the highest scores and half "out" for the lowest; r would be best if the
+    mechanism were a Gaussian of this mu, so it does not depend on the scores.
 
     Args:
         name: of the group.
         scores, inside: [m].
-        family: the mechanism claimed.
-        mu: strength of the attack to expect.
+        family: the claimed mechanism.
+        mu: expected strength of the attack.
         delta, level: of the bounds.
     """
     count, order = len(scores), np.argsort(-scores, kind="stable")
@@ -63,7 +63,7 @@ def guess_bound(
 
 
 def best_guesses(canaries: int, mu: float, bound: Callable[..., float]) -> tuple[int, float]:
-    """How many guesses give the largest bound to expect of an attack of this mu, and that bound."""
+    """Number of guesses with the largest expected bound under an attack of this mu, and that bound."""
     numbers = sorted({max(1, round(share * canaries)) for share in _SHARES})
     expected = [
         bound(canaries=canaries, right=round(number * _accuracy(number / canaries, mu)), guesses=number)
@@ -74,10 +74,10 @@ def best_guesses(canaries: int, mu: float, bound: Callable[..., float]) -> tuple
 
 
 def check_canaries(count: int, claimed: float, mu: float, delta: float, level: float) -> None:
-    """Refuses so few canaries that even a tight claim would get a bound below a tenth of it.
+    """Check that the canaries are enough for a bound of at least a tenth of a tight claim.
 
     Raises:
-        SettingError: says how many are needed.
+        SettingError: too few canaries; the message has the number needed.
     """
     bound = _gaussian(mu, delta, level)
 
@@ -104,7 +104,7 @@ def _gaussian(mu: float, delta: float, level: float) -> Callable[..., Any]:
 
 
 def _accuracy(share: float, mu: float) -> float:
-    """How often guesses about the outermost share of scores are right, N(0, 1) "out" and N(mu, 1) "in"."""
+    """Share of right guesses about the outermost share of scores, N(0, 1) "out" and N(mu, 1) "in"."""
 
     def beyond(threshold: float) -> tuple[float, float]:
         return float(ndtr(mu - threshold)), float(ndtr(-threshold))

@@ -1,4 +1,4 @@
-"""What audits measured, kept on disk as it comes, so that a stop in the middle loses little."""
+"""Measurements of audits, kept on disk as they are made, so that a stopped audit loses little."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @final
 class Kept:
-    """Named arrays in a folder whose name follows from all that they depend on; in memory without one.
+    """Named arrays in a folder whose name is a digest of all that they depend on; not kept without a folder.
 
-    Arrays are of private data: the folder must not be shared.
+    Arrays are computed from private data: the folder must not be shared.
 
     Args:
         directory: where folders of audits lie; None: nothing is kept on disk.
-        facts: plain values that decide the results, beside `FIGURES` and versions of packages.
-        fresh: True: what was kept of the same facts is removed.
+        facts: plain values that determine the results, in addition to `FIGURES` and versions of packages.
+        fresh: True: arrays that were kept for the same facts are removed.
 
     Raises:
         SettingError: the folder cannot be written.
@@ -55,7 +55,7 @@ class Kept:
                     file.unlink(missing_ok=True)
 
     def get(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
-        """What was kept under a name; None where nothing was, or it is damaged."""
+        """Arrays kept under a name; None if missing or damaged."""
         if self.folder is None:
             return None
         try:
@@ -65,7 +65,7 @@ class Kept:
             return None
 
     def put(self, name: str, arrays: Arrays) -> None:
-        """Keeps arrays under a name, whole or not at all."""
+        """Keep arrays under a name, whole or not at all."""
         if self.folder is None:
             return
         buffer = io.BytesIO()
@@ -73,7 +73,7 @@ class Kept:
         write_whole(self.folder / f"{name}.npz", buffer.getvalue())
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The state of a training that `save` kept; None where there is none, or it is damaged."""
+        """State of a training that `save` kept; None if missing or damaged."""
         if self.folder is None:
             return None
         try:
@@ -85,7 +85,7 @@ class Kept:
         return state
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Keeps the state of a training: nested dictionaries of tensors and numbers."""
+        """Keep the state of a training: nested dictionaries of tensors and numbers."""
         if self.folder is None:
             return
         buffer = io.BytesIO()
@@ -93,7 +93,7 @@ class Kept:
         write_whole(self.folder / f"{name}.pt", buffer.getvalue())
 
     def rows(self, name: str, take: Callable[[], npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-        """The array kept under a name; `take` makes it where there is none, and it is kept."""
+        """Return the array kept under a name; if missing, make it by `take` and keep it."""
         kept = self.get(name)
         if kept is None:
             kept = {"rows": take()}
@@ -102,7 +102,7 @@ class Kept:
 
 
 def data_digest(train: GroupedDataset) -> str:
-    """A checksum of all examples."""
+    """Digest of all examples."""
     digest = hashlib.sha256(repr((train.group_names, train.class_names)).encode())
     for tensor in (train.one_tensor, train.trained_targets, train.groups):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -110,5 +110,5 @@ def data_digest(train: GroupedDataset) -> str:
 
 
 def policy_facts(policy: Policy) -> dict[str, Any]:
-    """What a policy does: its settings and its code."""
+    """Settings of a policy and a digest of its code."""
     return {"settings": {**vars(policy)}, "code": code_digest(type(policy))}

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.audit.asked import Progress, check_audit, procedure, resolved, subject
+from equidp.audit.asked import Progress, check_audit, procedure, resolve_plan, subject
 from equidp.audit.canary import Directions, with_canaries, with_wrong_labels
 from equidp.audit.draws import DrawFinding, check_draws
 from equidp.audit.family import NoiseFamily
@@ -34,7 +34,7 @@ from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 
 CANARIES = {"gradient": 1.0, "data": 0.5}
-"""Kind -> the strength of its attack to expect, as a share of what the claim allows.
+"""Kind -> the expected strength of its attack, as a share of what the claim allows.
 
 gradient: gradients of one entry, seen in each released gradient (white box). data: rows with a wrong label,
 seen in the final model's losses (black box).
@@ -59,37 +59,37 @@ def audit_training(
     on_progress: Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Audit:
-    """Trains once with many canaries, each of them in with probability 1/2, and bounds epsilon from below.
+    """Train once with many canaries, each of them in with probability 1/2, and bound epsilon from below.
 
-    An adversary guesses which canaries were in, about those that it is surest of (Steinke, Nasr and Jagielski
+    An adversary guesses which canaries were in, for the canaries it is surest of (Steinke, Nasr and Jagielski
     2023; Mahloujifar, Melis and Chaudhuri 2024). Sampler, private step, policy, engine, noise and optimizer
-    are those of training. Sample rate and batch size follow from a public n, which counts all canaries, so
-    that they do not say how many are in. Where canaries are gradients, noise and samples of the steps are
-    tested as well (`audit.draws`).
+    are the same as in training. Sample rate and batch size follow from a public n, which counts all
+    canaries, so that they do not reveal how many are in. Where canaries are gradients, noise and samples of
+    the steps are tested as well (`audit.draws`).
 
     Args:
         train: the data, all of which is trained on.
-        method: a name from `METHODS`, an import path, or a policy of your own.
+        method: a name from `METHODS`, an import path, or your own policy.
         plan: how to train; default: `Plan()`.
-        epsilon: the claim, which noise is calibrated to; None: what follows from the plan's noise.
+        epsilon: the claim, to which noise is calibrated; None: the epsilon of the plan's noise multiplier.
         canaries: a name from `CANARIES`: "gradient" (white box) or "data" (black box).
         count: m, the number of canaries, spread over the groups.
         level: of confidence.
         engine: name of the gradient engine.
-        device: where to train; a name as `compare` takes it. It is no part of what is kept.
+        device: where to train; a name as in `compare`. Kept results do not depend on it.
         seed: of the canaries, the initial weights and, where `secure` is False, everything else.
-        secure: draw samples, noise and who is in from the operating system.
+        secure: draw samples, noise and the canaries that are in from the operating system.
         directory: the state of training is kept here every `checkpoint_seconds`, and the scores at the end; a
             stopped audit continues from it. None: nothing is kept.
-        fresh: train and measure anew what is kept in `directory`.
-        on_progress: called with (steps done, steps in all) now and then.
+        fresh: ignore results that are kept in `directory`; train and measure again.
+        on_progress: called with (steps done, steps in all) from time to time.
 
     Returns:
         Bounds by group, which hold for all groups together at `level`, and for all canaries at `level`.
 
     Raises:
-        SettingError: settings that cannot be, or too few canaries to say anything; before the first step.
-        DataError, ModelError, PolicyError: as Trainer says.
+        SettingError: invalid settings, or too few canaries for a useful bound; before the first step.
+        DataError, ModelError, PolicyError: see `Trainer`.
 
     Example:
         >>> import torch, equidp
@@ -102,12 +102,12 @@ def audit_training(
     """
     check_audit(level, seed)
     place = chosen_device(device)
-    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # what is no dataset is refused
+    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # others are refused
     check_whole(1, " canaries", count=count)
     check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
     if canaries not in CANARIES:
         raise unknown_name("kind of canaries", canaries, CANARIES)
-    asked = resolved(Plan() if plan is None else plan, method, train, len(train) + count, epsilon)
+    asked = resolve_plan(Plan() if plan is None else plan, method, train, len(train) + count, epsilon)
     noise = asked.noise_multiplier
     event = StepEvent(asked.sample_rate, noise, statistics_noise(asked.policy, noise))
     family, delta = NoiseFamily([(event, asked.steps)]), asked.delta
@@ -130,10 +130,10 @@ def audit_training(
     inside = _coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
     with nullcontext() if secure else restored():
-        if not secure:  # what the model draws itself, such as dropout
+        if not secure:  # the model's own draws, such as dropout
             torch.manual_seed(seed)
         scores = kept.rows("scores", lambda: training.scores(kept, on_progress, checkpoint_seconds))
-    draws = _checked_draws(kept, training)
+    draws = _failed_draws(kept, training)
     attack, corrected = mu * CANARIES[canaries], 1 - (1 - level) / train.num_groups
     rows = []
     for group, name in enumerate(train.group_names):
@@ -145,8 +145,8 @@ def audit_training(
     return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts, draws)
 
 
-def _checked_draws(kept: Kept, training: WatchedTraining) -> tuple[DrawFinding, ...]:
-    """The tests that noise and samples failed; those of an audit that is kept as a whole were kept too."""
+def _failed_draws(kept: Kept, training: WatchedTraining) -> tuple[DrawFinding, ...]:
+    """Return the tests that noise and samples failed; where the scores were kept, the kept tests."""
     if training.draws and isinstance(training.watch, GradientWatch):
         found = check_draws(training.draws, training.watch.tensors, training.event.sample_rate)
         kept.put("draws", {"failed": np.array([[*map(str, astuple(each))] for each in found])})
@@ -164,7 +164,7 @@ def _watch(
     measuring: MeasuringEngine,
     generator: np.random.Generator,
 ) -> tuple[GroupedDataset, GradientWatch | LossWatch]:
-    """The data with all canaries after it, and what scores them."""
+    """Return the data with all canaries after it, and the watch that scores them."""
     if kind == "gradient":
         size = sum(each.numel() for each in model.parameters() if each.requires_grad)
         if len(groups) > size:
@@ -184,6 +184,6 @@ def _watch(
 
 
 def _coins(kept: Kept, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
-    """Which canaries are in: each with probability 1/2, the same where a stopped audit continues."""
+    """True for canaries that are in, [m]: probability 1/2 each, the same where a stopped audit continues."""
     drawn = kept.rows("coins", lambda: np.random.default_rng(seed).random(count))
     return drawn < 0.5

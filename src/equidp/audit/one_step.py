@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from equidp._validate import check_number, check_whole
 from equidp.accounting import calibrate_noise
-from equidp.audit.asked import Progress, check_audit, fewest, procedure, randomness, resolved, subject
+from equidp.audit.asked import Progress, check_audit, fewest, procedure, randomness, resolve_plan, subject
 from equidp.audit.bounds import Rates, noise_from_rates
 from equidp.audit.draws import Arrays, check_draws
 from equidp.audit.family import NoiseFamily
@@ -54,37 +54,37 @@ def audit_step(
     fresh: bool = False,
     on_progress: Progress | None = None,
 ) -> Audit:
-    """Takes one private step many times, with a canary and without, and bounds its epsilon from below.
+    """Take one private step many times, with a canary and without, and bound its epsilon from below.
 
     An adversary who chose the canary's gradient, knows all other examples and sees what the optimizer and the
-    policy see, guesses whether it took part. Sampler, private step, policy, engine and noise are those of
-    training. Canaries are tried in each group. The model stays at its start. Noise and samples of all steps
-    are tested as well, in each parameter and for each example (`audit.draws`).
+    policy see, guesses whether the canary took part. Sampler, private step, policy, engine and noise are the
+    same as in training. Canaries are tried in each group. The model keeps its initial weights. Noise and
+    samples of all steps are tested as well, in each parameter and for each example (`audit.draws`).
 
     Args:
         train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
-        method: a name from `METHODS`, an import path, or a policy of your own.
+        method: a name from `METHODS`, an import path, or your own policy.
         plan: model, batch size, delta and settings of methods; default: `Plan()`.
         epsilon: the claim; noise is calibrated so that a run has this epsilon.
         sample_rate: q. At 1, every example takes part, and the audit sees most.
         steps: of one run.
-        runs: with a canary in each group, and without one.
+        runs: number of runs with a canary in each group, and of runs without a canary.
         level: of confidence.
         engine: name of the gradient engine.
-        device: where to train; a name as `compare` takes it. It is no part of what is kept.
+        device: where to train; a name as in `compare`. Kept results do not depend on it.
         seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
         secure: draw samples and noise from the operating system.
-        directory: what was measured is kept here, and taken from here if data, settings and code are the
-            same, also with other numbers of runs; None: nothing is kept.
-        fresh: measure anew what is kept in `directory`.
-        on_progress: called with (steps done, steps in all) now and then.
+        directory: measurements are kept here, and taken from here if data, settings and code are the same,
+            also with other numbers of runs; None: nothing is kept.
+        fresh: ignore measurements that are kept in `directory`; measure again.
+        on_progress: called with (steps done, steps in all) from time to time.
 
     Returns:
         Bounds by group, which hold for all groups together at `level`, and the largest of them for "all".
 
     Raises:
-        SettingError: settings that cannot be, or too few runs to say anything; before the first run.
-        DataError, ModelError, PolicyError: as Trainer says.
+        SettingError: invalid settings, or too few runs for a useful bound; before the first run.
+        DataError, ModelError, PolicyError: see `Trainer`.
 
     Example:
         >>> import torch, equidp
@@ -96,10 +96,10 @@ def audit_step(
     """
     check_audit(level, seed)
     place = chosen_device(device)
-    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # what is no dataset is refused
+    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # others are refused
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
-    asked = resolved(Plan() if plan is None else plan, method, train, len(train), None)
+    asked = resolve_plan(Plan() if plan is None else plan, method, train, len(train), None)
     examples = round(asked.plan.batch_size / sample_rate)
     if examples > len(train):
         raise SettingError(
@@ -141,7 +141,7 @@ def audit_step(
 
 
 def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
-    """The noise multiplier of an epsilon; at once where all steps together are one Gaussian mechanism."""
+    """Noise multiplier of an epsilon; in closed form where all steps together are one Gaussian mechanism."""
     check_number("(0, inf)", epsilon=epsilon)
     if rate < 1:
         return calibrate_noise(epsilon, delta, rate, steps, ratio)
@@ -152,7 +152,7 @@ def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float |
 def _take(
     repeated: RepeatedRuns, runs: int, kept: Kept, secure: bool, seed: int, on_progress: Progress | None
 ) -> tuple[Any, list[Arrays]]:
-    """Takes all runs; returns a function from a group to the features with its canary and without, and the
+    """Take all runs; return a function from a group to the features with its canary and without, and the
     draws of each block of runs."""
     subject = repeated.repetition
     sides = [None, *range(subject.others.num_groups)]
@@ -160,7 +160,7 @@ def _take(
 
     def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
         with nullcontext() if secure else restored():
-            if not secure:  # what the model draws itself, such as dropout
+            if not secure:  # the model's own draws, such as dropout
                 torch.manual_seed(1_000_003 * side + block)
             rows = repeated.features(size, sides[side], randomness(secure, seed, side, block))
         drawn[side, block] = repeated.draws
@@ -183,10 +183,10 @@ def _take(
 
 
 def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, level: float) -> None:
-    """Refuses so few runs that even a tight claim would get a bound below a tenth of it."""
-    if _expected(family, runs, delta, level) >= USEFUL * claimed:
+    """Check that the runs are enough for a bound of at least a tenth of a tight claim."""
+    if _expected_bound(family, runs, delta, level) >= USEFUL * claimed:
         return
-    needed = fewest(runs, lambda number: _expected(family, number, delta, level) >= USEFUL * claimed)
+    needed = fewest(runs, lambda number: _expected_bound(family, number, delta, level) >= USEFUL * claimed)
     if needed is None:
         raise SettingError(
             f"{runs} runs say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "
@@ -198,8 +198,8 @@ def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, le
     )
 
 
-def _expected(family: NoiseFamily, runs: int, delta: float, level: float) -> float:
-    """The bound to expect where the claim is tight."""
+def _expected_bound(family: NoiseFamily, runs: int, delta: float, level: float) -> float:
+    """Expected bound where the claim is tight."""
     counted = runs - training_runs(runs)
     best, chosen = -np.inf, None
     for rate in (0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001):

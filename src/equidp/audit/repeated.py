@@ -1,4 +1,4 @@
-"""A private run of a few steps, taken again and again from the same start, with a canary or without."""
+"""Private run of a few steps, repeated from the same start, with a canary or without."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from equidp.training.trainer import Trainer
 @final
 @dataclass(frozen=True)
 class Repetition:
-    """What is repeated.
+    """Parts of the run that is repeated.
 
     Attributes:
-        model: stays as it is: the optimizer notes private gradients and takes no step.
-        engine: measures its examples.
+        model: its weights do not change: the optimizer records private gradients and takes no step.
+        engine: measures the examples.
         others: all examples but the canary.
         plan: method, loss, delta and batch size.
         event: of one step.
@@ -48,7 +48,7 @@ class Repetition:
 
 
 class _Known(NamedTuple):
-    """What an adversary knows of the other examples at the model's start, on the CPU."""
+    """Facts on the other examples, at the initial weights, that an adversary knows; on the CPU."""
 
     norms: Tensor
     along: Tensor
@@ -57,7 +57,7 @@ class _Known(NamedTuple):
 
 @final
 class _Noted(torch.optim.Optimizer):
-    """Adds up the private gradients that reach it, along directions; the parameters stay as they are."""
+    """Optimizer that sums private gradients along directions; the parameters do not change."""
 
     def __init__(self, parameters: list[nn.Parameter], directions: Directions) -> None:
         super().__init__(parameters, {})
@@ -65,12 +65,12 @@ class _Noted(torch.optim.Optimizer):
         self.total, self.released = 0.0, torch.empty(0)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Notes `p.grad`."""
+        """Record `p.grad`."""
         self.released = flat([parameter.grad for parameter in self._parameters], self._parameters)
         self.total += float(self._directions.along(self.released)[0])
 
     def take_total(self) -> float:
-        """Return the sum since the last time, and begin anew."""
+        """Return the sum since the last call, and reset it."""
         total, self.total = self.total, 0.0
         return total
 
@@ -79,16 +79,16 @@ class _Noted(torch.optim.Optimizer):
 class RepeatedRuns:
     """Takes the runs of a repetition, and returns what an adversary sees of each.
 
-    The canary's gradient points against the sum of the others', so that whatever shrinks theirs shows as well
-    as its own.
+    The canary's gradient points against the sum of the other examples' gradients, so that any
+    effect that shrinks them is visible in the same direction.
 
     Args:
         repetition: what is repeated.
         generator: of the canary's direction, where the others' gradients vanish.
 
     Attributes:
-        tensors: name of each tensor of parameters -> how many it has.
-        draws: what the noise and the samples of the last runs were (`DrawRecord.arrays`).
+        tensors: name of each tensor of parameters -> number of parameters.
+        draws: noise and samples of the last runs (`DrawRecord.arrays`).
     """
 
     def __init__(self, repetition: Repetition, generator: np.random.Generator) -> None:
@@ -106,11 +106,11 @@ class RepeatedRuns:
         self._known = self._know(generator)
 
     def features(self, runs: int, group: int | None, randomness: Randomness) -> npt.NDArray[np.float64]:
-        """Takes runs; returns one row of figures each.
+        """Take runs; return one row of figures each.
 
         Args:
-            runs: how many.
-            group: of the canary; None: there is none, and the likelihood is worked out for each group.
+            runs: number of runs.
+            group: of the canary; None: no canary, and the likelihood is computed for each group.
             randomness: of samples and noise.
 
         Returns:
@@ -133,7 +133,7 @@ class RepeatedRuns:
             trainer.step(batch)
             _, total = engine.take_sums()
             state = trainer.policy_state
-            background, shares, sensitivity = self._expected(state, batch.indices.cpu(), judged)
+            background, shares, sensitivity = self._weigh_examples(state, batch.indices.cpu(), judged)
             noise = doubled(noted.released) * trainer.expected_batch_size
             noise = noise if total is None else noise - total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
@@ -148,7 +148,7 @@ class RepeatedRuns:
         return np.stack(rows)
 
     def split(self, rows: npt.NDArray[np.float64], place: int = 0) -> Features:
-        """Rows of `features` by meaning, with the likelihood at a place among those that there are."""
+        """Split rows of `features` into named columns, with the likelihood at `place`."""
         likelihoods = rows.shape[1] - 1 - len(_numbers(self._state))
         return Features(rows[:, place], rows[:, likelihoods], rows[:, likelihoods + 1 :])
 
@@ -177,11 +177,11 @@ class RepeatedRuns:
             sample_rate=subject.event.sample_rate,
         )
 
-    def _expected(
+    def _weigh_examples(
         self, state: Any, sample: Tensor, judged: list[int]
     ) -> tuple[float, npt.NDArray[np.float64], float]:
-        """Along the canary's direction: the others' sum as the policy would weigh them, the share of the
-        sensitivity that canaries have, and the sensitivity."""
+        """Return, along the canary's direction, the weighted sum of the other examples' gradients, the norms
+        of canaries as shares of the sensitivity, and the sensitivity."""
         subject, known = self.repetition, self._known
         others = sample[sample < len(subject.others)]
         norms = torch.cat([known.norms[others], self.norms[judged]])
@@ -193,7 +193,7 @@ class RepeatedRuns:
         return float(weights[: len(others)] @ known.along[others]), shares.numpy(), sensitivity
 
     def _know(self, generator: np.random.Generator) -> _Known:
-        """Norms of the others, and their gradients along a direction against their clipped sum."""
+        """Measure the other examples: norms, and gradients along a direction against their clipped sum."""
         subject, data = self.repetition, self.repetition.others
         device = device_of(subject.model)
         inputs, targets = moved_to((data.one_tensor, data.trained_targets), device)
@@ -215,6 +215,6 @@ class RepeatedRuns:
 
 
 def _numbers(state: Any) -> npt.NDArray[np.float64]:
-    """All numbers of a policy's state, in order; what is not a number is 0."""
+    """All numbers of a policy's state, in order; NaN becomes 0."""
     numbers = [value.double().flatten() for value in state]
     return np.nan_to_num(torch.cat(numbers).numpy()) if numbers else np.zeros(0)

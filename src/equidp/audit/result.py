@@ -1,4 +1,4 @@
-"""What an audit found: claimed epsilons beside lower bounds, by group and overall."""
+"""Result of an audit: claimed epsilons beside lower bounds, by group and overall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from equidp.audit.draws import DrawFinding
 
 USEFUL = 0.1
-"""Least share of a claim that an audit must be expected to find, if the claim is tight, to say something."""
+"""Least share of a tight claim that an audit must be expected to find."""
 
 
 @final
@@ -23,11 +23,11 @@ class GroupBound:
     """Lower bounds on epsilon from the canaries of one group, or of all.
 
     Attributes:
-        group: its name; "all" for all of them.
-        tests: runs with its canary, or its canaries in one run.
-        epsilon: were the mechanism the one claimed with other noise (`audit.bounds`); infinite where no
-            noise explains what was seen.
-        assumption_free: for any mechanism.
+        group: its name; "all" for all groups.
+        tests: runs with the group's canary, or canaries of the group in one run.
+        epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite where no
+            noise explains the guesses.
+        assumption_free: bound for any mechanism.
     """
 
     group: str
@@ -39,12 +39,12 @@ class GroupBound:
 @final
 @dataclass(frozen=True)
 class Audit:
-    """An audit's claim and what it measured.
+    """Claim and measured bounds of an audit.
 
-    Keep it to yourself where the data is private: it reads raw data, and no ledger is charged for it.
+    Do not share it where the data is private: it reads raw data, and no ledger is charged for it.
 
     Attributes:
-        procedure: what was audited, in words.
+        procedure: text that names what was audited.
         method: the method's name.
         claimed: epsilon of the claim.
         delta: of claim and bounds.
@@ -71,17 +71,17 @@ class Audit:
 
     @property
     def bound(self) -> float:
-        """The lower bound over all groups."""
+        """Lower bound over all groups."""
         return self.bounds[-1].epsilon
 
     @property
     def exceeds(self) -> bool:
-        """Whether the bound is above the claim, or noise or samples are not as claimed; by chance at most a
-        share 1 - level of audits say so, and 10^-6 more."""
+        """True where the bound is above the claim, or noise or samples are not as claimed. The probability by
+        chance is at most 1 - level + 10^-6."""
         return self.bound > self.claimed or bool(self.draws)
 
     def table(self) -> pd.DataFrame:
-        """One row by group, then "all": group, tests, claimed, bound, share (of the claim),
+        """Return one row by group, then "all": group, tests, claimed, bound, share (of the claim),
         assumption_free."""
         return pd.DataFrame(
             {
@@ -101,7 +101,7 @@ class Audit:
         return f"{table}<p>{what}. Measured on raw data: keep it to yourself.</p>"
 
     def to_json(self) -> str:
-        """All of it as JSON; what is infinite is null."""
+        """Return all fields and `exceeds` as JSON; an infinite bound becomes null."""
         content = asdict(self)
         for each in content["bounds"]:
             for name, value in each.items():

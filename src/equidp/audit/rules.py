@@ -1,4 +1,4 @@
-"""Rules that guess "in" or "out" from what runs released: found on some runs, counted on the others."""
+"""Rules that guess "in" or "out" from what runs released: chosen on some runs, counted on the others."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Floats = npt.NDArray[np.float64]
 _TRAINING_SHARE = 0.25
 _THRESHOLDS = 200
 _HANDICAP = 0.5
-"""How much more than the likelihood another rule must promise, in mu and in epsilon: what is fitted to the
-runs that it is judged by promises too much."""
+"""Margin over the likelihood that another rule must promise, in mu and in epsilon, since a rule promises too
+much on the runs that it is fitted to."""
 _RIDGE = 1e-3
 _SAME = 1e-12
 
 
 @final
 class Features(NamedTuple):
-    """What was measured of runs on one side.
+    """Measurements of runs on one side.
 
     Attributes:
         likelihood: log likelihood ratio of the gradients released, [runs].
-        spread: how far the releases of a run are apart, [runs]; 0 for one step.
-        state: what the policy's state says at the end of a run, [runs, numbers].
+        spread: distance between the largest and the smallest release of a run, [runs]; 0 for one step.
+        state: numbers of the policy's state at the end of a run, [runs, numbers].
     """
 
     likelihood: Floats
@@ -38,7 +38,7 @@ class Features(NamedTuple):
     state: Floats
 
     def part(self, chosen: slice) -> Features:
-        """Some of the runs."""
+        """Return some of the runs."""
         return Features(*(each[chosen] for each in self))
 
 
@@ -47,7 +47,7 @@ Rule = Callable[[Features], Floats]
 
 
 class Bounds(NamedTuple):
-    """Lower bounds on epsilon: for the mechanism claimed, and for any."""
+    """Lower bounds on epsilon: for the claimed mechanism, and for any mechanism."""
 
     epsilon: float
     assumption_free: float
@@ -69,10 +69,10 @@ def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, 
         trained, counted = [rule(each) for each in first], [rule(each) for each in last]
         for threshold in _thresholds(*trained):
             # Limits, not rates: a threshold far out would look good by luck.
-            limits = _counted(trained, threshold).limits(level)
+            limits = _count_guesses(trained, threshold).limits(level)
             for name, promise in zip(Bounds._fields, _promises(*limits, delta), strict=True):
                 if name not in best or promise - handicap > best[name][0]:
-                    best[name] = promise - handicap, _counted(counted, threshold)
+                    best[name] = promise - handicap, _count_guesses(counted, threshold)
     return Bounds(
         noise_from_rates(best["epsilon"][1], family, delta, level),
         epsilon_from_rates(best["assumption_free"][1], delta, level),
@@ -80,12 +80,12 @@ def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, 
 
 
 def training_runs(runs: int) -> int:
-    """How many of the runs choose the rule."""
+    """Number of the runs that choose the rule."""
     return int(_TRAINING_SHARE * runs)
 
 
 def _scores(inside: Features, outside: Features) -> list[Rule]:
-    """The rules to choose from, some of them fitted to these runs; "in" scores higher."""
+    """Return the rules to choose from, some of them fitted to these runs; "in" scores higher."""
     rules: list[Rule] = [lambda each: each.likelihood, _discriminant(inside, outside)]
     if inside.spread.any() or outside.spread.any():
         rules += [lambda each: each.spread, lambda each: -each.spread]
@@ -93,7 +93,7 @@ def _scores(inside: Features, outside: Features) -> list[Rule]:
 
 
 def _discriminant(inside: Features, outside: Features) -> Rule:
-    """Fisher's linear discriminant of likelihood and state; what never changes is left out."""
+    """Fisher's linear discriminant of likelihood and state, without constant columns."""
 
     def columns(each: Features) -> Floats:
         return np.column_stack([each.likelihood, each.state])
@@ -121,13 +121,13 @@ def _thresholds(inside: Floats, outside: Floats) -> Floats:
 
 
 def _promises(found: float, false: float, delta: float) -> tuple[float, float]:
-    """How good a rule is for each bound: mu of a Gaussian, and epsilon."""
+    """Promise of a rule for each bound: mu of a Gaussian, and epsilon."""
     mu = ndtri(found) - ndtri(false)
     over = np.log(max(found - delta, 1e-300) / false)
     under = np.log(max(1 - false - delta, 1e-300) / (1 - found))
     return float(mu), float(max(over, under))
 
 
-def _counted(scores: list[Floats], threshold: float) -> Rates:
+def _count_guesses(scores: list[Floats], threshold: float) -> Rates:
     found, false = (int((each > threshold).sum()) for each in scores)
     return Rates(found, len(scores[0]), false, len(scores[1]))

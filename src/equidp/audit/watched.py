@@ -1,4 +1,4 @@
-"""A training with canaries among its examples, watched by an adversary who scores each of them."""
+"""Training with canaries among its examples, watched by an adversary who scores each canary."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _STRETCH = 200
 
 @final
 class GradientWatch:
-    """Adds up how likely each released gradient is with a canary's gradient in it, and without (white box).
+    """Sums log likelihood ratios of released gradients with a canary's gradient and without it (white box).
 
     Args:
         engine: measures all examples but the canaries.
-        model: what is trained.
+        model: the trained model.
         directions: of the canaries' gradients, [m, parameters].
         groups: of the canaries, [m].
-        classes: how many there are.
+        classes: number of classes.
 
     Attributes:
-        tensors: name of each tensor of parameters -> how many it has.
+        tensors: name of each tensor of parameters -> number of parameters.
         noise: of the last step, in units of the claimed standard deviation, [parameters].
     """
 
@@ -87,7 +87,7 @@ class GradientWatch:
         self.total += torch.from_numpy(ratio)
 
     def scores(self) -> Tensor:
-        """Higher for canaries that seem to be in, [m]."""
+        """Scores of the canaries, [m]; higher means "in"."""
         return self.total
 
 
@@ -97,8 +97,8 @@ class LossWatch:
 
     Args:
         engine: measures all examples.
-        model: what is trained.
-        canaries: whose losses count.
+        model: the trained model.
+        canaries: the examples whose losses are compared.
     """
 
     def __init__(self, engine: MeasuringEngine, model: nn.Module, canaries: GroupedDataset) -> None:
@@ -106,10 +106,10 @@ class LossWatch:
         self.total = self._losses()
 
     def after_step(self, trainer: Trainer) -> None:
-        """Does nothing: only the released model is seen."""
+        """Do nothing: a black-box adversary sees the released model alone."""
 
     def scores(self) -> Tensor:
-        """How far each loss fell, [m]."""
+        """Decrease of each canary's loss, [m]."""
         return (self.total - self._losses()).nan_to_num(nan=0.0)
 
     def _losses(self) -> Tensor:
@@ -121,7 +121,7 @@ class LossWatch:
 @final
 @dataclass(frozen=True)
 class WatchedTraining:
-    """One training.
+    """One training whose canaries are scored.
 
     Attributes:
         plan: how to train.
@@ -131,7 +131,7 @@ class WatchedTraining:
         inside: which canaries take part, [m].
         watch: scores them.
         secure, seed: of samples and noise.
-        draws: what noise and samples were (`DrawRecord.arrays`), of the steps that were taken here.
+        draws: noise and samples (`DrawRecord.arrays`) of the steps that this process took.
     """
 
     plan: ResolvedPlan
@@ -176,7 +176,7 @@ class WatchedTraining:
         return np.asarray(self.watch.scores().numpy())
 
     def _trainer(self, done: int) -> Trainer:
-        """The Trainer of those who take part, at the sample rate of everyone, after `done` steps."""
+        """Trainer of the examples that take part, at the sample rate of all examples, after `done` steps."""
         return build(
             self.plan,
             self._data(),
@@ -190,7 +190,7 @@ class WatchedTraining:
         )
 
     def _data(self) -> GroupedDataset:
-        """The examples that take part: those that are no canaries, and the canaries that are in."""
+        """Return the examples that take part: all but the canaries, and the canaries that are in."""
         first = len(self.everyone) - len(self.inside)
         chosen = np.concatenate([np.arange(first), first + np.flatnonzero(self.inside)])
         return self.everyone.subset(torch.from_numpy(chosen))
