@@ -1,7 +1,7 @@
 """Writes files so that they are complete or absent, and checks beforehand that they can be written.
 
-A name may be that of a link, a pipe or a device: the file behind a link is replaced, and what is no plain
-file is written to as it is, never replaced.
+A name may be that of a link, a pipe or a device: the file behind a link is replaced; a pipe or a device is
+written to, never replaced.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class _Place(NamedTuple):
     plain: bool
     """True for a plain file, which is replaced; False for a pipe or a device, which is written to."""
     descriptor: int | None
-    """Number of the open file of this process that it is, such as that of /dev/stdout."""
+    """Descriptor if the name is an open file of this process, such as /dev/stdout."""
 
 
 def check_writable(path: Name, *needed: Name | None) -> None:
-    """Raises unless a file can be written; changes nothing. Call it before training.
+    """Raise unless a file can be written; changes nothing. Call it before training.
 
     Args:
         path: the file to be written; behind a link, the file that the link names. A pipe or a device is
-            written to, and never replaced; whether it takes what is written shows then.
+            written to, and never replaced; whether it accepts the content shows only then.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:
@@ -77,10 +77,10 @@ def check_writable(path: Name, *needed: Name | None) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> None:
-    """Raises unless each of several files can be written, and none takes the place of another.
+    """Raise unless each of several files can be written and none replaces another.
 
     Args:
-        outputs: option -> the file that it names; None where it is not given.
+        outputs: option -> the file that it names; None if it is not given.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:
@@ -103,12 +103,12 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
 
 
 def check_folder(path: Name) -> None:
-    """Raises unless files can be written in a folder, which is there or can be made; changes nothing.
+    """Raise unless files can be written in a folder, which exists or can be made; changes nothing.
 
     Raises:
-        SettingError: says why not.
+        SettingError: no file can be written there; the message says why.
     """
-    place = Path(_resolved(path))
+    place = Path(_real_path(path))
     try:
         nearest = next(each for each in (place, *place.parents) if os.path.lexists(each))
         if not nearest.is_dir():
@@ -123,15 +123,15 @@ def check_folder(path: Name) -> None:
 
 
 def write_whole(path: Name, content: bytes | str) -> None:
-    """Writes or replaces a file; at any moment, power cuts included, the old or the new content is there.
+    """Write or replace a file; at any moment, power cuts included, it has the old or the new content.
 
-    A text is written in UTF-8; bytes of a file's name that are not UTF-8 stand in it as \\udcff does.
+    A text is written in UTF-8; bytes of a file's name that are not UTF-8 are escaped, as in \\udcff.
 
     A file that is replaced keeps its permissions, and a link to it stays a link. A pipe or a device is
-    written to as it is; a reader that has seen enough of it is no error.
+    written to, not replaced; it is no error if its reader closes it early.
 
     Raises:
-        OSError: nothing was written, or a part to a pipe or a device.
+        OSError: nothing was written; to a pipe or a device, perhaps a part.
     """
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
@@ -141,14 +141,14 @@ def write_whole(path: Name, content: bytes | str) -> None:
 
 @contextmanager
 def written_whole(path: Name) -> Iterator[IO[bytes]]:
-    """Gives a file to write to, which takes the place of `path` when it is complete, as for `write_whole`."""
+    """Open a new file that replaces `path` when it is complete, as `write_whole` does."""
     place = _place(path)
     try:
         if place.plain:
-            with _replaced(place.file) as file:
+            with _open_replacement(place.file) as file:
                 yield file
         else:
-            with suppress(BrokenPipeError), _opened(place) as file:
+            with suppress(BrokenPipeError), _open_device(place) as file:
                 yield file
     except OSError as error:
         error.filename = place.name  # a write does not say which
@@ -156,8 +156,8 @@ def written_whole(path: Name) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replaced(target: Path) -> Iterator[IO[bytes]]:
-    """Gives a new file beside a plain one, which takes its place when it is complete."""
+def _open_replacement(target: Path) -> Iterator[IO[bytes]]:
+    """Open a new file beside a plain one, which it replaces when it is complete."""
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")  # short, as other names are not
     try:
         with open(temporary, "xb") as file:
@@ -175,8 +175,8 @@ def _replaced(target: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def _opened(place: _Place) -> IO[bytes]:
-    """A pipe or a device, open for writing; of a pipe, once there is a reader."""
+def _open_device(place: _Place) -> IO[bytes]:
+    """Open a pipe or a device for writing; waits for the reader of a pipe."""
     if place.descriptor is None:
         return open(place.name, "wb")
     if sys.stdout is not None:
@@ -185,7 +185,7 @@ def _opened(place: _Place) -> IO[bytes]:
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the names in a folder survive a power cut, as syncing a file does for its content."""
+    """Sync a folder, so that the names in it survive a power cut."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -194,7 +194,7 @@ def sync_folder(path: Path) -> None:
 
 
 def command_line(*words: object) -> str:
-    """A command as a shell takes it, to be printed on a line of its own.
+    """Command with its words quoted for a shell, to be printed on a separate line.
 
     >>> print(command_line("equidp", "train", "--resume", Path("run 1 (new)")))
     equidp train --resume 'run 1 (new)'
@@ -207,7 +207,7 @@ def command_line(*words: object) -> str:
 
 def _place(path: Name) -> _Place:
     """Return the place that a name stands for; raise SettingError where no content can be written to it."""
-    name, file = os.fspath(path), Path(_resolved(path))
+    name, file = os.fspath(path), Path(_real_path(path))
     descriptor = _descriptor(name)
     try:
         mode = os.stat(name).st_mode if descriptor is None else os.fstat(descriptor).st_mode
@@ -225,8 +225,8 @@ def _place(path: Name) -> _Place:
     return _Place(name, file, stat.S_ISREG(mode) and descriptor is None, descriptor)
 
 
-def _resolved(path: Name) -> str:
-    """The path behind links; raises SettingError for a text that is no path."""
+def _real_path(path: Name) -> str:
+    """Path with all links resolved; SettingError for a text that is not a path."""
     name = os.fspath(path)
     if not name or "\0" in name:
         raise SettingError(f"{name!r} is no name of a file; expected a path.")
@@ -234,7 +234,7 @@ def _resolved(path: Name) -> str:
 
 
 def _descriptor(name: str) -> int | None:
-    """The number of the open file of this process that /dev/stdout, /dev/fd/63 and links to them name."""
+    """Descriptor of the open file of this process that a name such as /dev/stdout or /dev/fd/63 leads to."""
     own = {os.path.realpath("/dev/fd"), os.path.realpath("/proc/self/fd")}
     for _ in range(40):  # links, as many as the system follows
         folder, last = os.path.split(os.path.abspath(name))
@@ -259,7 +259,7 @@ def _takes_bytes(place: _Place) -> bool:
 
 
 def _holds(other: str, file: Path) -> bool:
-    """Return True for a file that is another one, or lies in it."""
+    """Return True if `file` is `other`, or lies in the folder `other`."""
     return os.path.samefile(other, file) or (os.path.isdir(other) and file.is_relative_to(other))
 
 

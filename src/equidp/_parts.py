@@ -1,4 +1,4 @@
-"""Parts of the user's own by import path, such as my_package.methods:MyPolicy."""
+"""User-defined parts by import path, such as my_package.methods:MyPolicy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = re.compile(r"[^\s:=]+:[A-Za-z_][\w.]*")
 
 
 def is_import_path(text: object) -> bool:
-    """Returns whether a text is meant as module:name, not as a name of equidp's or as a file.
+    """Return True for a text of the form module:name that is not the name of a file.
 
     >>> is_import_path("my_package.methods:MyPolicy"), is_import_path("dpsgd")
     (True, False)
@@ -28,13 +28,14 @@ def is_import_path(text: object) -> bool:
 
 
 def own_part(path: str, what: str, fits: Callable[[Any], bool], expected: str) -> Any:
-    """Returns what an import path names. Modules of the current folder can be imported, as by `python -m`.
+    """Return the object that an import path names. Modules of the current folder can be imported, as by
+    `python -m`.
 
     Args:
         path: module:name; the name may have dots.
-        what: the kind of part, for messages, such as "method".
-        fits: whether something can be such a part.
-        expected: what fits, in words.
+        what: kind of part, for messages, such as "method".
+        fits: returns True for an object that can be such a part.
+        expected: description of objects that fit, for messages.
 
     Raises:
         SettingError: no such module, a module that fails, no such name in it, or one that does not fit.
@@ -47,7 +48,7 @@ def own_part(path: str, what: str, fits: Callable[[Any], bool], expected: str) -
     """
     module_name, _, name = path.partition(":")
     given = f"{what} {path!r}"
-    module = _imported(module_name, name, given)
+    module = _import_module(module_name, name, given)
     try:
         part = attrgetter(name)(module)
     except AttributeError:
@@ -65,7 +66,7 @@ def own_part(path: str, what: str, fits: Callable[[Any], bool], expected: str) -
     return part
 
 
-def _imported(name: str, of_part: str, given: str) -> Any:
+def _import_module(name: str, of_part: str, given: str) -> Any:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()  # a file may be newer than the last look at its folder

@@ -1,7 +1,7 @@
-"""Digests of code of the user's own: policies, losses, models and sources that kept results follow from.
+"""Digests of user-defined code: policies, losses, models and sources that cached results depend on.
 
 `code_digest` reads objects, and the source of each module that their code lies in or imports: code that is
-looked up by name is found by its module alone.
+looked up by name at run time is covered by its module's source alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import cloudpickle
 
 
 def code_digest(thing: Any) -> str:
-    """Return the digest of an object and of the source of each module of the user's that its code needs.
+    """Return the digest of an object and of the source of each user-defined module that its code needs.
 
-    A module's source is read when this process first asks after importing it. A script or notebook,
-    `__main__`, counts by its objects alone.
+    A module's source is read at the first call after its import, and again after a reload. A script or
+    notebook, `__main__`, counts by its objects alone.
     """
     digest, reader = read_code(thing)
     if reader is None:
@@ -41,7 +41,7 @@ def code_digest(thing: Any) -> str:
 
 
 def without_words(source: str | bytes) -> str:
-    """A text that is equal for sources that differ in docstrings, comments and layout alone."""
+    """Canonical text of a source: equal for sources that differ in docstrings, comments and layout alone."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -58,18 +58,18 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def object_digest(thing: Any) -> str:
-    """Of a class, function or object: its name if it is equidp's own, else its code and what that code uses.
+    """Identity of a class, function or object: its name if it is part of equidp, else a digest of its code.
 
-    A method or model of the user's keeps its name while its code changes, so the name says too little. Code
-    that it uses counts too, where it is the user's: in the same module, the same package, or any other module
-    that is not installed. The digest is of what this process would run, and the same in each process: neither
-    the order of sets nor names that pickles draw at random are in it.
+    A user-defined method or model keeps its name while its code changes, so its name is not enough. The
+    digest also covers user-defined code that it uses: in the same module, the same package, or any other
+    module that is not installed. It covers what this process would run, and is the same in each process:
+    neither the order of sets nor names that pickles draw at random are in it.
     """
     return read_code(thing)[0]
 
 
 def read_code(thing: Any) -> tuple[str, CodeReader | None]:
-    """Digest; and its reader, where the thing is not equidp's own."""
+    """Return the digest of an object, and the reader of its code; None for the reader of a part of equidp."""
     inner = thing
     while isinstance(inner, partial):
         inner = inner.func
@@ -81,17 +81,17 @@ def read_code(thing: Any) -> tuple[str, CodeReader | None]:
 
 
 def own_digests(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of those of these parts that are the user's own, by what they are."""
+    """Digests of the user-defined ones of these parts, by kind of part."""
     digests = {what: object_digest(part) for what, part in parts.items() if part is not None}
     return {what: digest for what, digest in digests.items() if not digest.startswith("equidp.")}
 
 
 @final
 class CodeReader:
-    """Makes plain values of the user's code, which differ where it does; code of others goes in by name.
+    """Turn user-defined code into plain values, which change with the code; installed code counts by name.
 
     Args:
-        package: top name of the part's module, whose code is the user's even where it is installed.
+        package: top name of the part's module, whose code is user-defined even if it is installed.
     """
 
     def __init__(self, package: str) -> None:
@@ -107,7 +107,7 @@ class CodeReader:
         return self.content(kind), value, self.content(held)
 
     def _value(self, thing: Any) -> Any:
-        """What it is, besides what its own type makes of it."""
+        """Plain value of an object, without the code of its class."""
         name = getattr(thing, "__qualname__", "")
         if isinstance(thing, int | float | complex | str | bytes | None):
             return repr(thing)
@@ -135,7 +135,7 @@ class CodeReader:
             self.modules.add(thing.__module__ or "")
         if isinstance(thing, FunctionType):
             cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-            parts = (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, self._used(thing))
+            parts = (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, self._find_used(thing))
             return name, [self.content(each) for each in parts]
         if isinstance(thing, type):
             own = {
@@ -159,8 +159,8 @@ class CodeReader:
         except Exception:  # a lock or an open file: what it is, is all that there is to tell
             return type(thing).__qualname__
 
-    def _used(self, function: FunctionType) -> dict[str, Any]:
-        """What code looks up by name: in its module, in modules of the user's that it names, or imports."""
+    def _find_used(self, function: FunctionType) -> dict[str, Any]:
+        """Find objects that code looks up by name: in its module, or in user-defined modules that it uses."""
         codes = list(_codes(function.__code__))
         found = _looked_up(codes, function.__globals__)
         package = function.__globals__.get("__package__") or ""
@@ -180,7 +180,7 @@ class CodeReader:
         return found
 
     def owns(self, module: str | None) -> bool:
-        """Whether code of that module is the user's."""
+        """Return True if a module holds user-defined code."""
         top = (module or "").partition(".")[0]
         if top == "equidp" or top in sys.stdlib_module_names:
             return False
@@ -203,18 +203,18 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     singledispatchmethod: ("func", "dispatcher"),
     SimpleNamespace: ("__dict__",),
 }
-"""What only wraps other code -> where that is."""
+"""Type that only wraps other code -> the attributes that hold this code."""
 _DEEPEST = 6
-"""Dots in the names that are followed from module to module."""
+"""Largest number of dots in names that are followed from module to module."""
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file came with an installed package."""
+    """Return True for a file of an installed package."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def file_of(module: str) -> str | None:
-    """File of a module that is not imported yet; None where there is none."""
+    """File of a module that is not imported yet; None if it is not found or has no file."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -223,7 +223,7 @@ def file_of(module: str) -> str | None:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether objects of a package are pickled as nothing but their attributes."""
+    """Return True if objects of a class of a package are pickled by their attributes alone."""
     usual = all(getattr(kind, each) is getattr(object, each) for each in ("__reduce__", "__reduce_ex__"))
     return usual and kind.__module__.partition(".")[0] not in sys.stdlib_module_names
 
@@ -257,11 +257,11 @@ _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 _SOURCES: dict[int, tuple[Any, tuple[str, list[str]]]] = {}
-"""id of an imported module's spec, which a reload makes anew -> the spec, and what `_source` gave."""
+"""id of an imported module's spec, which a reload makes anew -> the spec, and the result of `_source`."""
 
 
 def _source(name: str) -> tuple[str, list[str]] | None:
-    """Digest of a module's source, and what it imports; None where it has no file, or is installed."""
+    """Digest of a module's source, and the names that it imports; None if it has no file, or is installed."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if id(spec) in _SOURCES:
         return _SOURCES[id(spec)][1]
@@ -274,13 +274,13 @@ def _source(name: str) -> tuple[str, list[str]] | None:
     except (SyntaxError, ValueError):  # it is compiled, or half written
         text, tree = repr(source), ast.Module([], [])
     package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
-    found = hashlib.sha256(text.encode()).hexdigest(), sorted(_imported(tree, package))
+    found = hashlib.sha256(text.encode()).hexdigest(), sorted(_imported_names(tree, package))
     if spec is not None:
         _SOURCES[id(spec)] = spec, found
     return found
 
 
-def _imported(tree: ast.AST, package: str) -> set[str]:
+def _imported_names(tree: ast.AST, package: str) -> set[str]:
     """Full names of the modules that a source of that package imports, and of names that may be modules."""
     found: set[str] = set()
     for node in ast.walk(tree):

@@ -66,7 +66,7 @@ class Column:
 
     @property
     def names_row(self) -> bool:
-        """Whether its cells name their rows."""
+        """True if the column's cells name their rows."""
         return self.kind in ("name", "label")
 
 

@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators share: settings, one private training a fit, and the account of fits."""
+"""Base of the scikit-learn estimators: settings, one private training per fit, and the account of fits."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         progress: Progress,
         owners: Any,
     ) -> Trainer:
-        """Checked and ready; nothing is spent yet."""
+        """Make the Trainer of a fit, checked and ready; nothing is spent yet."""
         seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -207,7 +207,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _weighted(
         self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, loss: LossFunction
     ) -> tuple[GroupedDataset | Dataset[Any], LossFunction]:
-        """What the Trainer trains on, and by which loss."""
+        """Dataset and loss that the Trainer trains with."""
         if not sparse.issparse(X):
             train = self._dataset(dense(X), targets, groups, weights)
             if isinstance(train, GroupedDataset):  # which brings its weights to the loss by itself
@@ -217,13 +217,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return train, loss if weights is None else Loss.of(loss).with_row_weights(targets.dtype)
 
     def _account(self, X: Any, trainer: Trainer, entries: Entries, progress: Progress) -> None:
-        """Says what this fit spent, and what it comes to with earlier ones on the same people.
+        """Record what this fit spent, and its total with earlier fits on the same people.
 
         Args:
             X: the rows.
             trainer: of the fit.
             entries: what it spent.
-            progress: of the model, of whose own calls of `partial_fit` there is no need to warn.
+            progress: of the model; its own calls of `partial_fit` cause no warning.
         """
         delta, accountant = trainer.delta, trainer.accountant
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
@@ -268,11 +268,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _training_loss(self, loss: LossFunction, progress: Progress) -> LossFunction:
-        """What is trained on, by the loss of one example: (outputs, targets) -> losses [batch]."""
+        """Loss that is trained on, given the loss of one example: (outputs, targets) -> losses [batch]."""
         return loss
 
     def _releases(self, delta: float, progress: Progress) -> tuple[StepEvent, ...]:
-        """What is released beside the steps, for a share of epsilon."""
+        """Releases beside the steps, each for a share of epsilon."""
         return ()
 
     def _release(
@@ -286,11 +286,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     @property
     @abstractmethod
     def _num_outputs(self) -> int:
-        """Of the model."""
+        """Number of the model's outputs."""
 
     @abstractmethod
     def _learn(self, y: Any) -> None:
-        """Learns from all targets, [n], what turns outputs back."""
+        """Learn from all targets, [n], what is needed to turn outputs into predictions."""
 
     @abstractmethod
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which private fits of this process were on the same people, so that their total can be said.
+"""Account of the private fits of this process on the same people, so that their total can be reported.
 
 Cross-validation and grid searches fit clones of one estimator, often behind preprocessing that changes every
 row from fold to fold. So a fit counts beside an earlier one if one of two things holds: the estimators are
@@ -57,7 +57,7 @@ def _mixed(codes: Hashes) -> Hashes:
 
 
 class _Family:
-    """What an estimator and its clones have in common; compared by identity."""
+    """Mark that an estimator and its clones share; compared by identity."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What goes into a fit: rows, dense or sparse, their groups and their weights."""
+"""Inputs of a fit: rows, dense or sparse, their groups and their weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several calls of an estimator on one model share."""
+"""State that several calls of an estimator on one model share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progress:
         return sum(count for each, count in self.ledger.entries if each == event)
 
     def spent_since(self, before: Entries) -> Entries:
-        """What was spent since the ledger held the entries `before`."""
+        """Entries spent since the ledger held the entries `before`."""
         counts: Counter[Event] = Counter()
         for event, count in self.ledger.entries:
             counts[event] += count
