@@ -1,4 +1,4 @@
-"""Data that is not there: where to get it, how large it is, and under which licence."""
+"""Origins of datasets: the folder that holds them, and the page that states where they come from."""
 
 from __future__ import annotations
 
@@ -9,26 +9,6 @@ import pytest
 from equidp.data import open_source
 from equidp.data.origins import ORIGINS
 from equidp.errors import DataError
-
-
-@pytest.mark.parametrize("name", ["mnist", "adult", "dutch", "cifar10"])
-def test_each_source_without_its_files_says_where_they_are_how_large_and_under_which_licence(
-    name, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    # No name is found, as on a machine without a network.
-    monkeypatch.setattr("socket.getaddrinfo", _no_network)
-    origin = ORIGINS[name]
-    with pytest.raises(DataError) as raised:
-        open_source(name).split(0)
-    said = str(raised.value)
-    assert all(each in said for each in (origin.page, origin.size, origin.licence, origin.layout))
-    assert "set EQUIDP_DATA to a folder" in said
-
-
-def _no_network(*_, **__):
-    raise OSError("no network")
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
