@@ -1,0 +1,51 @@
+"""Conformance of metrics: value, interval and range; one of one's own is a file and a line in CASES."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equidp.evaluation.metric import Metric, figure
+from equidp.evaluation.metrics import METRICS, metric_named
+from equidp.evaluation.predictions import Predictions
+
+OWN = """
+from sklearn.metrics import f1_score
+from equidp import Metric
+
+F1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), True, range=(0, 1))
+"""
+CASES = [*METRICS, "own_metric:F1"]
+
+
+def made(n: int = 400, *, positive: int = 1, threshold: float | None = None) -> Predictions:
+    """Two classes, three tenths of them positive, and risks that are a little right."""
+    generator = np.random.default_rng(0)
+    hits = (generator.random(n) < 0.3).astype(np.int64)
+    risks = 1 / (1 + np.exp(1.5 - hits - generator.standard_normal(n)))
+    both = np.stack([1 - risks, risks], axis=1)
+    targets, both = (hits, both) if positive else (1 - hits, both[:, ::-1])
+    return Predictions(targets, both, ("no", "yes"), positive, threshold)
+
+
+@pytest.fixture(params=CASES)
+def metric(request, tmp_path, monkeypatch) -> Metric:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.delitem(sys.modules, "own_metric", raising=False)
+    Path("own_metric.py").write_text(OWN)
+    return metric_named(request.param)
+
+
+def test_the_value_lies_in_its_interval_and_both_in_the_range(metric):
+    for found in (made(), made(40), made(positive=0, threshold=0.3)):
+        value, low, high, reason = figure(metric, found, 0.9)
+        assert reason == ""
+        assert metric.range[0] <= low <= value <= high <= metric.range[1]
+
+
+def test_the_same_predictions_have_the_same_figure(metric):
+    assert figure(metric, made(), 0.95) == figure(metric, made(), 0.95)
