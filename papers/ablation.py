@@ -156,7 +156,7 @@ def _updated_exactly(
     """The policy's state after the exact sum of a sample's statistics, where it reads any."""
     if policy.statistics_ratio is None:
         return state
-    parts = list(subject.measured(data, sample))
+    parts = list(subject.measure_chunks(data, sample))
     if not parts:
         return state
     norms = torch.cat([measured.norms.detach() for measured, _ in parts])

@@ -49,20 +49,20 @@ def test_what_was_stated_is_as_tight_as_a_plan_and_what_is_later_is_not():
     for limit in (whole, 3.0):
         known = Limit(limit, DELTA, "pld", stated)
         assert known.holds(stated)
-        assert known.spent(stated) == whole
-        assert known.spent(((step, 20),)) == epsilon(((step, 20),), DELTA)
+        assert known.compute_epsilon(stated) == whole
+        assert known.compute_epsilon(((step, 20),)) == epsilon(((step, 20),), DELTA)
     assert not Limit(whole, DELTA, "pld", stated).holds((*stated, (fit, 1)))
     more = (*stated, (step, 1))
-    assert epsilon(more, DELTA) < Limit(3.0, DELTA, "pld", stated).spent(more) <= 3.0
-    assert Limit(3.0, DELTA, "rdp", stated).spent(more) > epsilon(more, DELTA, "rdp") - 1e-12
+    assert epsilon(more, DELTA) < Limit(3.0, DELTA, "pld", stated).compute_epsilon(more) <= 3.0
+    assert Limit(3.0, DELTA, "rdp", stated).compute_epsilon(more) > epsilon(more, DELTA, "rdp") - 1e-12
 
 
 def test_a_choice_that_was_stated_is_counted_by_renyi():
     step = StepEvent(0.1, 4.0)
     choice = ChoiceEvent(((step, 20), (StepEvent(1.0, 30.0), 1)), 4.0)
     limit = Limit(6.0, DELTA, "pld", ((choice, 1),))
-    assert limit.spent(((choice, 1),)) == epsilon(((choice, 1),), DELTA)
-    assert limit.spent(((choice, 1), (step, 5))) > limit.spent(((choice, 1),))
+    assert limit.compute_epsilon(((choice, 1),)) == epsilon(((choice, 1),), DELTA)
+    assert limit.compute_epsilon(((choice, 1), (step, 5))) > limit.compute_epsilon(((choice, 1),))
     assert [route.beside for route in limit.routes] == [False]
 
 
@@ -98,7 +98,7 @@ def test_one_delta_is_not_taken_twice_where_what_was_stated_fits_at_few_orders(s
 def test_steps_without_noise_never_fit_beside_what_was_stated():
     stated = ((StepEvent(0.1, 2.0), 5),)
     limit = Limit(3.0, DELTA, "pld", stated)
-    assert limit.spent((*stated, (StepEvent(0.1, 0.0), 1))) == math.inf
+    assert limit.compute_epsilon((*stated, (StepEvent(0.1, 0.0), 1))) == math.inf
     assert Limit(math.inf, DELTA, "rdp", stated).holds((*stated, (StepEvent(0.1, 0.0), 1)))
 
 

@@ -235,5 +235,5 @@ def test_a_product_over_drawn_examples_sees_other_ones_each_time_and_a_draw_the_
     hessian = hessian_of(model, inputs, targets, sample_size=3, generator=torch.Generator().manual_seed(0))
     vector = torch.ones(15, dtype=torch.float64)
     assert not torch.equal(hessian.product(vector), hessian.product(vector))
-    fixed = hessian.drawn()
+    fixed = hessian.fix_draw()
     assert torch.equal(fixed.product(vector), fixed.product(vector))

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from sklearn import metrics as theirs
 
 from equidp.errors import SettingError
-from equidp.evaluation.metric import Metric, figure, measured
+from equidp.evaluation.metric import Metric, figure, measure_metric
 from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
 from equidp.evaluation.predictions import Cut, Predictions, positive_by_name
 
@@ -67,11 +67,13 @@ def test_each_metric_is_scikit_learns_on_whatever_predictions(rows, positive, th
         warnings.simplefilter("ignore")
         for name, function in SCORED.items():
             defined = len(set(hits)) == 2 or name in ("log_loss", "brier", "calibration")
-            assert same(measured(METRICS[name], found)[0], function(hits, risks) if defined else math.nan)
+            assert same(
+                measure_metric(METRICS[name], found)[0], function(hits, risks) if defined else math.nan
+            )
         for name, function in ANSWERED.items():
             defined = len(set(hits)) == 2 or name != "balanced_accuracy"
             expected = function(hits, found.answers) if defined else math.nan
-            assert same(measured(METRICS[name], found)[0], expected)
+            assert same(measure_metric(METRICS[name], found)[0], expected)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "log_loss", "brier"])
@@ -102,14 +104,14 @@ def test_by_group_they_are_fairlearns(name):
         sensitive_features=groups,
     )
     for group, expected in frame.by_group.items():
-        assert same(measured(METRICS[name], found.take(groups == group))[0], expected)
-    assert same(measured(METRICS[name], found)[0], frame.overall)
+        assert same(measure_metric(METRICS[name], found.take(groups == group))[0], expected)
+    assert same(measure_metric(METRICS[name], found)[0], frame.overall)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "log_loss", "brier"])
 def test_a_metric_of_single_examples_is_their_mean(name):
     found = made()
-    assert same(float(METRICS[name].per_example(found).mean()), measured(METRICS[name], found)[0])
+    assert same(float(METRICS[name].per_example(found).mean()), measure_metric(METRICS[name], found)[0])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,10 @@ def test_an_object_with_the_four_attributes_is_a_metric():
         (lambda: metric_named(7), "with name, function, higher_is_better, range"),
         (lambda: Metric("my f1", F1.function, True, (0, 1)), "letters, digits"),
         (lambda: Metric("f1", F1.function, True, (1, 0)), "low < high"),
-        (lambda: measured(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()), "fails on 400"),
+        (
+            lambda: measure_metric(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()),
+            "fails on 400",
+        ),
         (lambda: check_task(METRICS["auc"], NAMES), "choose one of accuracy, balanced_accuracy, log_loss"),
         (lambda: figure(F1, made(), 1.0), r"level=1\.0"),
         (lambda: Cut(threshold=1.5), r"threshold=1\.5"),
@@ -240,7 +245,7 @@ def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
     generator = np.random.default_rng(0)
     binary_ones = {name: metric for name, metric in METRICS.items() if "binary" in metric.tasks}
     whole = scored(generator, 1_000_000, share)
-    truth = {name: measured(metric, whole)[0] for name, metric in binary_ones.items()}
+    truth = {name: measure_metric(metric, whole)[0] for name, metric in binary_ones.items()}
     inside, counted = (dict.fromkeys(binary_ones, 0) for _ in range(2))
     for _ in range(2000):
         found = scored(generator, n, share)

@@ -22,7 +22,7 @@ from equidp.kernel.bounding import (
     example_rows,
     example_weights,
 )
-from equidp.kernel.policy import NoState, copied
+from equidp.kernel.policy import NoState, copy_state
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
 from equidp.policies.weights import share_clipped, step_weights
 from support.policies import GROUPS, POLICIES, Largest, Rogue, state_of
@@ -130,7 +130,7 @@ def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
         alone = [each_alone(rule, state, norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
         torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
         if name != "overwriting":
-            own = [rule(copied(state), *pair) for pair in zip(norms.clone(), groups.clone(), strict=True)]
+            own = [rule(copy_state(state), *pair) for pair in zip(norms.clone(), groups.clone(), strict=True)]
             torch.testing.assert_close(together, torch.stack(own), rtol=0, atol=0, equal_nan=True)
 
 
@@ -214,7 +214,7 @@ def test_step_weights_stay_below_the_sensitivity(name, rows):
     state = state_of(policy)
     norms, groups = torch.tensor([norm for norm, _ in rows]), torch.tensor([group for _, group in rows])
     weights = step_weights(policy, state, norms, groups)
-    sensitivity = policy.sensitivity(copied(state))
+    sensitivity = policy.sensitivity(copy_state(state))
     assert (weights >= 0).all()
     assert (weights.double() * norms.double() <= sensitivity * (1 + 1e-6)).all()
 

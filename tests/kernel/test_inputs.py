@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equidp.engines import MeasuredBatch
 from equidp.errors import SettingError
-from equidp.kernel.inputs import joined, mapped, moved_to, taken, tensors
+from equidp.kernel.inputs import join_batches, map_tensors, moved_to, taken, tensors
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
@@ -72,7 +72,7 @@ def test_any_tensor_of_another_length_is_refused(name):
         step, model, torch.optim.SGD(model.parameters(), lr=1.0), num_examples=N, steps=2, load=load
     )
     batch = next(loop.batches())
-    longer = {**batch.inputs, name: mapped(lambda each: each.repeat(2, 1), batch.inputs[name])}
+    longer = {**batch.inputs, name: map_tensors(lambda each: each.repeat(2, 1), batch.inputs[name])}
     with pytest.raises(SettingError, match="another number of examples"):
         loop.take(batch._replace(inputs=longer))
 
@@ -80,10 +80,10 @@ def test_any_tensor_of_another_length_is_refused(name):
 def test_forms_and_order_are_kept():
     assert list(taken(INPUTS, [1])) == ["ids", "pair"]
     assert isinstance(moved_to(INPUTS, "cpu")["pair"], tuple)
-    twice = joined(INPUTS, INPUTS)
+    twice = join_batches(INPUTS, INPUTS)
     assert [len(each) for each in tensors(twice)] == [2 * N] * 3
     with pytest.raises(ValueError, match="argument"):
-        joined((PLACES,), (PLACES, PLACES))
+        join_batches((PLACES,), (PLACES, PLACES))
 
 
 @pytest.mark.parametrize(("device", "ahead"), [("cuda", True), ("mps", False), ("cpu", False)])

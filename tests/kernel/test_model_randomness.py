@@ -15,7 +15,7 @@ from equidp.engines import make_engine
 from equidp.errors import PrivacyWarning
 from equidp.kernel import model_randomness
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.model_randomness import from_the_system, generator_from_the_system, restored
+from equidp.kernel.model_randomness import from_the_system, generator_from_the_system, restore_generators
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
@@ -176,7 +176,7 @@ def test_no_other_thread_seeds_what_is_drawn_inside():
 
     def trial() -> None:
         begun.set()
-        with restored(CPU):
+        with restore_generators(CPU):
             torch.manual_seed(0)
             seeded.set()
             torch.rand(1)

@@ -20,9 +20,9 @@ from equidp.kernel.noise import (
     SeededRandomness,
     SystemRandomness,
     _quantiles,
-    doubled,
     exact_place,
     grid,
+    to_double,
 )
 
 CPU = torch.device("cpu")
@@ -204,4 +204,4 @@ def test_a_device_without_float64_leaves_sums_to_the_cpu(monkeypatch, error):
 
 
 def test_numbers_are_doubled_exactly():
-    assert torch.equal(doubled(torch.tensor([0.1, 2.0])), torch.tensor([0.1, 2.0]).to(torch.float64))
+    assert torch.equal(to_double(torch.tensor([0.1, 2.0])), torch.tensor([0.1, 2.0]).to(torch.float64))

@@ -22,7 +22,7 @@ from equidp.kernel.policy import (
     check_settings,
     check_unchanged,
     checked_state,
-    copied,
+    copy_state,
     on_device,
 )
 from equidp.policies import DPSGD, METHODS
@@ -213,13 +213,13 @@ def test_copies_of_a_state_are_its_own_and_have_no_graph():
     state = Largest(torch.ones(2, requires_grad=True))
     checked_state(DPSGD(), state)
     checked_state(DPSGD(), NoState())
-    copy = copied(state)
+    copy = copy_state(state)
     assert type(copy) is Largest
     assert not copy.largest.requires_grad
     copy.largest.zero_()
     assert state.largest.tolist() == [1, 1]
     assert on_device(state, torch.device("meta")).largest.device.type == "meta"
-    assert copied(NoState()) == NoState()
+    assert copy_state(NoState()) == NoState()
 
 
 def test_a_method_without_statistics_says_so():

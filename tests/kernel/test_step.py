@@ -24,7 +24,7 @@ from equidp.kernel.engine import Measured
 from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.policy import Policy, Setting, copied, statistics_noise
+from equidp.kernel.policy import Policy, Setting, copy_state, statistics_noise
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, DPSGDF, SGD, Naive
 from support.given_gradients import GivenGradients
@@ -124,7 +124,7 @@ def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra,
             sums, sensitivities = [], []
             for step, batch in zip(steps, (rows, [*rows, extra]), strict=True):
                 sums.append(private_gradient(step, *as_batch(batch)).double() * EXPECTED)
-                sensitivities.append(step.policy.sensitivity(copied(step.state)))
+                sensitivities.append(step.policy.sensitivity(copy_state(step.state)))
             assert sensitivities[0] == sensitivities[1]
             assert torch.isfinite(sums[0]).all()
             assert torch.linalg.vector_norm(sums[1] - sums[0]) <= sensitivities[0] * (1 + 1e-4)
@@ -286,7 +286,7 @@ def test_a_policy_with_python_branches_is_refused_before_noise(policy):
 
 def test_a_rehearsal_spends_and_changes_nothing():
     step = make_step(DPSGDF(1.0), NoNoise())
-    before = copied(step.state)
+    before = copy_state(step.state)
     step.rehearse(torch.arange(GROUPS))
     assert step.ledger.steps == 0
     assert all(torch.equal(*pair) for pair in zip(before[:1], step.state[:1], strict=True))

@@ -215,8 +215,8 @@ class PrivacyBudget:
                 )
             if not self._limit.holds(stated):
                 raise BudgetError(
-                    f"the plans that were stated cost epsilon {self._limit.spent(stated):.4g} together, more "
-                    f"than the budget's {self.epsilon:g}; state less. Nothing was spent."
+                    f"the plans that were stated cost epsilon {self._limit.compute_epsilon(stated):.4g} "
+                    f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent."
                 )
             if not self._after(stated).holds(self._spent_and_reserved()):
                 raise BudgetError(
@@ -258,7 +258,7 @@ class PrivacyBudget:
         It is a reading: the guarantee to anyone is the budget's epsilon. A reading jumps where the first run
         is counted that was not stated in advance.
         """
-        return self._limit.spent(self.entries, delta)
+        return self._limit.compute_epsilon(self.entries, delta)
 
     def left_in_words(self) -> str:
         """Returns a sentence: steps and epsilon spent, and epsilon left."""
@@ -373,8 +373,8 @@ class PrivacyBudget:
             if not limit.holds((*self._spent_and_reserved(), *more)):
                 error = BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
-                    f"{limit.spent(more):.4g}, that the budget was not charged, and that do not fit: "
-                    f"{self.left_in_words()} They are spent all the same"
+                    f"{limit.compute_epsilon(more):.4g}, that the budget was not charged, and that do not "
+                    f"fit: {self.left_in_words()} They are spent all the same"
                     f"{'; give a budget that holds them' if refuse else ', and charged now'}."
                 )
                 if refuse:

@@ -147,7 +147,7 @@ def calibrate_noise_to_risk(
     0.66
     """
     noise = _smallest(
-        target.reached, target.most, _run_with(sample_rate, steps, statistics_ratio, spent), 1.0, 2.0
+        target.measure_event, target.most, _run_with(sample_rate, steps, statistics_ratio, spent), 1.0, 2.0
     )
     if noise is None:
         raise SettingError(

@@ -116,8 +116,8 @@ class Limit:
     stated: Together | None = ()
     fixed: tuple[Route, ...] | None = None
 
-    def spent(self, entries: Entries, delta: float | None = None) -> float:
-        """Epsilon of all these steps, at the limit's delta or another."""
+    def compute_epsilon(self, entries: Entries, delta: float | None = None) -> float:
+        """Return epsilon of all these steps, at the limit's delta or another."""
         whole, delta = together(*entries), self.delta if delta is None else delta
         if self.stated is None or not beyond(whole, self.stated):
             return epsilon_of(whole, delta, self.accountant)
@@ -128,7 +128,7 @@ class Limit:
 
     def holds(self, entries: Entries) -> bool:
         """True where all these steps stay within the limit."""
-        return self.spent(entries) <= float(self.epsilon)
+        return self.compute_epsilon(entries) <= float(self.epsilon)
 
     @property
     def routes(self) -> tuple[Route, ...]:

@@ -251,7 +251,7 @@ class RiskTarget:
         at = "" if self.false_positive_rate is None else f"@{self.false_positive_rate:g}"
         return f"{self.measure}={self.most:g}{at}"
 
-    def reached(self, event: dp_accounting.DpEvent) -> float:
+    def measure_event(self, event: dp_accounting.DpEvent) -> float:
         """Returns the measure that an event has; at most `most` where the target is kept."""
         deltas = _deltas(event, ACCOUNTANTS["rdp"](event, _USUAL_DELTA))
         return MEASURES[self.measure](EPSILONS, deltas, self.false_positive_rate)

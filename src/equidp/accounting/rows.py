@@ -17,7 +17,7 @@ from equidp.accounting.privacy_losses import loss_distribution
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as one_row
 from equidp.kernel.epsilon import ROUNDING, SURE_DELTA, WIDEST, count_steps, renyi_accountant
-from equidp.kernel.events import Entries, composed, count_kinds, repeats, run_event as event_of_one_row
+from equidp.kernel.events import Entries, compose_events, count_kinds, repeats, run_event as event_of_one_row
 from equidp.kernel.ledger import Event
 
 Floats = npt.NDArray[np.float64]
@@ -94,7 +94,9 @@ def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
         return event_of_one_row(entries)
     kinds, choices = count_kinds(entries)
     events = [_steps_event(*kind, steps, int(rows)) for kind, steps in kinds.items() if steps]
-    return composed([*events, *(dp_accounting.NonPrivateDpEvent() for count in choices.values() if count)])
+    return compose_events(
+        [*events, *(dp_accounting.NonPrivateDpEvent() for count in choices.values() if count)]
+    )
 
 
 def _steps_event(sample_rate: float, sigma: float, steps: int, rows: int) -> dp_accounting.DpEvent:

@@ -16,7 +16,7 @@ from equidp.engines.measured import MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat_sums
 from equidp.kernel.engine import Sums
 from equidp.kernel.inputs import Inputs, taken
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy
 from equidp.policies.weights import step_weights
 
@@ -128,7 +128,7 @@ class CanaryEngine:
         self.total = total.clone() if self.total is None else self.total + total
         if not len(which):
             return sums
-        parts = doubled(total).split([parameter.numel() for parameter in self.parameters])
+        parts = to_double(total).split([parameter.numel() for parameter in self.parameters])
         return {
             parameter: part.reshape(parameter.shape)
             for parameter, part in zip(self.parameters, parts, strict=True)

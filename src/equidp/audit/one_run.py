@@ -28,7 +28,7 @@ from equidp.engines.measured import MeasuringEngine
 from equidp.errors import ApproximationWarning
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
@@ -129,7 +129,7 @@ def audit_training(
     everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
     inside = _coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
-    with nullcontext() if secure else restored():
+    with nullcontext() if secure else restore_generators():
         if not secure:  # the model's own draws, such as dropout
             torch.manual_seed(seed)
         scores = kept.rows("scores", lambda: training.scores(kept, on_progress, checkpoint_seconds))

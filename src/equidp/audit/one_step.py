@@ -28,7 +28,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
@@ -159,7 +159,7 @@ def _take(
     total, done = len(sides) * runs * subject.steps, 0
 
     def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
-        with nullcontext() if secure else restored():
+        with nullcontext() if secure else restore_generators():
             if not secure:  # the model's own draws, such as dropout
                 torch.manual_seed(1_000_003 * side + block)
             rows = repeated.features(size, sides[side], randomness(secure, seed, side, block))

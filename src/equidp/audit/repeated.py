@@ -18,8 +18,8 @@ from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.noise import Randomness, doubled
-from equidp.kernel.policy import copied
+from equidp.kernel.noise import Randomness, to_double
+from equidp.kernel.policy import copy_state
 from equidp.policies.weights import step_weights
 from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Trainer
@@ -134,7 +134,7 @@ class RepeatedRuns:
             _, total = engine.take_sums()
             state = trainer.policy_state
             background, shares, sensitivity = self._weigh_examples(state, batch.indices.cpu(), judged)
-            noise = doubled(noted.released) * trainer.expected_batch_size
+            noise = to_double(noted.released) * trainer.expected_batch_size
             noise = noise if total is None else noise - total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
             seen.append((noted.take_total() * trainer.expected_batch_size - background) / sensitivity)
@@ -188,7 +188,7 @@ class RepeatedRuns:
         groups = torch.cat([subject.others.groups[others], torch.tensor(judged)])
         policy = subject.plan.policy
         weights = step_weights(policy, state, norms, groups).double()
-        sensitivity = float(policy.sensitivity(copied(state)))
+        sensitivity = float(policy.sensitivity(copy_state(state)))
         shares = (weights * norms)[len(others) :] / sensitivity
         return float(weights[: len(others)] @ known.along[others]), shares.numpy(), sensitivity
 
@@ -203,7 +203,7 @@ class RepeatedRuns:
         total = self._sum(measured, weights.to(device)).cpu()
         if not total.norm() > 1e-9:
             total = torch.from_numpy(generator.standard_normal(len(total)))
-        directions = Directions.dense(-doubled(total))
+        directions = Directions.dense(-to_double(total))
         along = [
             directions.along(self._sum(subject.engine(x[None], y[None]), torch.ones(1, device=device)))
             for x, y in zip(inputs, targets, strict=True)

@@ -21,8 +21,8 @@ from equidp.engines.preserved import flat
 from equidp.engines.units import reading
 from equidp.evaluation.predict import predict
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.noise import doubled
-from equidp.kernel.policy import copied
+from equidp.kernel.noise import to_double
+from equidp.kernel.policy import copy_state
 from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
@@ -73,13 +73,13 @@ class GradientWatch:
         assert self._by_group is not None
         background, total = self.engine.take_sums()
         policy, state = trainer.policy, trainer.policy_state
-        sensitivity = float(policy.sensitivity(copied(state)))
+        sensitivity = float(policy.sensitivity(copy_state(state)))
         known = torch.arange(len(self._by_group))
         weights = step_weights(policy, state, self._by_group, known)
         shares = ((weights * self._by_group).double() / sensitivity)[self.groups]
         gradient = flat([each.grad for each in self.parameters], self.parameters)
         event = trainer.event
-        released = doubled(gradient) * trainer.expected_batch_size
+        released = to_double(gradient) * trainer.expected_batch_size
         noise = released if total is None else released - total.to(released)
         self.noise = (noise / (event.noise_multiplier * sensitivity)).cpu().numpy()
         seen = (self.directions.along(gradient) * trainer.expected_batch_size - background) / sensitivity

@@ -61,7 +61,9 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
     lines.append("")
     for each in (own,) if own else _DELTAS:
         spent = (
-            limit_of(content.facts, len(entries)).spent(entries, each) if budget else epsilon(entries, each)
+            limit_of(content.facts, len(entries)).compute_epsilon(entries, each)
+            if budget
+            else epsilon(entries, each)
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")

@@ -26,7 +26,7 @@ from equidp.data.published import published_settings
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predict import diverged
+from equidp.evaluation.predict import has_diverged
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
@@ -291,7 +291,7 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
     if taken is not None and planned is not None and taken < planned:
         held = f"the budget held {counted(taken, 'step')} of the plan's {planned:,}"
         say(f"warning: {held}; training stopped there.")
-    if diverged(run.model):
+    if has_diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     print_evaluation(run, found.withholding())
     if len(found.blind_spots) > 1 or found.risks_off:

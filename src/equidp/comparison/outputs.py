@@ -15,7 +15,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.blind_spots import calibration_table
 from equidp.evaluation.groups import by_group
-from equidp.evaluation.metric import Metric, measured
+from equidp.evaluation.metric import Metric, measure_metric
 from equidp.evaluation.metrics import METRICS, check_task, tells_something
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.evaluation.small_cells import SmallCells
@@ -68,7 +68,7 @@ def with_metrics(
     filled = []
     for row in rows:
         part = found.take(parts[row["group"]])
-        values = {each.name: measured(each, part)[0] for each in metrics}
+        values = {each.name: measure_metric(each, part)[0] for each in metrics}
         shares = risks.loc[row["group"]].to_dict() if row["group"] in risks.index else {}
         few = {"few_people": row["group"] in tiny}
         filled.append({**row, **values, **shares, "informative": informative, **few})
@@ -87,7 +87,7 @@ def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
     outputs = torch.from_numpy(np.log(shares))  # of a made-up model
     found = Predictions.of(outputs, test.targets, test.class_names, Cut(cut.positive))
     groups = by_group(test.groups.numpy(), test.group_names)[:-1]
-    reasons = {name: measured(metric, found.take(members))[1] for name, members in groups}
+    reasons = {name: measure_metric(metric, found.take(members))[1] for name, members in groups}
     if sum(not reason for reason in reasons.values()) < 2:
         name, reason = next((name, reason) for name, reason in reasons.items() if reason)
         raise SettingError(

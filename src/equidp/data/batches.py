@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
-from equidp.kernel.inputs import mapped, taken, tensors
+from equidp.kernel.inputs import map_tensors, taken, tensors
 from equidp.kernel.loop import Batch
 
 _EXPECTED = "expected (input, target, group), or (input, target) for a method that needs no groups"
@@ -23,7 +23,7 @@ def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batc
     columns = dataset.inputs, dataset.trained_targets, dataset.groups
     for sample in samples:
         indices = sample.to(dataset.targets.device)
-        inputs, targets, groups = mapped(lambda column, at=indices: column.index_select(0, at), columns)
+        inputs, targets, groups = map_tensors(lambda column, at=indices: column.index_select(0, at), columns)
         yield Batch(inputs, targets, groups, indices)
 
 

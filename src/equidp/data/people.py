@@ -15,7 +15,7 @@ import torch
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, DataWarning
-from equidp.kernel.inputs import mapped
+from equidp.kernel.inputs import map_tensors
 from equidp.tables.recipe import Recipe
 from equidp.tables.split import draw_rows, rows_by_content
 
@@ -97,7 +97,7 @@ class PeoplesRows:
         """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
         present = torch.from_numpy(self.present).to(torch.float32)
-        inputs, targets = mapped(
+        inputs, targets = map_tensors(
             lambda each: each[at.to(each.device)].reshape(*shape, *each.shape[1:]),
             (rows.inputs, rows.targets),
         )
@@ -169,7 +169,7 @@ def first_rows(data: GroupedDataset) -> GroupedDataset:
     """Returns the first row of each example: for a release that reads one row of each person."""
     if data.rows is None:
         return data
-    inputs, targets = mapped(lambda each: each[:, 0], (data.inputs, data.targets))
+    inputs, targets = map_tensors(lambda each: each[:, 0], (data.inputs, data.targets))
     return replace(data, inputs=inputs, targets=targets, weights=None)
 
 

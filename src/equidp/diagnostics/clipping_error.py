@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from equidp._validate import check_number
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def clipping_error(
         expected_count: b^k, the expected number of the group's examples in a batch.
     """
     check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
-    lengths = doubled(norms)
-    bias = float(((doubled(weights) - 1).abs() * lengths).mean())
+    lengths = to_double(norms)
+    bias = float(((to_double(weights) - 1).abs() * lengths).mean())
     return ClippingError(bias, sensitivity / epsilon / expected_count)
 
 

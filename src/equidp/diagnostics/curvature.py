@@ -18,7 +18,7 @@ from equidp.engines.functional import second_derivatives
 from equidp.engines.layers.decomposed import unrolled
 from equidp.engines.preserved import flat
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 Product = Callable[[Tensor], Tensor]
 """Maps a vector [parameters] to the Hessian times it, [parameters]."""
@@ -52,8 +52,8 @@ class GroupHessian:
         self._subject, self._data, self._members = subject, data, members
         self._sample_size, self._generator = sample_size, generator
 
-    def drawn(self) -> GroupHessian:
-        """Returns the Hessian of one draw of examples, the same in every product."""
+    def fix_draw(self) -> GroupHessian:
+        """Return the Hessian of one draw of examples, the same in every product."""
         return GroupHessian(self._subject, self._data, self._draw())
 
     def _draw(self) -> Tensor:
@@ -85,8 +85,8 @@ class GroupHessian:
 
     def quadratic(self, *vectors: Tensor) -> list[float]:
         """Returns v' H v of each vector, all over the same examples."""
-        fixed = self.drawn()
-        return [float(doubled(vector) @ doubled(fixed.product(vector))) for vector in vectors]
+        fixed = self.fix_draw()
+        return [float(to_double(vector) @ to_double(fixed.product(vector))) for vector in vectors]
 
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Returns trained parameters, all else, and the vector in the shapes of the former, by name."""
@@ -135,7 +135,7 @@ def hutchinson_trace(
     mean, error = 0.0, math.inf
     while len(values) < max_vectors:
         signs = torch.randint(0, 2, like.shape, generator=generator).mul_(2).sub_(1).to(like)
-        values.append(float(doubled(signs) @ doubled(product(signs))))
+        values.append(float(to_double(signs) @ to_double(product(signs))))
         if len(values) >= min(_FEWEST_VECTORS, max_vectors):
             mean = math.fsum(values) / len(values)
             error = float(torch.tensor(values, dtype=torch.float64).std() / math.sqrt(len(values)))

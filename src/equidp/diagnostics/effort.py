@@ -98,7 +98,9 @@ def cost_of(
     few = torch.arange(count, device=data.groups.device)
     hessian = GroupHessian(subject, data, few)
     vector = torch.ones_like(subject.zeros())
-    seconds = gradients * _seconds(lambda: [measured.norms for measured, _ in subject.measured(data, few)])
+    seconds = gradients * _seconds(
+        lambda: [measured.norms for measured, _ in subject.measure_chunks(data, few)]
+    )
     seconds += products * _seconds(lambda: hessian.product(vector))
     return Cost(gradients, products, seconds / count)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equidp.diagnostics.gradients import BatchGradients
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def batch_risk(
     """
     ratio = float(gradients.ratio)
     along_mean, along_rescaled, along_clipped, along_rescaled_clipped, along_data = (
-        float(doubled(group_gradient) @ doubled(vector))
+        float(to_double(group_gradient) @ to_double(vector))
         for vector in (
             gradients.mean,
             gradients.rescaled_mean,

@@ -14,7 +14,7 @@ from equidp.engines.called import called
 from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
 from equidp.kernel.inputs import Inputs, moved_to, taken
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 from equidp.kernel.penalty import measure, penalty_of
 from equidp.kernel.policy import Policy
 from equidp.kernel.processes import ALONE, Processes
@@ -67,10 +67,10 @@ class Subject:
         """Returns a flat vector of zeros, [parameters]."""
         return flat([None] * len(self.parameters), self.parameters)
 
-    def measured(
+    def measure_chunks(
         self, data: GroupedDataset, members: Tensor, penalty: Penalty | None = None
     ) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
-        """Yields the chunks of `chunks`, measured, without examples whose gradient is not finite.
+        """Measure the chunks of `chunks`, and yield each without examples whose gradient is not finite.
 
         Training leaves those out too. Losses have a penalty where one is given.
         """
@@ -84,8 +84,8 @@ class Subject:
                 measured = measure(self.engine, penalty, *chunk[:3])
             yield measured, chunk
 
-    def summed(self, measured: Measured, weights: Tensor) -> Tensor:
-        """Returns sum_i weights[i] * gradient_i of measured examples, [parameters]."""
+    def sum_gradients(self, measured: Measured, weights: Tensor) -> Tensor:
+        """Return sum_i weights[i] * gradient_i of measured examples, [parameters]."""
         return flat_sums(measured.sum_gradients(weights), self.parameters)
 
     def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class BatchGradients:
 
 def cosine(one: Tensor, other: Tensor) -> float:
     """Returns the cosine of two vectors, [parameters]; NaN where one is zero."""
-    one, other = doubled(one), doubled(other)
+    one, other = to_double(one), to_double(other)
     return float((one @ other) / (one.norm() * other.norm()))
 
 
@@ -148,8 +148,12 @@ def batch_gradients(
         expected_batch_size: b.
     """
     mean, clipped = subject.zeros(), subject.zeros()
-    for measured, (inputs, targets, groups, _) in subject.measured(data, sample, penalty_of(policy, state)):
-        clipped += subject.summed(measured, step_weights(policy, state, measured.norms.detach(), groups))
+    for measured, (inputs, targets, groups, _) in subject.measure_chunks(
+        data, sample, penalty_of(policy, state)
+    ):
+        clipped += subject.sum_gradients(
+            measured, step_weights(policy, state, measured.norms.detach(), groups)
+        )
         mean += subject.plain_sum(inputs, targets)
     subject.total(mean, clipped)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -22,7 +22,7 @@ from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradient
 from equidp.diagnostics.step import Step
 from equidp.engines.called import called
 from equidp.errors import DataError
-from equidp.kernel.noise import SeededRandomness, doubled
+from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.weights import share_clipped, step_weights
 
@@ -70,11 +70,11 @@ def view_group(
     mine = subject.share_of(members)
     precision = torch.promote_types(total.dtype, torch.float32)
     known = torch.full((len(mine),), math.nan, dtype=precision, device=total.device)
-    for measured, (inputs, targets, _, which) in subject.measured(data, members):
+    for measured, (inputs, targets, _, which) in subject.measure_chunks(data, members):
         norms = measured.norms.detach()
-        total += subject.summed(measured, torch.ones_like(norms))
+        total += subject.sum_gradients(measured, torch.ones_like(norms))
         with torch.no_grad():
-            loss += doubled(subject.loss(called(subject.model, inputs), targets)).sum().cpu()
+            loss += to_double(subject.loss(called(subject.model, inputs), targets)).sum().cpu()
         known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
     subject.total(total, loss)
     known = subject.processes.gather_shards(known, len(members))
@@ -148,7 +148,7 @@ def group_curvature(
         max_vectors=effort.trace_vectors,
     )
     eigenvalues = extreme_eigenvalues(
-        hessian.drawn().product,
+        hessian.fix_draw().product,
         like,
         generator=generator,
         relative_error=effort.eigenvalue_error,

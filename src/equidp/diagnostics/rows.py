@@ -16,7 +16,7 @@ from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, nois
 from equidp.diagnostics.gradients import BatchGradients, cosine
 from equidp.diagnostics.measure import GroupCurvature, GroupView
 from equidp.diagnostics.step import Step
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 _ROUNDING = 1e-5
 """An eigenvalue below zero by less than this share of the largest may be a rounding error of float32."""
@@ -90,7 +90,7 @@ def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
     return {
         "loss": view.loss,
         "group_gradient_norm": float(view.gradient.norm()),
-        "mean_norm": float(doubled(view.norms).mean()),
+        "mean_norm": float(to_double(view.norms).mean()),
         "max_norm": float(view.norms.max()),
         "share_clipped": view.share_clipped,
         "not_finite": view.not_finite,

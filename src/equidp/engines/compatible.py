@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -62,9 +62,9 @@ class FixedNorm(nn.Module):
         super().__init__()
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        scale = torch.rsqrt(doubled(norm.running_var) + norm.eps)
+        scale = torch.rsqrt(to_double(norm.running_var) + norm.eps)
         if norm.affine:
-            scale = scale * doubled(norm.weight.detach())
+            scale = scale * to_double(norm.weight.detach())
         shift = norm.bias.detach() if norm.affine else torch.zeros_like(norm.running_mean)
         self.register_buffer("mean", norm.running_mean.clone())
         self.register_buffer("scale", scale.to(norm.running_mean))

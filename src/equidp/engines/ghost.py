@@ -30,7 +30,7 @@ from equidp.engines.precision import full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.inputs import Inputs, mapped
+from equidp.kernel.inputs import Inputs, map_tensors
 
 _ONCE_PER_EXAMPLE = (
     "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same."
@@ -114,7 +114,7 @@ class GhostEngine:
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Tensor) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.
-        inputs = mapped(Tensor.detach, inputs)
+        inputs = map_tensors(Tensor.detach, inputs)
         try:
             return self.loss(called(self.model, inputs), targets)
         except Exception as error:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from equidp.engines.called import called
 from equidp.engines.layers.rng_state import RandomState
 from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.inputs import Inputs, mapped, taken
-from equidp.kernel.noise import doubled
+from equidp.kernel.inputs import Inputs, map_tensors, taken
+from equidp.kernel.noise import to_double
 
 Example = tuple[Inputs, Tensor]
 """Inputs and targets, [batch, ...]."""
@@ -142,16 +142,16 @@ def _measured_anyhow(
     def gradients(place: int) -> list[Tensor]:
         x, y = taken(batch, [place])
         with torch.enable_grad():
-            losses = loss(called(model, mapped(Tensor.detach, x)), y).sum()
+            losses = loss(called(model, map_tensors(Tensor.detach, x)), y).sum()
         found = torch.autograd.grad(losses, trained, allow_unused=True, materialize_grads=True)
-        return [doubled(each) for each in found]
+        return [to_double(each) for each in found]
 
     for place in range(len(batch[1])):
         states.append(RandomState(batch[1].device))
         norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients(place)])))
 
     def sum_under(weights: Tensor) -> Sums:
-        totals = [torch.zeros_like(doubled(each)) for each in trained]
+        totals = [torch.zeros_like(to_double(each)) for each in trained]
         for place, (state, weight, norm) in enumerate(zip(states, weights.tolist(), norms, strict=True)):
             if not weight:
                 continue

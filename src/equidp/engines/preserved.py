@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.kernel.engine import Sums
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
-        with restored(*(parameter.device for parameter in model.parameters())):
+        with restore_generators(*(parameter.device for parameter in model.parameters())):
             yield
     finally:
         for module, mode in modes.items():

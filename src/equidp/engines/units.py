@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from equidp.engines.called import called
 from equidp.engines.layers.sums import by_example
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, mapped, tensors
+from equidp.kernel.inputs import Inputs, map_tensors, tensors
 from equidp.losses import Loss
 
 
@@ -24,7 +24,7 @@ def by_row(units: Any) -> Any:
     >>> by_row(torch.zeros(2, 3, 5)).shape
     torch.Size([6, 5])
     """
-    return mapped(lambda each: each.flatten(0, 1), units)
+    return map_tensors(lambda each: each.flatten(0, 1), units)
 
 
 @final
@@ -63,7 +63,7 @@ def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tenso
     """
     count = len(targets) // rows * rows
     whole = targets if targets.dim() > 1 else torch.stack([targets.float(), torch.ones_like(targets)], dim=1)
-    return mapped(lambda each: by_example(each[:count], rows), inputs), by_example(whole[:count], rows)
+    return map_tensors(lambda each: by_example(each[:count], rows), inputs), by_example(whole[:count], rows)
 
 
 def reading(model: nn.Module, loss: LossFunction) -> nn.Module:

@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_in_words
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
-from equidp.evaluation.metric import Metric, figure, measured
-from equidp.evaluation.metrics import METRICS, lost
+from equidp.evaluation.metric import Metric, figure, measure_metric
+from equidp.evaluation.metrics import METRICS, metric_cost
 from equidp.evaluation.numbers import NUMBERS
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.losses import SquaredError
@@ -60,7 +60,7 @@ def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
     found, losses, rows = Predictions.of(outputs, test.targets, ()), _losses(outputs, test), []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         part = found.take(members)
-        figures = {metric.name: measured(metric, part)[0] for metric in NUMBERS}
+        figures = {metric.name: measure_metric(metric, part)[0] for metric in NUMBERS}
         loss = float(losses[members].mean()) if len(part) else np.nan
         rows.append({"group": name, "count": len(part), **figures, "loss": loss})
     return pd.DataFrame(rows)
@@ -143,7 +143,7 @@ def paired_costs(
     gained = _losses(outputs, test) - _losses(reference, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
-        cost = lost(metric, ours.take(members), theirs.take(members), level)
+        cost = metric_cost(metric, ours.take(members), theirs.take(members), level)
         risk = mean_interval(gained[members], level)
         rows.append(_row(members, {"privacy_cost": cost, "excessive_risk": risk}, group=name))
     return pd.DataFrame(rows)

@@ -41,7 +41,7 @@ class Metric:
     >>> from sklearn.metrics import f1_score
     >>> f1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), True, range=(0, 1))
     >>> shares = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
-    >>> measured(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
+    >>> measure_metric(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
     (0.666..., '')
     """
 
@@ -102,8 +102,8 @@ class Figure(NamedTuple):
     reason: str
 
 
-def measured(metric: Metric, found: Predictions) -> tuple[float, str]:
-    """Returns a metric's value and "", or NaN and why it is not defined.
+def measure_metric(metric: Metric, found: Predictions) -> tuple[float, str]:
+    """Return a metric's value and "", or NaN and the reason why it is not defined.
 
     Raises:
         SettingError: the metric's own function fails, or gives no number.
@@ -127,10 +127,10 @@ def figure(metric: Metric, found: Predictions, level: float) -> Figure:
     """Returns a metric's value with its interval over the examples.
 
     Raises:
-        SettingError: as `measured`, or a level outside (0, 1).
+        SettingError: as `measure_metric`, or a level outside (0, 1).
     """
     check_level(level)
-    value, reason = measured(metric, found)
+    value, reason = measure_metric(metric, found)
     if reason:
         return Figure(value, np.nan, np.nan, reason)
     try:
@@ -141,7 +141,7 @@ def figure(metric: Metric, found: Predictions, level: float) -> Figure:
 
 
 def _resample_interval(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
-    return percentiles(lambda rows: measured(metric, found.take(rows))[0], len(found), level)
+    return percentiles(lambda rows: measure_metric(metric, found.take(rows))[0], len(found), level)
 
 
 def percentiles(

@@ -22,7 +22,7 @@ from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.evaluation import intervals
 from equidp.evaluation.intervals import Floats, Interval
-from equidp.evaluation.metric import Metric, figure, measured, percentiles
+from equidp.evaluation.metric import Metric, figure, measure_metric, percentiles
 from equidp.evaluation.numbers import NUMBERS
 from equidp.evaluation.predictions import Predictions, task_of
 
@@ -37,13 +37,13 @@ def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
         metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(found.task, "rmse")]
     constant = found.constant()
     if metric.per_example is not None:
-        return bool(lost(metric, constant, found, level)[1] > 0)
-    reached, known = figure(metric, found, level), measured(metric, constant)[0]
+        return bool(metric_cost(metric, constant, found, level)[1] > 0)
+    reached, known = figure(metric, found, level), measure_metric(metric, constant)[0]
     return bool(min(metric.sign * (end - known) for end in (reached.low, reached.high)) > 0)
 
 
-def lost(metric: Metric, ours: Predictions, theirs: Predictions, level: float) -> Interval:
-    """Returns by how much `theirs` are better than `ours` on the same examples, with its interval.
+def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: float) -> Interval:
+    """Return the difference by which `theirs` are better than `ours` on the same examples, with its interval.
 
     The interval is that of the differences example by example: Agresti and Min's of accuracy, Student's of
     other metrics of single examples, and of all others percentiles over resamples of the examples.
@@ -51,7 +51,9 @@ def lost(metric: Metric, ours: Predictions, theirs: Predictions, level: float) -
     intervals.check_level(level)
 
     def cost(rows: Any = slice(None)) -> float:
-        return metric.sign * (measured(metric, theirs.take(rows))[0] - measured(metric, ours.take(rows))[0])
+        return metric.sign * (
+            measure_metric(metric, theirs.take(rows))[0] - measure_metric(metric, ours.take(rows))[0]
+        )
 
     if metric.per_example is None or not len(ours):
         value = cost()

@@ -13,8 +13,8 @@ from equidp.kernel.processes import ALONE, Processes
 _CHUNK = 4096  # examples predicted at a time
 
 
-def diverged(model: nn.Module) -> bool:
-    """Returns whether training left weights that are NaN or infinite."""
+def has_diverged(model: nn.Module) -> bool:
+    """Return True where a weight of the model is NaN or infinite."""
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 

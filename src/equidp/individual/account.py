@@ -26,7 +26,7 @@ from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.inputs import taken
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.penalty import penalty_of
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
@@ -154,7 +154,7 @@ class ExampleAccount(KeptCallback):
         told(lambda: files.load_parts(facts["parts"], counts.histories))
         counts.restore(*arrays)
         lost = trainer.steps_done - facts["steps"]
-        counts.missed(lost)
+        counts.add_worst_steps(lost)
         self._counts, self._files[folder, number] = counts, files
         self._steps, self._fingerprint = trainer.steps_done, fingerprint
         self._norms_hold = not lost
@@ -256,7 +256,7 @@ class ExampleAccount(KeptCallback):
                 f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
                 "the start, or say missed_at_worst=True for an upper bound."
             )
-        self._counted.missed(missed)
+        self._counted.add_worst_steps(missed)
         self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
@@ -268,7 +268,7 @@ class ExampleAccount(KeptCallback):
         penalised = {"groups": groups, "penalty": penalty_of(trainer.policy, trainer.policy_state)}
         chunk = self._chunk_size or chunk_of(inputs, device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
-        with restored(device), trainer.randomness.for_model(device):
+        with restore_generators(device), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)
         norms = processes.gather_shards(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.

@@ -9,7 +9,7 @@ from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount
 from equidp.individual.examples import in_memory
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.training.trainer import Trainer
 
 
@@ -106,6 +106,6 @@ def _repeats(trainer: Trainer) -> bool:
     public = getattr(trainer.engine, "public", None)
     if public is None:  # an engine that was given as an object, and tried on nothing
         return False
-    with restored(device_of(trainer.model)):
+    with restore_generators(device_of(trainer.model)):
         first, second = (trainer.engine(*public).norms.nan_to_num() for _ in range(2))
     return torch.equal(first, second)

@@ -69,8 +69,8 @@ class StepCounts:
         if len(self._waiting) == _BATCH:
             self._catch_up()
 
-    def missed(self, steps: int) -> None:
-        """Counts steps in which every example may have used all of the sensitivity."""
+    def add_worst_steps(self, steps: int) -> None:
+        """Count steps in which every example may have used all of the sensitivity."""
         for histories in (self.histories, self.group_histories):
             histories.add_worst(steps)
         self.group_shares += steps

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from equidp.errors import PolicyError, shape_in_words
 from equidp.kernel.engine import Sums
-from equidp.kernel.noise import doubled
-from equidp.kernel.policy import Policy, copied, on_device
+from equidp.kernel.noise import to_double
+from equidp.kernel.policy import Policy, copy_state, on_device
 
 SMALLEST_NORM = 1e-10
 """Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this
@@ -53,7 +53,7 @@ def bounded_rows(rows: Tensor, bound: float) -> Tensor:
     | an infinite or NaN entry | zero |
     | none (batch = 0) | an empty tensor, whose sum is zero |
     """
-    rows = doubled(rows)
+    rows = to_double(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0)
@@ -114,7 +114,7 @@ def bounded_sums(sums: Sums, weights: Tensor, norms: Tensor) -> Sums:
     """
     if not sums:
         return sums
-    longest = (1 + ROUNDING) * float(torch.dot(doubled(weights), doubled(norms.clamp_min(SMALLEST_NORM))))
+    longest = (1 + ROUNDING) * float(torch.dot(to_double(weights), to_double(norms.clamp_min(SMALLEST_NORM))))
     flat = [total.reshape(-1) for total in sums.values()]
     squares = [torch.dot(each, each) for each in flat]
     length = math.sqrt(float(torch.stack(squares).sum() if len(squares) > 1 else squares[0]))
@@ -159,7 +159,7 @@ def each_alone(
         terms: that a penalty has, [batch, terms]; None: there are none.
     """
     name = getattr(rule, "__qualname__", repr(rule))
-    own = on_device(copied(state), norms.device)
+    own = on_device(copy_state(state), norms.device)
     seen = [each.clone() for each in (norms, groups, *(() if terms is None else terms.unbind(dim=1)))]
     try:
         return torch.vmap(lambda *example: rule(own, *example))(*seen)

@@ -63,10 +63,12 @@ def run_event(entries: Entries) -> dp_accounting.DpEvent:
     """
     kinds, choices = count_kinds(entries)
     events = [_steps_event(*kind, steps) for kind, steps in kinds.items() if steps]
-    return composed([*events, *(_choices_event(event, count) for event, count in choices.items() if count)])
+    return compose_events(
+        [*events, *(_choices_event(event, count) for event, count in choices.items() if count)]
+    )
 
 
-def composed(events: Sequence[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+def compose_events(events: Sequence[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
     """Return one event, which can be hashed, for all of them together."""
     if not events:
         return dp_accounting.NoOpDpEvent()

@@ -22,22 +22,23 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """A tensor [batch, ...], a tuple of such, or a mapping from names to such."""
 
 
-def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+def map_tensors(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """Return the results of `function` on the tensors at each place, in the form of the first inputs.
 
     Args:
         function: (one tensor of each of the inputs) -> a tensor.
         first, others: of one form. Tuples stay tuples, mappings become dictionaries; either may hold others.
 
-    >>> mapped(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
+    >>> map_tensors(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 4])}
     """
     if isinstance(first, Mapping):
         return {
-            name: mapped(function, value, *(each[name] for each in others)) for name, value in first.items()
+            name: map_tensors(function, value, *(each[name] for each in others))
+            for name, value in first.items()
         }
     if isinstance(first, tuple):
-        return tuple(mapped(function, *each) for each in zip(first, *others, strict=True))
+        return tuple(map_tensors(function, *each) for each in zip(first, *others, strict=True))
     return function(first, *others)
 
 
@@ -60,7 +61,7 @@ def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
     >>> taken((torch.tensor([1, 2]), torch.tensor([3, 4])), torch.tensor([False, True]))
     (tensor([2]), tensor([4]))
     """
-    return mapped(lambda each: each[which], inputs)
+    return map_tensors(lambda each: each[which], inputs)
 
 
 def in_parts(inputs: Any, size: int | None) -> list[Any]:
@@ -74,13 +75,13 @@ def in_parts(inputs: Any, size: int | None) -> list[Any]:
     return [taken(inputs, slice(start, start + size)) for start in range(0, count, size)]
 
 
-def joined(*inputs: Any) -> Any:
+def join_batches(*inputs: Any) -> Any:
     """Returns several batches of one form as one.
 
-    >>> joined((torch.tensor([1]),), (torch.tensor([2]),))
+    >>> join_batches((torch.tensor([1]),), (torch.tensor([2]),))
     (tensor([1, 2]),)
     """
-    return mapped(lambda *each: torch.cat(each), *inputs)
+    return map_tensors(lambda *each: torch.cat(each), *inputs)
 
 
 def moved_to(inputs: Any, device: torch.device | str) -> Any:
@@ -91,4 +92,4 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
     """
     # Work on CUDA waits for what it reads. The processor does not, and MPS may read memory that was freed.
     ahead = torch.device(device).type == "cuda"
-    return mapped(lambda each: each.to(device, non_blocking=ahead), inputs)
+    return map_tensors(lambda each: each.to(device, non_blocking=ahead), inputs)

@@ -153,7 +153,7 @@ def generator_from_the_system() -> torch.Generator:
 
 
 @contextmanager
-def restored(*devices: torch.device) -> Iterator[None]:
+def restore_generators(*devices: torch.device) -> Iterator[None]:
     """Restores the global generators at the end; inside, this thread alone may seed them."""
     with _turn:
         before = GeneratorStates(*devices)

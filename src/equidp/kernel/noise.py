@@ -149,10 +149,10 @@ def exact_place(device: torch.device) -> torch.device:
     return device
 
 
-def doubled(values: Tensor) -> Tensor:
+def to_double(values: Tensor) -> Tensor:
     """Return the values in float64, on the CPU if their device has no float64.
 
-    >>> doubled(torch.tensor([1, 2]))
+    >>> to_double(torch.tensor([1, 2]))
     tensor([1., 2.], dtype=torch.float64)
     """
     return values.to(exact_place(values.device)).double()

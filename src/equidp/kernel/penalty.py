@@ -11,12 +11,12 @@ from torch import Tensor
 from equidp.errors import PolicyError
 from equidp.kernel.engine import Engine, Measured, PenalisingEngine, Penalty
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.policy import Policy, checked_state, copied
+from equidp.kernel.policy import Policy, checked_state, copy_state
 
 
 def penalty_of(policy: Policy, state: Any) -> Penalty | None:
     """Penalty that the policy adds to losses under this state; None without one."""
-    return policy.penalty(copied(state)) if policy.penalises else None
+    return policy.penalty(copy_state(state)) if policy.penalises else None
 
 
 def measure(
@@ -107,4 +107,4 @@ def state_after(policy: Policy, state: Any, totals: Sequence[Tensor]) -> Any:
     if not policy.penalises:
         return state
     gradient = torch.cat([total.flatten() for total in totals]).to("cpu", torch.float32)
-    return copied(checked_state(policy, policy.after_gradient(copied(state), gradient)))
+    return copy_state(checked_state(policy, policy.after_gradient(copy_state(state), gradient)))

@@ -262,7 +262,7 @@ def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> 
             f"the saved state has {there}; {type(policy).__name__} expects {expected}. "
             "Restore it with the policy and the groups it was saved from."
         )
-    return copied(type(state)(**values))
+    return copy_state(type(state)(**values))
 
 
 def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> float:
@@ -271,7 +271,7 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> 
     Raises:
         PolicyError: noise cannot be scaled to it.
     """
-    sensitivity = float(policy.sensitivity(copied(state)))
+    sensitivity = float(policy.sensitivity(copy_state(state)))
     if math.isinf(sensitivity) and sensitivity > 0 and noise_multiplier == 0:
         return sensitivity
     if not (math.isfinite(sensitivity) and sensitivity > 0):
@@ -282,7 +282,7 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> 
     return sensitivity
 
 
-def copied(state: Any) -> Any:
+def copy_state(state: Any) -> Any:
     """Copy a state, without its graph; a state without tensors is returned as it is."""
     if not state:
         return state

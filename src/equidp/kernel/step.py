@@ -52,7 +52,7 @@ from equidp.kernel.policy import (
     check_unchanged,
     checked_sensitivity,
     checked_state,
-    copied,
+    copy_state,
     restored_state,
     statistics_noise,
 )
@@ -151,7 +151,7 @@ class PrivateStep:
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
-        self.state: Any = copied(checked_state(policy, policy.init(setting)))
+        self.state: Any = copy_state(checked_state(policy, policy.init(setting)))
         self._held, self._paid_in = attributes(policy), 0
 
     def __call__(
@@ -267,8 +267,8 @@ class PrivateStep:
             randomness=self.randomness,
             processes=self.processes,
         )
-        state = self.policy.update(copied(self.state), released.to("cpu", torch.float32))
-        self.state = copied(checked_state(self.policy, state))
+        state = self.policy.update(copy_state(self.state), released.to("cpu", torch.float32))
+        self.state = copy_state(checked_state(self.policy, state))
 
     def _add(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
         """Adds the weighted gradients of a measured part to the totals."""

@@ -26,7 +26,7 @@ from equidp.ledger.format import (
     LedgerContent,
     chained_line,
     check_seal,
-    parsed,
+    parse_ledger,
     plain,
     seal_path,
 )
@@ -223,7 +223,7 @@ class LedgerFile(Ledger):
 def _read(path: Path) -> tuple[bytes, LedgerContent]:
     """The bytes of a file and what they say; refuses a file that is no ledger."""
     content = path.read_bytes()
-    read = parsed(path, content)
+    read = parse_ledger(path, content)
     if not read.checks and not HEADER.startswith(read.torn[: len(HEADER)]):
         raise BudgetError(
             f"{os.fspath(path)!r} holds no ledger; name one that equidp wrote, or one that is not there yet."

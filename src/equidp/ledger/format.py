@@ -90,7 +90,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
         content = Path(path).read_bytes()
     except OSError as error:
         raise BudgetError(f"the ledger {os.fspath(path)!r} cannot be read ({error.strerror}).") from error
-    read = parsed(path, content)
+    read = parse_ledger(path, content)
     if not read.checks:
         raise BudgetError(f"{os.fspath(path)!r} holds no ledger; expected a file that equidp wrote.")
     check_seal(path, read, seal)
@@ -127,7 +127,7 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
         )
 
 
-def parsed(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
+def parse_ledger(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
     """Return the content of all whole lines; BudgetError where a line does not match its checksum."""
     *lines, torn = content.split(b"\n")
     records: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ from equidp.kernel.policy import (
     check_settings,
     check_unchanged,
     checked_state,
-    copied,
+    copy_state,
 )
 
 _TRIALS = 50
@@ -75,7 +75,7 @@ def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]
 
 
 def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> None:
-    name, before = type(policy).__name__, copied(state)
+    name, before = type(policy).__name__, copy_state(state)
     sensitivity = policy.sensitivity(state)
     if not sensitivity > 0 or math.isnan(sensitivity):
         raise PolicyError(f"{name} has sensitivity {sensitivity}; expected a number > 0.")
@@ -142,7 +142,7 @@ def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, gener
     cells = example_rows(policy, state, norm, group).shape[1]
     spread = 10 ** float(4 * torch.rand((), generator=generator) - 1)
     released = spread * torch.randn(cells, generator=generator)
-    new, again = (policy.update(copied(state), released.clone()) for _ in range(2))
+    new, again = (policy.update(copy_state(state), released.clone()) for _ in range(2))
     checked_state(policy, new)
     if not _equal(new, again):
         raise PolicyError(

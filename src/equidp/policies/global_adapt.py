@@ -26,7 +26,7 @@ class AdaptiveBound(NamedTuple):
         b = setting.expected_batch_size
         return cls(torch.tensor(bound, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
 
-    def moved(self, bound: float) -> AdaptiveBound:
+    def with_bound(self, bound: float) -> AdaptiveBound:
         """Return the state with another bound."""
         return self._replace(bound=torch.tensor(bound, dtype=torch.float64))
 
@@ -70,7 +70,7 @@ class GlobalAdapt(Bounded):
         # A count lies in [0, n]; noise that says more than the whole expected batch says nothing.
         share = min(float(released[0]) / float(state.expected_batch_size), 1.0)
         grown = float(state.bound) * math.exp(share - self.bound_learning_rate)
-        return state.moved(max(float(self.clipping_bound), grown))
+        return state.with_bound(max(float(self.clipping_bound), grown))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         return self.clipping_bound / norm.clamp_min(state.bound.to(norm.dtype))

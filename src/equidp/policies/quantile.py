@@ -59,7 +59,7 @@ class Quantile(QuantileBound):
         return AdaptiveBound.start(self.clipping_bound, setting)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
-        return state.moved(self.next_bound(state, released))
+        return state.with_bound(self.next_bound(state, released))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         return clipping_weight(state, norm)
@@ -86,7 +86,7 @@ class QuantileBounded(QuantileBound):
         return AdaptiveBound.start(max(self.lowest_bound, self.clipping_bound), setting)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
-        return state.moved(max(self.lowest_bound, self.next_bound(state, released)))
+        return state.with_bound(max(self.lowest_bound, self.next_bound(state, released)))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         return clipping_weight(state, norm)

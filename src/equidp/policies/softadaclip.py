@@ -30,7 +30,7 @@ class SoftAdaClip(QuantileBound):
         return AdaptiveBound.start(self.clipping_bound, setting)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
-        return state.moved(self.next_bound(state, released))
+        return state.with_bound(self.next_bound(state, released))
 
     def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
         bound = state.bound.to(norm.dtype)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from equidp.kernel.bounding import capped_weights, each_alone
-from equidp.kernel.noise import doubled
-from equidp.kernel.policy import Policy, copied
+from equidp.kernel.noise import to_double
+from equidp.kernel.policy import Policy, copy_state
 
 
 def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
     """Return the capped weights that a step under this state gives these examples, [batch]."""
-    sensitivity = float(policy.sensitivity(copied(state)))
+    sensitivity = float(policy.sensitivity(copy_state(state)))
     return capped_weights(each_alone(policy.weight, state, norms, groups), norms, sensitivity)
 
 
@@ -24,4 +24,4 @@ def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor) -
     The gradient that it is compared with is of the same group.
     """
     unclipped = step_weights(policy, state, torch.zeros_like(weights), groups)
-    return float(doubled(weights < unclipped).mean())
+    return float(to_double(weights < unclipped).mean())

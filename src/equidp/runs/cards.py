@@ -10,7 +10,7 @@ from typing import Any
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predict import diverged
+from equidp.evaluation.predict import has_diverged
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.report.figures import mean_epsilons
@@ -100,7 +100,7 @@ def write_cards(
         composition = _together(budget, units_of(recipe))
         details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
-    further += [DIVERGED] if diverged(run.model) else []
+    further += [DIVERGED] if has_diverged(run.model) else []
     told, too_noisy = mean_epsilons(layout.read_released(place), run.epsilon())
     write_card(
         run,

@@ -17,7 +17,7 @@ from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
 from equidp.training.optimizers import PrivateAdam
@@ -44,7 +44,7 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
     if seed is None:
         model = factory(tuple(shape), outputs)
     else:
-        with restored():
+        with restore_generators():
             torch.manual_seed(seed)
             model = factory(tuple(shape), outputs)
             if not any(isinstance(module, nn.GroupNorm) for module in model.modules()):

@@ -15,7 +15,7 @@ from equidp._validate import check_some_weight, check_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, ModelError, SettingError
-from equidp.kernel.inputs import Inputs, mapped, tensors
+from equidp.kernel.inputs import Inputs, map_tensors, tensors
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy, check_settings
 from equidp.policies.checks import check_policy
@@ -72,11 +72,11 @@ def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) 
     Raises:
         DataError: says what was expected.
     """
-    form = mapped(lambda each: f"{list(each.shape[1:])} {each.dtype}", row)
+    form = map_tensors(lambda each: f"{list(each.shape[1:])} {each.dtype}", row)
     try:
         assert isinstance(examples, tuple)
         inputs, targets = examples
-        given = mapped(lambda like, each: f"{list(each.shape[1:])} {each.dtype}", row, (inputs, targets))
+        given = map_tensors(lambda like, each: f"{list(each.shape[1:])} {each.dtype}", row, (inputs, targets))
         counts = {len(each) for each in tensors((inputs, targets))}
     except Exception as error:
         raise DataError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.kernel.policy import copied
+from equidp.kernel.policy import copy_state
 from equidp.kernel.step import PrivateStep
 
 OPTIMIZERS = ("sgd", "adam")
@@ -120,7 +120,7 @@ def noise_deviation(step: PrivateStep) -> float:
     sigma = step.event.noise_multiplier
     if not sigma:
         return 0.0
-    return sigma * float(step.policy.sensitivity(copied(step.state))) / step.expected_batch_size
+    return sigma * float(step.policy.sensitivity(copy_state(step.state))) / step.expected_batch_size
 
 
 def check_optimizer_name(name: str, momentum: float) -> None:

@@ -34,7 +34,7 @@ from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Payment
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 from equidp.kernel.noisy_sum import release
 from equidp.losses import Loss
 from equidp.training import parts
@@ -155,7 +155,7 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
             total = _sum_rows(logits, targets, weights, place.to(logits.device))
             release([total], 1.0, multiplier, trainer.randomness, 1.0, trainer.processes)
             place = _next_place(place, total.cpu(), multiplier)
-        found = doubled(place.to(logits.device))
+        found = to_double(place.to(logits.device))
         trainer.processes.copy_from_first([found])  # rounding may differ between machines
     scale, *shift = found.tolist()
     payment = paid[0].event.id if paid else ""
@@ -193,7 +193,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
 def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
     """Sum over examples of their rows, of norm at most 1 for each example; [numbers of a row], float64."""
     count, size = logits.shape[1], logits.shape[2] + 1
-    total = doubled(logits.new_zeros(size + size * (size + 1) // 2))
+    total = to_double(logits.new_zeros(size + size * (size + 1) // 2))
     step = max(1, _NUMBERS // (count * size * size))
     for some in zip(logits.split(step), targets.split(step), weights.split(step), strict=True):
         one, its_classes, its_weights = (each.flatten(0, 1) for each in some)
@@ -204,7 +204,7 @@ def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -
 
 def _rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
     """Gradient and curvature of each example's loss in scale and shifts, side by side; float64."""
-    logits, place = doubled(logits), doubled(place)
+    logits, place = to_double(logits), to_double(place)
     unit = (logits - logits.mean(dim=1, keepdim=True)) / _UNIT
     chances = torch.softmax(logits + place[0] * unit + place[1:], dim=1)
     wrong = chances - nn.functional.one_hot(targets, logits.shape[1])
@@ -214,7 +214,7 @@ def _rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Te
     curvature = torch.einsum("nc,nci,ncj->nij", chances, ways, ways) - mean.unsqueeze(2) * mean.unsqueeze(1)
     first, second, count = _upper(curvature.shape[1])
     rows = torch.cat([gradient / _GRADIENT, curvature[:, first, second] * count.to(unit) / _CURVATURE], dim=1)
-    return rows * doubled(weights).unsqueeze(1) / math.sqrt(2)
+    return rows * to_double(weights).unsqueeze(1) / math.sqrt(2)
 
 
 def _upper(size: int) -> tuple[Tensor, Tensor, Tensor]:

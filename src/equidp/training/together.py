@@ -17,7 +17,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Ledger, MemoryLedger
-from equidp.kernel.model_randomness import restored
+from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.processes import Processes
 
 _ROWS = 2**16  # of a dataset in memory that are read at a time
@@ -139,7 +139,7 @@ def _content(train: object) -> Iterator[Any]:
         return
     yield repr(list(getattr(train, "indices", ())))  # of a Subset
     places = torch.linspace(0, len(train) - 1, _LOOKED_AT).long().unique()  # type: ignore[arg-type]
-    with restored(), torch.random.fork_rng():
+    with restore_generators(), torch.random.fork_rng():
         torch.manual_seed(0)  # so that augmentation is the same in all
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)

@@ -32,7 +32,7 @@ from equidp.engines.layers.sums import (
     weighted_sum,
     with_rounding,
 )
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 _CHANNELS_TOGETHER = 8
 """The library computes so many channels at once; unless both sides are multiples of it, a grouped convolution
@@ -203,12 +203,12 @@ def _weighted_windows(module: Any, operands: Operands, weights: Tensor) -> Tenso
     groups, positions = module.groups, operands.signal[0, 0].numel()
     size = max(1, 4 * CHUNK_NUMBERS // (module.weight[0].numel() * groups * positions))
     sums = []
-    for part, some in zip(operands.chunks(size), doubled(weights).split(size), strict=True):
+    for part, some in zip(operands.chunks(size), to_double(weights).split(size), strict=True):
         kernel = 1 + len(module.kernel_size)  # the windows' dimensions of channels and kernel
-        windows = doubled(_windows(module, part, 1).movedim(0, kernel)).reshape(
+        windows = to_double(_windows(module, part, 1).movedim(0, kernel)).reshape(
             groups, -1, len(some) * positions
         )
-        signal = (doubled(part.signal.flatten(2).movedim(0, 1)) * some.unsqueeze(1)).reshape(
+        signal = (to_double(part.signal.flatten(2).movedim(0, 1)) * some.unsqueeze(1)).reshape(
             groups, -1, len(some) * positions
         )
         sums.append(signal @ windows.transpose(1, 2))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from equidp.engines.layers.sums import CHUNK_NUMBERS, gram_norms
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 _COST_OF_ADDING = 18
 """How many multiplications of a matrix product take as long as adding one number to another in memory."""
@@ -77,7 +77,7 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
     positions = math.prod(places)
     additions = module.weight[0].numel() + operands.signal.shape[1] // groups
     for part in operands.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
-        part = part._replace(image=doubled(part.image), signal=doubled(part.signal))
+        part = part._replace(image=to_double(part.image), signal=to_double(part.signal))
         features = _features(module, part, unfolded=unfolded)
         products = features.transpose(2, 3) @ features
         products = products.flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)

@@ -13,7 +13,7 @@ from equidp.engines.layers.call import Norms
 from equidp.engines.layers.linear import by_position
 from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
 from equidp.engines.layers.sums import ByName, by_example, gram_norms
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 
 class _TableGradients(LayerGradients):
@@ -34,7 +34,7 @@ class _TableGradients(LayerGradients):
     def squared_norms(self) -> Norms:
         tokens, gradient = self._positions()
         different = tokens.unsqueeze(1) != tokens.unsqueeze(2)
-        received = doubled(gradient)
+        received = to_double(gradient)
         products = (received @ received.transpose(1, 2)).masked_fill(different.to(received.device), 0.0)
         return gram_norms(products, gradient.shape[2]).to(gradient), None
 
@@ -50,7 +50,7 @@ class _TableGradients(LayerGradients):
     @final
     def weighted_gradients(self, weights: Tensor) -> ByName:
         tokens, gradient = self._positions()
-        weighted = (doubled(gradient) * doubled(weights)[:, None, None]).flatten(0, 1)
+        weighted = (to_double(gradient) * to_double(weights)[:, None, None]).flatten(0, 1)
         table = weighted.new_zeros(self.module.weight.shape)
         return {"weight": table.index_add_(0, tokens.flatten().to(table.device), weighted)}
 
@@ -87,10 +87,10 @@ class EmbeddingBagGradients(_TableGradients):
     def squared_norms(self) -> Norms:
         if self.rows > 1:
             return super().squared_norms()
-        shares, gradient = doubled(self._shares()), self.pair()[1]
+        shares, gradient = to_double(self._shares()), self.pair()[1]
         different = self.inputs.unsqueeze(1) != self.inputs.unsqueeze(2)
         pairs = (shares.unsqueeze(1) * shares.unsqueeze(2)).masked_fill(different.to(shares.device), 0.0)
-        return (pairs.sum(dim=(1, 2)) * doubled(gradient).square().sum(dim=1)).to(gradient), None
+        return (pairs.sum(dim=(1, 2)) * to_double(gradient).square().sum(dim=1)).to(gradient), None
 
 
 def _covers_embedding(module: Any) -> bool:

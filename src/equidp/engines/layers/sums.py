@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import ModelError
-from equidp.kernel.noise import doubled
+from equidp.kernel.noise import to_double
 
 ByName = dict[str, Tensor]
 """Per-example gradients [batch, *shape], or weighted sums of them in float64 [*shape], by parameter name."""
@@ -71,14 +71,14 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
     few values of a block are converted at a time, so that copies stay in a processor's cache.
     """
-    blocks = zip(doubled(weights).split(_ROWS), values.reshape(len(values), -1).split(_ROWS), strict=True)
+    blocks = zip(to_double(weights).split(_ROWS), values.reshape(len(values), -1).split(_ROWS), strict=True)
     return added(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
 
 
 def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
     size = max(64, CHUNK_NUMBERS // 2 // len(rows))
     if rows.device.type != "cpu" or rows.shape[1] <= size:
-        return weights @ doubled(rows)
+        return weights @ to_double(rows)
     total = weights.new_empty(rows.shape[1])
     copies = weights.new_empty(len(rows), size)
     for part, columns in zip(total.split(size), rows.split(size, dim=1), strict=True):
@@ -100,8 +100,10 @@ def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     Rounding: as of `weighted_sum`.
     """
     size = min(_ROWS, max(512, 8 * CHUNK_NUMBERS // (left.shape[1] + right.shape[1])))
-    parts = zip(doubled(weights).split(size), left.split(size), right.split(size), strict=True)
-    return added((doubled(first) * some.unsqueeze(1)).T @ doubled(second) for some, first, second in parts)
+    parts = zip(to_double(weights).split(size), left.split(size), right.split(size), strict=True)
+    return added(
+        (to_double(first) * some.unsqueeze(1)).T @ to_double(second) for some, first, second in parts
+    )
 
 
 def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
@@ -184,7 +186,7 @@ def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
     size = max(1, CHUNK_NUMBERS // (inputs.shape[1] * max(inputs.shape[1], additions)))
     squares = []
     for given, received in zip(inputs.split(size), gradient.split(size), strict=True):
-        given, received = doubled(given), doubled(received)
+        given, received = to_double(given), to_double(received)
         products = given @ given.transpose(1, 2)
         squares.append(gram_norms(products.mul_(received @ received.transpose(1, 2)), additions))
     return torch.cat(squares).to(gradient)

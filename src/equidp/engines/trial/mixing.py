@@ -18,7 +18,7 @@ from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.trial.running import Attributes, check_parameters, in_words, losses_of, outputs_of, tried
 from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, joined, mapped, taken, tensors
+from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
 
 
 def check_model(
@@ -326,11 +326,11 @@ class _Trial:
         Raises:
             ModelError: it does not run on a batch of all of these.
         """
-        if not kinds or self.attempt(joined(*kinds), 0) is not None:
+        if not kinds or self.attempt(join_batches(*kinds), 0) is not None:
             return kinds
         left = [running for kind in kinds if len(tensors(running := self._running(kind))[0])]
         if left:
-            self._run_together(joined(*left), 0)
+            self._run_together(join_batches(*left), 0)
         return left
 
     def together(self, inputs: Inputs, seed: int) -> _Ran | None:
@@ -373,7 +373,7 @@ class _Trial:
 
 def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Any:
     """A batch as large, with what is compared in its place, and rows of all kinds in turns in between."""
-    return mapped(_tensor_between, ordinary, padded, *kinds)
+    return map_tensors(_tensor_between, ordinary, padded, *kinds)
 
 
 def _tensor_between(ordinary: Tensor, padded: Tensor, *kinds: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from equidp.engines.called import called
 from equidp.engines.trial.running import check_parameters, losses_of, tried
 from equidp.engines.units import UnitModel
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, joined, mapped, taken, tensors
+from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
 
 
 def made_up_examples(
@@ -387,7 +387,7 @@ class MadeUpInputs(TrialRows):
             text = end is not None and not (rows.mask or rows.real or reading.unread) and len(rows.shape) == 1
             return replace(rows, end=end) if text and 2 < rows.below > (end or 0) else rows
 
-        made = cls(mapped(part, inputs))
+        made = cls(map_tensors(part, inputs))
         bytes_or_flags = (torch.uint8, torch.bool)
         places = [
             place
@@ -435,11 +435,11 @@ class MadeUpInputs(TrialRows):
             below = min(bounds[place], torch.iinfo(rows.dtype).max)
             return replace(rows, below=below, padding=0, ranged=True)
 
-        return MadeUpInputs(mapped(part, self._parts))
+        return MadeUpInputs(map_tensors(part, self._parts))
 
     def _runs(self, model: nn.Module, places: list[int]) -> bool:
         """Returns whether the model takes rows with all numbers up to the bounds at these places."""
-        rows = mapped(lambda each: each.to("cpu"), self.full(8, seed=10))
+        rows = map_tensors(lambda each: each.to("cpu"), self.full(8, seed=10))
         for place in places:
             values = torch.linspace(1, self._rows[place].below - 1, 8).round()
             values = values[torch.tensor([3, 0, 7, 2, 5, 1, 6, 4])]
@@ -487,7 +487,7 @@ class MadeUpInputs(TrialRows):
 
     def moderate(self) -> Any:
         """See `MadeUpRows.moderate`; one batch."""
-        return joined(*self._in_turns([rows.moderate() for rows in self._rows]))
+        return join_batches(*self._in_turns([rows.moderate() for rows in self._rows]))
 
     @property
     def _rows(self) -> tuple[Any, ...]:
@@ -496,12 +496,12 @@ class MadeUpInputs(TrialRows):
     def _each(self, make: Callable[[MadeUpRows, int], Tensor], seed: int) -> Any:
         """Rows of each tensor; seeds that differ by tensor, so that two are not the same."""
         places = iter(range(len(self._rows)))
-        return mapped(lambda rows: make(rows, seed + 1000 * next(places)), self._parts)
+        return map_tensors(lambda rows: make(rows, seed + 1000 * next(places)), self._parts)
 
     def _in_turns(self, kinds: list[list[Tensor]]) -> list[Any]:
         def kind(number: int) -> Any:
             left = iter(kinds)
-            return mapped(lambda _: (own := next(left))[number % len(own)], self._parts)
+            return map_tensors(lambda _: (own := next(left))[number % len(own)], self._parts)
 
         return [kind(number) for number in range(max(map(len, kinds)))]
 
@@ -598,7 +598,7 @@ def _tables_read(
     try:
         for value in (0.0, 1.0):
             filled = iter([max(value, float(mask)) for mask in masks])
-            rows = mapped(partial(_rows_of, filled), inputs)
+            rows = map_tensors(partial(_rows_of, filled), inputs)
             places[:] = [(each.untyped_storage().data_ptr(), each.numel()) for each in tensors(rows)]
             with suppress(Exception), tried(model), torch.no_grad():
                 called(model, rows)

@@ -21,7 +21,7 @@ from equidp.engines.layers.decomposed import attention_in_full
 from equidp.engines.preserved import preserved, same
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, mapped, tensors
+from equidp.kernel.inputs import Inputs, map_tensors, tensors
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -65,7 +65,7 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
     except ModelError:
         raise
     except Exception as error:
-        shapes = mapped(lambda each: list(each.shape), inputs)
+        shapes = map_tensors(lambda each: list(each.shape), inputs)
         raise ModelError(
             f"the model cannot read inputs of shape {shapes}: {in_words(error)}. A model is "
             "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
