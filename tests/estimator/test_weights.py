@@ -15,8 +15,6 @@ from torch import nn
 
 import equidp
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
-from equidp.estimator import base
-from equidp.estimator.fits import Fits, row_hashes
 from equidp.kernel.epsilon import epsilon as epsilon_of
 
 N = 240
@@ -113,7 +111,6 @@ def test_sparse_rows_give_what_dense_rows_give(kind, weighted):
     packed = quick(random_state=0, class_weight={"yes": 2}).fit(kind(X), y, sample_weight=weights)
     assert (packed.coef_ == dense.coef_).all()
     assert (packed.predict_proba(kind(X)) == dense.predict_proba(X)).all()
-    assert (row_hashes(kind(X).tocsr()) == row_hashes(X)).all()
 
 
 @pytest.mark.soak
@@ -204,29 +201,24 @@ def test_calls_of_partial_fit_spend_together_what_their_composition_says():
 
 @pytest.mark.soak
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_counts_the_calls_that_it_carries_in_each_process_and_none_twice(copied, monkeypatch):
+def test_a_copy_counts_the_fits_that_it_carries(copied):
     X, y = table(12)
-    X = X + sum(map(ord, copied.__name__))  # rows of no other test
     model = quick(epsilon=1.0).partial_fit(X[:120], y[:120], classes=["no", "yes"])
     again = copied(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
-        again.partial_fit(X[:120], y[:120])  # of which the process saw the first call
+        again.partial_fit(X[:120], y[:120])
     assert again.epsilon_total_ == again.run_.epsilon() > 1.2
-    monkeypatch.setattr(base, "FITS", Fits())  # as in another process
     other = copied(again)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         other.partial_fit(X[120:], y[120:])
     assert other.epsilon_total_ == pytest.approx(other.run_.epsilon())
     assert other.epsilon_total_ > again.epsilon_total_
-    quick(epsilon=1.0).fit(X[120:], y[120:])
-    with pytest.warns(PrivacyWarning, match="5 fits"):  # three, that one, and this
-        other.partial_fit(X[120:], y[120:])
-    assert other.epsilon_total_ > other.run_.epsilon()
-    with pytest.warns(PrivacyWarning, match="6 fits"):  # a new model forgets nothing
+    with pytest.warns(PrivacyWarning, match="4 fits"):  # a new model forgets nothing
         other.fit(X[120:], y[120:])
-    assert other.epsilon_total_ > other.run_.epsilon() + 1.0
+    assert other.epsilon_total_ > other.run_.epsilon() + 0.5
+    assert model.epsilon_total_ == model.run_.epsilon() <= 1.0  # the original knows of no copy
 
 
 def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
@@ -243,13 +235,14 @@ def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
     assert trained.predict(X).tolist().count("no") > N / 2
 
 
-def test_partial_fit_warns_of_other_fits_only():
+def test_partial_fit_warns_of_earlier_models_only():
     X, y = table(10)
     model = quick(epsilon=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         model.partial_fit(X, y, classes=["no", "yes"]).partial_fit(X, y)
-    quick(epsilon=1.0).fit(X, y)
+    with pytest.warns(PrivacyWarning, match="3 fits"):
+        model.fit(X, y)
     with pytest.warns(PrivacyWarning, match="4 fits"):
         model.partial_fit(X, y)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from equidp.errors import SettingError
-from equidp.estimator.fits import warn
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.policy import Policy
 from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import ModelFactory, Plan
@@ -60,11 +60,12 @@ def check_private(estimator: Any, policy: Policy) -> None:
         message = (
             "method='sgd' trains without privacy: the model is not private, whatever the class is called."
         )
-        warn(message, 4)
+        warnings.warn(message, PrivacyWarning, stacklevel=5)
     elif estimator.random_state is not None:
-        warn(
+        warnings.warn(
             f"random_state={estimator.random_state}: samples and noise follow from a seed. Anyone who knows "
             "or guesses it can undo the noise. That is for research; leave random_state out for a model "
             "that is released.",
-            4,
+            PrivacyWarning,
+            stacklevel=5,
         )

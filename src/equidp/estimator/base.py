@@ -1,10 +1,9 @@
-"""Base of the scikit-learn estimators: settings, one private training per fit, and the account of fits."""
+"""Base of the scikit-learn estimators: settings, one private training per fit, and their total."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import secrets
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -25,8 +24,8 @@ from equidp.accounting.releases import COUNTS, RECALIBRATION
 from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import with_weights
+from equidp.errors import PrivacyWarning
 from equidp.estimator.asked import asked_plan, check_private
-from equidp.estimator.fits import FITS, row_hashes, warn
 from equidp.estimator.inputs import (
     SparseRows,
     check_finite,
@@ -89,11 +88,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _loss: ClassVar[Any]
     """A `LossFunction`, where none is given."""
 
-    def __sklearn_clone__(self) -> Any:
-        clone = super().__sklearn_clone__()
-        FITS.adopt(clone, self)
-        return clone
-
     def fit(
         self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None, people: Any = None
     ) -> Self:
@@ -116,7 +110,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
         earlier = getattr(self, "_progress", Progress()).spent
-        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=dict(earlier)), people)
+        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=list(earlier)), people)
 
     def _train(
         self, X: Any, y: Any, features: Any, sample_weight: Any, progress: Progress, people: Any = None
@@ -155,7 +149,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
             progress.of_people = owners is not None
             self._progress = progress
-            self._account(X, trainer, progress.spent_since(before), progress)
+            self._account(trainer, progress.spent_since(before), progress)
         return self
 
     def _model(self) -> str | ModelFactory:
@@ -216,13 +210,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             train = SparseRows(X, targets if weights is None else with_weights(targets, weights), groups)
         return train, loss if weights is None else Loss.of(loss).with_row_weights(targets.dtype)
 
-    def _account(self, X: Any, trainer: Trainer, entries: Entries, progress: Progress) -> None:
-        """Record what this fit spent, and its total with earlier fits on the same people.
+    def _account(self, trainer: Trainer, entries: Entries, progress: Progress) -> None:
+        """Add what a fit spent to the object's fits, and warn of their total.
 
         Args:
-            X: the rows.
             trainer: of the fit.
-            entries: what it spent.
+            entries: what the fit spent.
             progress: of the model; its own calls of `partial_fit` cause no warning.
         """
         delta, accountant = trainer.delta, trainer.accountant
@@ -230,26 +223,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if not entries:
             return
         unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
-        name = f"{unit} {secrets.token_hex(8)}"
-        progress.calls, progress.spent[name] = progress.calls + 1, entries
-        fits = {**FITS.add(self, row_hashes(X), name, entries), **progress.spent}
+        progress.calls += 1
+        progress.spent.append((unit, entries))
         if self.budget is not None:
             self.epsilon_total_ = self.budget.spent()
             return
-        spent = tuple(entry for each in fits.values() for entry in each)
-        self.epsilon_total_ = epsilon_of(spent, delta, accountant)
-        if any(not each.startswith(unit) for each in fits):
+        if any(each != unit for each, _ in progress.spent):
             self.epsilon_total_ = math.inf
-            warn("fits on rows and fits on people cannot be added: no epsilon holds for all of them.", 3)
-        elif len(fits) > progress.calls:
-            warn(
-                f"{len(fits)} fits are on the same people, as far as equidp can see, and together they "
-                f"spent epsilon {self.epsilon_total_:.4g} at delta {delta:g}. One PrivacyBudget for all "
-                "(budget=...) would limit that.",
-                3,
+            message = "fits on rows and fits on people cannot be added: no epsilon holds for all of them."
+            warnings.warn(message, PrivacyWarning, stacklevel=4)
+            return
+        spent = tuple(entry for _, fit in progress.spent for entry in fit)
+        self.epsilon_total_ = epsilon_of(spent, delta, accountant)
+        if len(progress.spent) > progress.calls:
+            warnings.warn(
+                f"{len(progress.spent)} fits of this estimator together spent epsilon "
+                f"{self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of each. Those "
+                "of clones and other estimators come on top. One PrivacyBudget (budget=...) limits all.",
+                PrivacyWarning,
+                stacklevel=4,
             )
-        if multiprocessing.parent_process() is not None:
-            warn("this fit ran in a worker process, which counts no others. Use n_jobs=1 for the total.", 3)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], in its own precision."""

@@ -79,8 +79,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         epsilon_spent_, delta_, noise_multiplier_: of this fit; epsilon with what "balanced" counted.
         class_weight_: weights in use, [classes]; what "balanced" gives is released, and may be shown.
         coef_, intercept_: of a linear model; other models have none.
-        epsilon_total_: of this fit and the earlier ones on the same people, as far as this process knows
-            (`equidp.estimator.fits`); or all that was spent of the budget.
+        epsilon_total_: of this fit and the earlier ones of this estimator, for someone who is in the data of
+            each; or all that was spent of the budget, which alone counts clones and other estimators.
     """
 
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)

@@ -25,7 +25,7 @@ class Progress:
         rows: of all calls.
         group_names: of the first call.
         calls: how many spent something.
-        spent: random name of a fit -> what it spent, of all the estimator's, those of earlier models too.
+        spent: ("rows" or "people", what a fit spent) of all the estimator's fits, also of earlier models.
         learnt: whether the classes are known before the first rows are seen.
         of_people: whether an example was a person with several rows.
         class_weights: that the first call with class_weight="balanced" released, [classes].
@@ -36,7 +36,7 @@ class Progress:
     rows: int = 0
     group_names: tuple[str, ...] | None = None
     calls: int = 0
-    spent: dict[str, Entries] = field(default_factory=dict)
+    spent: list[tuple[str, Entries]] = field(default_factory=list)
     learnt: bool = False
     class_weights: Tensor | None = None
     of_people: bool = False
