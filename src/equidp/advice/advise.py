@@ -1,4 +1,4 @@
-"""Recommends a method and its settings from public numbers and, optionally, a profile of gradient norms."""
+"""Advice on a method and its settings from public numbers and, optionally, a profile of gradient norms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RULES = Rules()
 
 @dataclass(frozen=True)
 class Advice:
-    """What to train with, and why.
+    """Recommended method and settings, with reasons.
 
     Attributes:
         method: a name from `METHODS`.
@@ -53,7 +53,7 @@ class Advice:
         steps: T.
         noise_multiplier: sigma, with which advice and training together cost `epsilon`.
         epsilon, delta: of advice and training together.
-        spent: what the advice cost; empty without a private profile.
+        spent: entries that the advice spent; empty without a private profile.
         noise_ratio: length of the noise left in the mean of all steps' gradients, in clipping bounds.
         reasons: a sentence for each choice.
     """
@@ -74,7 +74,7 @@ class Advice:
         return epsilon_of(self.spent, self.delta)
 
     def plan(self, model: str | ModelFactory) -> Plan:
-        """Returns the settings as a plan for this model, noise included."""
+        """Return the settings as a plan for this model, noise included."""
         plan = Plan(model, noise_multiplier=self.noise_multiplier, delta=self.delta)
         return plan.with_changes(self.settings)
 
@@ -82,7 +82,7 @@ class Advice:
         return "".join(f"<p>{escape(line)}</p>" for line in self.in_words() if line)
 
     def in_words(self) -> list[str]:
-        """Returns lines for a reader."""
+        """Return lines for a reader."""
         shown = [f"{name.replace('_', ' ')} {value:g}" for name, value in self.settings.items()]
         return [
             f"Method {self.method}: {', '.join(shown)}.",
@@ -122,11 +122,11 @@ def advise(
     num_groups: int = 1,
     profile: NormProfile | None = None,
 ) -> Advice:
-    """Returns method and settings for a target epsilon, from public numbers and the profile alone.
+    """Return method and settings for a target epsilon, from public numbers and the profile alone.
 
     Args:
         num_examples: n, of the training data.
-        num_parameters: d, trainable ones of the model.
+        num_parameters: d, number of trainable parameters of the model.
         epsilon: of the profile, if it was private, and the training together.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
         num_groups: K.
@@ -185,7 +185,7 @@ def advise(
 
 
 def _schedule(n: int, epsilon: float, delta: float, spent: Spent) -> tuple[_Schedule, list[str]]:
-    """Returns the smallest batch whose noise, averaged over the run, is close to the least of any batch."""
+    """Return the smallest batch whose noise, averaged over the run, is close to the least of any batch."""
     first = int(math.log2(_RULES.smallest_batch))
     options = []
     for size in [2**power for power in range(first, 15) if 2**power <= n / 2] or [n]:

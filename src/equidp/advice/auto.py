@@ -1,7 +1,7 @@
-"""What to train with where nothing was asked for: the settings that served each kind of data best.
+"""Default method and settings for each kind of data: the settings with the best results on such data.
 
 Kind and settings follow from public facts alone: the shape of an input, the number of examples, epsilon. So
-the choice reads no data and costs no privacy. docs/advise.md shows what they give.
+the choice reads no data and costs no privacy. docs/advise.md has the results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 
 
 class Reason(NamedTuple):
-    """A sentence on why settings were chosen.
+    """Sentence on why settings were chosen.
 
     Attributes:
         text: the sentence.
@@ -51,7 +51,7 @@ class Choice:
         method: a name from `METHODS`.
         features: a name from `FEATURES`; None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name.
-        reasons: for each choice; none on settings that were asked for.
+        reasons: for each choice; none on settings that the user gave.
 
     Example:
         >>> from equidp.data import open_source
@@ -66,41 +66,41 @@ class Choice:
     reasons: tuple[Reason, ...]
 
     def as_asked(self, asked: Mapping[str, Any], features: str | None) -> Choice:
-        """Returns the choice with settings and features that were asked for, and the reasons that still hold.
+        """Return the choice with the user's settings and features, and the reasons that still hold.
 
         Args:
-            asked: settings by name; those of other methods are left out before.
-            features: that are trained on.
+            asked: settings by name, without settings of other methods.
+            features: name of the features that are trained on; None: inputs as they are.
         """
         other = {name for name, value in asked.items() if self.settings.get(name) != value}
         other |= {"features"} if features != self.features else set()
         reasons = [reason for reason in self.reasons if other.isdisjoint(reason.about)]
         if asked:
-            reasons.append(Reason(f"Asked for: {_listed(asked)}."))
+            reasons.append(Reason(f"Asked for: {_settings_text(asked)}."))
         return replace(self, features=features, settings={**self.settings, **asked}, reasons=tuple(reasons))
 
     def plan(self, asked: Plan) -> Plan:
-        """These settings, with delta, loss, class weights and noise as asked; without any, what was asked."""
+        """Plan with these settings and `asked` delta, loss, class weights and noise; `asked` without any."""
         if not self.settings:
             return asked
         kept = Plan(delta=asked.delta, loss=asked.loss, class_weight=asked.class_weight)
         return replace(kept, noise_multiplier=asked.noise_multiplier).with_changes(self.settings)
 
     def source(self, asked: DataSource) -> DataSource:
-        """The data that was asked for, with these features as inputs where it has none."""
+        """Source with these features as inputs; `asked` itself if it has features or the choice has none."""
         known = self.features is None or isinstance(asked, WithFeatures)
         return asked if known else WithFeatures(asked, str(self.features))
 
     def in_words(self) -> list[str]:
-        """Lines for a reader; what is spent, of which delta is a part, has lines of its own."""
-        shown = _listed({name: value for name, value in self.settings.items() if name != "delta"})
+        """Lines for a reader, without delta, which other lines report with epsilon."""
+        shown = _settings_text({name: value for name, value in self.settings.items() if name != "delta"})
         features = "" if self.features is None else f" on {self.features} features"
         taken = f"{self.method}{features}{f': {shown}' if shown else ''}"
         return [f"auto takes {taken}.", *(f"- {reason.text}" for reason in self.reasons)]
 
 
-def _listed(settings: Mapping[str, Any]) -> str:
-    """Settings as a reader has them, such as "batch size 512, learning rate 2.5"."""
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    """Text of settings, such as "batch size 512, learning rate 2.5"."""
     texts = {
         name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()
     }
@@ -108,7 +108,7 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def choose(train: GroupedDataset) -> Choice:
-    """The settings for this kind of data, from the shape of an input and the number of examples alone."""
+    """Choose settings for this kind of data, from the shape of an input and the number of examples alone."""
     inputs = train.inputs
     if train.target_bounds is not None:
         return _as_asked("numbers to predict")
@@ -120,14 +120,14 @@ def choose(train: GroupedDataset) -> Choice:
 
 
 def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
-    """Training images that a source makes features of which `choose` may take; None: it makes none."""
+    """Training images of a source with features that `choose` may choose; None for other sources."""
     if isinstance(source, WithFeatures) and source.features in FEATURES:
         return source.source.split(seed).train
     return None
 
 
 def _as_asked(what: str) -> Choice:
-    """DP-SGD with the settings of the plan that was asked for."""
+    """Choice of DP-SGD with the settings of the user's plan."""
     return Choice(STANDARD, None, {}, (Reason(f"DP-SGD as usual: no runs on {what} stand behind a choice."),))
 
 
@@ -187,7 +187,7 @@ def _images(num_examples: int, shape: tuple[int, ...]) -> Choice:
 
 
 def _of_all(text: str, settings: Mapping[str, Any]) -> Reason:
-    """A reason that holds with these settings and features together, as the runs behind it had them."""
+    """Reason that holds with these settings and features together, which its runs had."""
     return Reason(text, ("features", *settings))
 
 
@@ -222,11 +222,11 @@ def _table(num_examples: int, rows: int | None) -> Choice:
 
 
 def _batch(num_examples: int) -> int:
-    """About a twelfth of the examples, as a power of two from 512 to 8192, where there are as many."""
+    """Batch size: about a twelfth of the examples, a power of two from 512 to 8192, at most all examples."""
     wanted = min(max(_SMALLEST_BATCH, num_examples / 12), _LARGEST_BATCH)
     return min(1 << round(math.log2(wanted)), num_examples)
 
 
 def _epochs(num_examples: int, batch: int) -> int:
-    """As many as give enough steps, at least 20 and at most 60."""
+    """Number of epochs that gives enough steps, between 20 and 60."""
     return min(max(_LEAST_EPOCHS, math.ceil(_STEPS * batch / num_examples)), _MOST_EPOCHS)

@@ -1,4 +1,4 @@
-"""Gradient norms before training: exact ones of public data, or noisy and charged ones of private data."""
+"""Gradient norms before training: exact norms of public data, or noisy, charged norms of private data."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class NormProfile:
-    """Lengths of gradients and sizes of groups.
+    """Counts of gradient norms and sizes of groups.
 
     Attributes:
         counts: of gradient norms in cells that are 20% wide, [77]; counts that could be noise alone are 0:
-            a single one far above the others would set the clipping bound.
+            a single count far above the others would set the clipping bound.
         group_shares: of the examples, [K], in [0, 1].
-        spent: what it cost; empty for public data.
+        spent: entries that the profile spent; empty for public data.
     """
 
     counts: tuple[float, ...]
@@ -50,11 +50,11 @@ class NormProfile:
 
     @property
     def is_usable(self) -> bool:
-        """Whether any count stands out from the noise."""
+        """True where any count stands out from the noise."""
         return sum(self.counts) > 0
 
     def quantile(self, level: float) -> float:
-        """Returns a norm that about this share of the gradients does not exceed: the upper end of a cell.
+        """Return a norm that about this share of the gradients does not exceed: the upper end of a cell.
 
         Raises:
             SettingError: a level outside (0, 1), or a profile that is noise alone.
@@ -70,14 +70,14 @@ class NormProfile:
 
 
 def public_profile(data: GroupedDataset, model: nn.Module, loss: LossFunction | None = None) -> NormProfile:
-    """Returns the profile of a public dataset, which costs nothing.
+    """Return the profile of a public dataset, which costs nothing.
 
     Args:
         data: similar to the private data: same columns, classes and scale.
         model: with fresh weights.
         loss: of each example; None: cross entropy.
     """
-    norms, groups = _counted(data, model, loss)
+    norms, groups = _encode_examples(data, model, loss)
     return NormProfile(_plain(norms.sum(dim=0)), _plain(groups.double().mean(dim=0)))
 
 
@@ -91,7 +91,7 @@ def private_profile(
     ledger: Ledger | None = None,
     randomness: Randomness | None = None,
 ) -> NormProfile:
-    """Returns the profile of private data, by one Gaussian mechanism of (epsilon, delta).
+    """Return the profile of private data, by one Gaussian mechanism of (epsilon, delta).
 
     An example's row is the one-hot cell of its norm and its one-hot group, scaled to norm 1 together. The
     noisy sum of all rows is all that is read of the data.
@@ -99,7 +99,7 @@ def private_profile(
     Args:
         data: the training data. Its size and the number of groups are public.
         model: with fresh weights.
-        epsilon, delta: what it may cost.
+        epsilon, delta: cost of the profile.
         loss: of each example; None: cross entropy.
         ledger: charged before the noise is drawn, such as `PrivacyBudget.ledger(MemoryLedger())`.
         randomness: of the noise, and of the model's own draws (dropout); None: the operating system's.
@@ -111,7 +111,7 @@ def private_profile(
     randomness = SystemRandomness(owned_generators(model, loss)) if randomness is None else randomness
     # Masks of a known generator would be dealt out by place: one row more would change all norms after it.
     with randomness.for_model(device_of(model)):
-        norms, groups = _counted(data, model, loss)
+        norms, groups = _encode_examples(data, model, loss)
     payment = (MemoryLedger() if ledger is None else ledger).pay("norm profile", noise)
     released = math.sqrt(2) * private_sum(
         torch.cat([norms, groups], dim=1) / math.sqrt(2),
@@ -129,8 +129,10 @@ def private_profile(
     )
 
 
-def _counted(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> tuple[Tensor, Tensor]:
-    """Returns the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
+def _encode_examples(
+    data: GroupedDataset, model: nn.Module, loss: LossFunction | None
+) -> tuple[Tensor, Tensor]:
+    """Return the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
     loss = data.training_loss(loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     row = moved_to(data.one_row(), device_of(model))
