@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from equidp.report.findings import averaged, findings
+from equidp.report.findings import average_column, findings
 
 PARTS = ("direction", "magnitude", "noise")
 
@@ -100,9 +100,11 @@ def test_the_epoch_since_which_a_group_loses_most_is_said():
 
 
 def test_errors_of_steps_add_up_and_seeds_that_differ_by_more_count():
-    equal = averaged(table({"a": (0.3, 0, 0)}, error=0.3, steps=range(9), seeds=(0, 1)), "direction")["a"]
+    equal = average_column(table({"a": (0.3, 0, 0)}, error=0.3, steps=range(9), seeds=(0, 1)), "direction")[
+        "a"
+    ]
     assert equal.mean == pytest.approx(0.3)
     assert equal.error == pytest.approx(0.3 / math.sqrt(18))
     apart = pd.concat([table({"a": (0.1, 0, 0)}), table({"a": (0.5, 0, 0)}, seeds=(1,))])
-    assert averaged(apart, "direction")["a"].error == pytest.approx(0.2)
-    assert averaged(apart.drop(columns="seed"), "direction")["a"].error < 0.01
+    assert average_column(apart, "direction")["a"].error == pytest.approx(0.2)
+    assert average_column(apart.drop(columns="seed"), "direction")["a"].error < 0.01

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 from matplotlib.figure import Figure
 
 from equidp.report.plots import PLOTS
-from equidp.report.plots.plot import Plot, drawn
+from equidp.report.plots.plot import Plot, draw_plots
 
 
 def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
@@ -21,7 +21,7 @@ def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
     monkeypatch.setitem(PLOTS, "sizes", Plot("Sizes", "In training.", "examples", sizes))
     summary = Mock(unit="points", details=[Mock(title="Accuracy")])
     summary.sizes.return_value = {"a": 3, "all": 3}
-    (picture,) = drawn([PLOTS["sizes"]], summary)
+    (picture,) = draw_plots([PLOTS["sizes"]], summary)
     assert picture.title == "Sizes"
     assert "<svg" in picture.wide
     assert "<svg" in picture.narrow

@@ -14,7 +14,7 @@ from equidp.kernel.epsilon import checked_delta, epsilon
 from equidp.kernel.events import run_event
 from equidp.kernel.ledger import PEOPLE, ChoiceEvent, ReleaseEvent, kind_of, run_of
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
-from equidp.report.format import counted
+from equidp.report.format import count_text
 from equidp.runs.config import TrainConfig
 from equidp.runs.layout import read_config
 
@@ -82,18 +82,18 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
         count = sum(block.steps for block in blocks if kind_of(block.event) == event)
         if isinstance(event, ReleaseEvent):
             lines.append(
-                f"  {counted(count, 'release')} of {event.name}, of all {one}s at once, noise multiplier "
+                f"  {count_text(count, 'release')} of {event.name}, of all {one}s at once, noise multiplier "
                 f"{event.noise_multiplier:.6g}."
             )
             continue
         if isinstance(event, ChoiceEvent):
-            lines.append(f"  {counted(count, 'choice')}: {event.in_words}.")
+            lines.append(f"  {count_text(count, 'choice')}: {event.in_words}.")
             continue
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"
         lines.append(
-            f"  {counted(count, 'step')}, each {one} drawn with probability {event.sample_rate:.6g}, noise "
-            f"multiplier {event.noise_multiplier:.6g}{statistics}."
+            f"  {count_text(count, 'step')}, each {one} drawn with probability {event.sample_rate:.6g}, "
+            f"noise multiplier {event.noise_multiplier:.6g}{statistics}."
         )
     open_steps = sum(block.steps for block in blocks if not block.settled)
     if open_steps:

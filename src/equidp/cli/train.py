@@ -30,7 +30,7 @@ from equidp.evaluation.predict import has_diverged
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
-from equidp.report.format import counted
+from equidp.report.format import count_text
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
 from equidp.runs.config import TrainConfig
@@ -289,7 +289,7 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
         return
     taken, planned = run.facts.steps, run.facts.planned_steps
     if taken is not None and planned is not None and taken < planned:
-        held = f"the budget held {counted(taken, 'step')} of the plan's {planned:,}"
+        held = f"the budget held {count_text(taken, 'step')} of the plan's {planned:,}"
         say(f"warning: {held}; training stopped there.")
     if has_diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")

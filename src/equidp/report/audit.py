@@ -1,4 +1,4 @@
-"""An audit in words and as a table."""
+"""Text and table of an audit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equidp.display import Column, Table
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
-    """Prints the claim beside the lower bounds, by group and overall, and what they say.
+    """Print the claim beside the lower bounds, by group and overall, and a sentence on the result.
 
     Args:
         audit: from `equidp.audit_step` or `equidp.audit_training`.
@@ -61,7 +61,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 
 def audit_sentence(audit: Audit) -> str:
-    """What an audit found, in a sentence or two."""
+    """Result of an audit, in a few sentences."""
     found = "more" if audit.bound > audit.claimed else "no more"
     least = f"at least {audit.bound:.2f}" if math.isfinite(audit.bound) else "beyond any that noise explains"
     sentence = (

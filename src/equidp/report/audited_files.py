@@ -22,15 +22,15 @@ _BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py
 
 
 def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = False) -> dict[str, str]:
-    """Returns what a reader of `src/equidp` reads for this run: why -> files, with commas.
+    """Return the files of `src/equidp` that an auditor of this run reads: reason -> files, with commas.
 
-    What the kernel trusts stands in docs/guarantees.md; the first three rows are the whole of it for a run on
+    docs/guarantees.md has what the kernel trusts; the first three rows are the whole of it for a run on
     single rows in one process, without releases beside its steps.
 
     Args:
         run: the finished run.
-        releases: names of what was released beside its steps.
-        in_budget: whether a budget limits it.
+        releases: names of releases in addition to its steps.
+        in_budget: True where a budget limits the run.
     """
     facts = run.facts
     engine = "engines/functional.py" if "unctional" in facts.engine else "engines/ghost.py, engines/layers/"

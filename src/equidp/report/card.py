@@ -1,4 +1,4 @@
-"""The model card: what was trained, what is guaranteed, what it does to each group, and how to check it."""
+"""Model card: what was trained, what is guaranteed, what it does to each group, and how to check it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import repeats
 from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
 from equidp.report.audited_files import audited_files
-from equidp.report.figures import for_card, judged, withheld_in_words
-from equidp.report.format import counted, number, points, upper
+from equidp.report.figures import for_card, metric_sentence, withheld_in_words
+from equidp.report.format import count_text, number, points, upper
 from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
 from equidp.report.render import filled
 from equidp.report.risks import risks_in_words
@@ -65,7 +65,7 @@ def write_card(
     too_noisy: Sequence[str] = (),
     remarks: str = "",
 ) -> None:
-    """Writes the model card of a run: what the model is, what it guarantees, and what it does to each group.
+    """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
     Args:
         run: from `Trainer.fit` or `Trainer.run`.
@@ -127,7 +127,7 @@ def write_card(
         "data": data,
         "private": math.isfinite(spent),
         "guarantee": [headline, *([composition] if composition else []), *further, *risk_in_words(run)],
-        "summary": _summary(found) + judged(found),
+        "summary": _summary(found) + metric_sentence(found),
         "parameters": _parameters(run, spent),
         "recompute": _recompute(run),
         "audited": audited_files(run, paid, in_budget=bool(composition)),
@@ -157,7 +157,7 @@ def write_card(
 
 
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
-    """Raises unless the run counts a release beside its steps: it reads every example, at sample rate 1."""
+    """Check that the run counts a release beside its steps: it reads every example, at sample rate 1."""
     events = {event for event, _ in run.entries}
     if len(events) == 1 or all(getattr(event, "sample_rate", 0) != 1 for event in events):
         raise SettingError(
@@ -167,7 +167,7 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
 
 
 def _start(start: Start) -> str:
-    """Where the initial weights came from, for the table of parameters."""
+    """Origin of the initial weights, for the table of parameters."""
     if start.earlier:
         return "of another run; see the warning above"
     if start.weights == FRESH:
@@ -176,7 +176,7 @@ def _start(start: Start) -> str:
 
 
 def _settings(facts: RunFacts) -> dict[str, Any]:
-    """The facts of a run as names and values, without those that are not known."""
+    """Known facts of a run, as names and values."""
     settings = {
         "method": facts.method,
         **facts.method_settings,
@@ -228,7 +228,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", _why_delta(run)),
         ("neighbouring datasets", f"differ by one {one(run.facts)}, added or removed"),
-        (f"one {one(run.facts)} replaced by another", _replaced(run, spent)),
+        (f"one {one(run.facts)} replaced by another", _replacement_text(run, spent)),
         ("initial weights", _start(run.facts.start)),
         ("sampling", f"Poisson: each {one(run.facts)} joins each step's sample independently"),
     ]
@@ -239,15 +239,15 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     for event, steps in run.entries:
         counts[event] += steps
     for event, steps in counts.items():
-        what = counted(steps, "step" if isinstance(event, StepEvent) else "choice")
+        what = count_text(steps, "step" if isinstance(event, StepEvent) else "choice")
         if isinstance(event, ReleaseEvent):
-            what = f"{counted(steps, 'release')} of {event.name}"
+            what = f"{count_text(steps, 'release')} of {event.name}"
         rows.append((what, event.in_words))
     return rows
 
 
 def _why_delta(run: Run) -> str:
-    """Delta, and how it was chosen, as far as that is known."""
+    """Delta and the rule that chose it, if known."""
     examples = run.facts.num_examples
     if examples is None:
         return f"{run.delta:g}"
@@ -259,8 +259,8 @@ def _why_delta(run: Run) -> str:
     )
 
 
-def _replaced(run: Run, spent: float) -> str:
-    """Epsilon for replacing, in words."""
+def _replacement_text(run: Run, spent: float) -> str:
+    """Text on epsilon for the replacement of one example or person."""
     if math.isinf(spent):
         return "no guarantee"
     found = replacement_epsilon(run.entries, run.delta, run.accountant)

@@ -1,4 +1,4 @@
-"""The report's section on where the disparity comes from. Everything in it is sensitive."""
+"""Report section on the causes of the disparity. Everything in it is sensitive."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from equidp.comparison.result import Comparison
-from equidp.report.findings import Figure, averaged, findings
+from equidp.report.findings import Figure, average_column, findings
 from equidp.report.plots import DIAGNOSIS_PLOTS
-from equidp.report.plots.plot import drawn
+from equidp.report.plots.plot import draw_plots
 from equidp.report.render import filled
 from equidp.report.summary import Summary, by_kind
 
@@ -21,7 +21,7 @@ _FIGURES = (
 
 
 class MethodDiagnosis(NamedTuple):
-    """One kind of run: risks and figures are (group, cells) in the order of the template's headings."""
+    """Diagnosis of one kind of run; risks and figures: (group, cells) in the order of the headings."""
 
     name: str
     finding: list[str]
@@ -32,14 +32,14 @@ class MethodDiagnosis(NamedTuple):
 
 
 def diagnosis_section(summary: Summary) -> str:
-    """The section in HTML; "" without a diagnosis."""
+    """Return the section in HTML; "" without a diagnosis."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
         return ""
     pairs = by_kind(diagnosis.sensitive_pairs)
     methods = []
     for kind, part in by_kind(diagnosis.sensitive_groups).items():
-        risks = [averaged(part, name) for name in _RISKS]
+        risks = [average_column(part, name) for name in _RISKS]
         means = part.groupby("group", sort=False)[[f"sensitive_{name}" for name in _FIGURES]].mean()
         methods.append(
             MethodDiagnosis(
@@ -51,11 +51,11 @@ def diagnosis_section(summary: Summary) -> str:
                 bounds=bound_sentences(pairs[kind]) if kind in pairs else [],
             )
         )
-    return filled("diagnosis.html", methods=methods, plots=drawn(DIAGNOSIS_PLOTS.values(), summary))
+    return filled("diagnosis.html", methods=methods, plots=draw_plots(DIAGNOSIS_PLOTS.values(), summary))
 
 
 def sensitive_findings(comparison: Comparison) -> list[str]:
-    """A warning and a line for each diagnosed kind of run; nothing without a diagnosis."""
+    """Return a warning and a line for each diagnosed kind of run; an empty list without a diagnosis."""
     if comparison.sensitive_diagnosis is None:
         return []
     parts = by_kind(comparison.sensitive_diagnosis.sensitive_groups)
@@ -66,7 +66,7 @@ def sensitive_findings(comparison: Comparison) -> list[str]:
 
 
 def bound_sentences(pairs: pd.DataFrame) -> list[str]:
-    """How the papers' bounds compare with what was measured, over all pairs and diagnosed steps."""
+    """Comparison of the papers' bounds with measured differences, over all pairs and diagnosed steps."""
     pairs = pairs.rename(columns=lambda name: name.removeprefix("sensitive_"))
     assumed = int((pairs["convex"] & pairs["step_small"]).sum())
     below = int((pairs["direction_bound"] <= pairs["direction_gap"]).sum())
@@ -83,7 +83,7 @@ def bound_sentences(pairs: pd.DataFrame) -> list[str]:
 
 
 def _finding(part: pd.DataFrame) -> list[str]:
-    """The findings, and a caution where gradient descent would leave the region of second-order terms."""
+    """Findings, and a caution where gradient descent would leave the region of second-order terms."""
     too_long = part["learning_rate"] * part["sensitive_largest_eigenvalue"] > 2
     steps = int(too_long.groupby([part["seed"], part["step"]]).any().sum())
     if not steps:

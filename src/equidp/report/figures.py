@@ -1,4 +1,4 @@
-"""The metrics of an evaluation by group, as texts for terminals and cards."""
+"""Metrics of an evaluation by group, as texts for terminals and cards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.small_cells import FEWEST, SmallCells
-from equidp.report.format import points, shown
+from equidp.report.format import metric_text, points
 from equidp.report.pictures import risk_picture
 
 _ELSEWHERE = ("accuracy", "log_loss", "recall", "calibration", "rmse", "mae")
@@ -19,11 +19,11 @@ _MOST_REASONS = 4
 
 
 class Column(NamedTuple):
-    """A metric by group.
+    """Column of a metric by group.
 
     Attributes:
         head: its label and unit.
-        cells: group -> value and interval, both texts; a group without is left out.
+        cells: group -> value and interval, both texts; a group without a value is left out.
     """
 
     head: str
@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
 
 def columns(found: Evaluation) -> list[Column]:
-    """Metrics beside accuracy and loss, then of two classes the predicted risk beside what happened."""
+    """Columns of metrics beside accuracy and loss, then, for two classes, of predicted and observed risk."""
     table = found.figures
     names = [] if table.empty else [name for name in table["metric"].unique() if name not in _ELSEWHERE]
     listed = []
@@ -39,7 +39,10 @@ def columns(found: Evaluation) -> list[Column]:
         metric = METRICS.get(name, found.metric)
         rows = table[(table["metric"] == name) & table["value"].notna()]
         cells = {
-            row.group: (shown(metric, row.value), _ends(shown(metric, row.low), shown(metric, row.high)))
+            row.group: (
+                metric_text(metric, row.value),
+                _ends(metric_text(metric, row.low), metric_text(metric, row.high)),
+            )
             for row in rows.itertuples()
         }
         listed.append(Column(metric.label + (", %" if metric.percent else ""), cells))
@@ -66,7 +69,7 @@ def columns(found: Evaluation) -> list[Column]:
 
 
 def how_measured(found: Evaluation) -> list[str]:
-    """Which class is positive and where it is answered, and why metrics are not defined."""
+    """Sentences on the positive class, the risk from which on it is the answer, and undefined metrics."""
     sentences = []
     if found.positive:
         where = (
@@ -111,18 +114,18 @@ def withheld_in_words(found: Evaluation | None) -> list[str]:
 def mean_epsilons(
     released: Sequence[Mapping[str, Any]], spent: float
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Returns released means of groups that say something, and the names of groups whose noise hides them.
+    """Return released means of groups with small noise, and the names of groups whose noise hides the mean.
 
     Args:
         released: group, mean and standard_error of each.
-        spent: epsilon of the run, which no mean can exceed; an error of more than half of it tells nothing.
+        spent: epsilon of the run, which no mean can exceed; a standard error above half of it hides the mean.
     """
     told = [row for row in released if row["standard_error"] <= spent / 2]
     return told, [str(row["group"]) for row in released if row["standard_error"] > spent / 2]
 
 
 def for_card(found: Evaluation | None) -> dict[str, Any]:
-    """What a card shows of the metrics, by the names of its template."""
+    """Values of a card's template on metrics, by name."""
     further = [] if found is None else columns(found)
     return {
         "columns": further,
@@ -132,8 +135,8 @@ def for_card(found: Evaluation | None) -> dict[str, Any]:
     }
 
 
-def judged(found: Evaluation | None) -> str:
-    """A sentence for the head of a card: the metric over all, or that the model tells nothing by it."""
+def metric_sentence(found: Evaluation | None) -> str:
+    """Sentence for the head of a card: the overall metric, or that the model is no better than a constant."""
     if found is None or not len(found.figures):
         return ""
     if not found.useful:
@@ -142,7 +145,7 @@ def judged(found: Evaluation | None) -> str:
     if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
         return ""
     row = rows.loc[(ALL, found.metric.name)]
-    value, low, high = (shown(found.metric, row[name]) for name in ("value", "low", "high"))
+    value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
     return f" {found.metric.label[0].upper()}{found.metric.label[1:]}: {value} ({low} to {high})."
 
 

@@ -28,23 +28,24 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean with its standard error."""
+    """Mean with its standard error."""
 
     mean: float
     error: float
 
     def exceeds(self, other: Figure) -> bool:
-        """Whether it is clearly larger than an independent figure."""
+        """True where this figure is clearly larger than an independent figure."""
         return self.mean - other.mean > CLEAR * math.hypot(self.error, other.error)
 
 
 _ZERO = Figure(0.0, 0.0)
 
 
-def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
-    """The mean of a column over diagnosed steps and seeds, by group.
+def average_column(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
+    """Return the mean of a column over diagnosed steps and seeds, by group.
 
-    Its standard error follows from those of the steps, or from the variation between seeds if that is larger.
+    Its standard error follows from the standard errors of the steps, or from the variation between seeds if
+    that is larger.
 
     Args:
         groups: `Diagnosis.sensitive_groups` of one method, with a column seed or without.
@@ -60,12 +61,12 @@ def averaged(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
 
 
 def findings(groups: pd.DataFrame) -> list[str]:
-    """Which group loses most by clipping and noise, since when, and from which cause.
+    """Sentences on the group that loses most by clipping and noise, since when, and from which cause.
 
     Args:
         groups: `Diagnosis.sensitive_groups` of one method, with a column seed or without.
     """
-    excess = averaged(groups, "excess")
+    excess = average_column(groups, "excess")
     worst = max(excess, key=lambda name: excess[name].mean)
     most = excess[worst]
     others = [figure for name, figure in excess.items() if name != worst]
@@ -76,14 +77,14 @@ def findings(groups: pd.DataFrame) -> list[str]:
     how = "loses most" if others else "loses"
     sentences = [f"Group {worst} {how}: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
     splits = [
-        {name: averaged(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
+        {name: average_column(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
         for ending in ("", "_alternative")
     ]
     return sentences + _causes(splits)
 
 
 def _since(groups: pd.DataFrame, worst: str) -> str:
-    """The first diagnosed epoch from which the group always loses most."""
+    """Text on the first diagnosed epoch from which the group always loses most."""
     if groups["group"].nunique() == 1:
         return ""
     epochs = groups.groupby("step")["epoch"].mean()
@@ -96,7 +97,7 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
 
 
 def _causes(splits: list[dict[str, Figure]]) -> list[str]:
-    """Causes of a group's excess risk by both splits of clipping's error, as shares of all that raise it."""
+    """Causes of a group's excess risk by both splits of clipping's error, as shares of all raising parts."""
     mains = [_main_cause(parts) for parts in splits]
     if None in mains:
         return ["The standard errors do not show which cause is the largest."]
@@ -123,14 +124,14 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
 
 
 def _main_cause(parts: dict[str, Figure]) -> str | None:
-    """The cause that clearly exceeds zero and every other cause."""
+    """Cause that clearly exceeds zero and every other cause."""
     name = max(parts, key=lambda name: parts[name].mean)
     others = [part for other, part in parts.items() if other != name]
     return name if all(parts[name].exceeds(other) for other in [*others, _ZERO]) else None
 
 
 def _shares(splits: list[dict[str, Figure]], name: str) -> str:
-    """A cause's share of the parts that raise the loss; a range if the splits differ."""
+    """Share of a cause in the parts that raise the loss; a range if the splits differ."""
     shares = [
         f"{max(parts[name].mean, 0.0) / sum(max(part.mean, 0.0) for part in parts.values()):.0%}"
         for parts in splits

@@ -8,12 +8,12 @@ from equidp.evaluation.metric import Metric
 
 
 def points(value: float) -> str:
-    """A share in percentage points, to a tenth; a dash for NaN."""
+    """Text of a share in percentage points, to a tenth; a dash for NaN."""
     return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def number(value: float) -> str:
-    """A number to three digits, from 1,000 on without an exponent; a dash for NaN."""
+    """Text of a number to three digits, from 1,000 on without an exponent; a dash for NaN."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
     rounded = f"{value:.3g}"
@@ -21,30 +21,30 @@ def number(value: float) -> str:
 
 
 def upper(value: float) -> str:
-    """A number rounded up to three decimals, or to four digits below 0.1, so never below the true value."""
+    """Text of a number rounded up to three decimals, or to four digits below 0.1, never below the value."""
     if not math.isfinite(value) or value <= 0:
         return number(value)
     places = 3 if value >= 0.1 else 3 - math.floor(math.log10(value))
     return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things, such as "1 step" or "1,200 steps"."""
+def count_text(count: int, noun: str) -> str:
+    """Text of a count, such as "1 step" or "1,200 steps"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def shown(metric: Metric, value: float) -> str:
-    """A metric's value: in percentage points to a tenth, a share to a thousandth, else to three digits."""
+def metric_text(metric: Metric, value: float) -> str:
+    """Text of a metric's value: percentage points to a tenth, shares to a thousandth, else three digits."""
     if metric.percent:
         return points(value)
     return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
 
 
 def unit(metric: Metric) -> str:
-    """What differences in a metric are in, such as "points of accuracy" or "AUC"."""
+    """Unit of differences in a metric, such as "points of accuracy" or "AUC"."""
     return f"points of {metric.label}" if metric.percent else metric.label
 
 
 def amount(metric: Metric, value: float) -> str:
-    """A difference in a metric, such as "1.5 points of accuracy" or "0.015 of AUC"."""
-    return f"{shown(metric, value)} {'' if metric.percent else 'of '}{unit(metric)}"
+    """Text of a difference in a metric, such as "1.5 points of accuracy" or "0.015 of AUC"."""
+    return f"{metric_text(metric, value)} {'' if metric.percent else 'of '}{unit(metric)}"

@@ -1,4 +1,4 @@
-"""What a run guarantees, in sentences for readers who do not know epsilon."""
+"""Guarantee of a run, in sentences for readers who do not know epsilon."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odd
 
 
 def one(facts: RunFacts) -> str:
-    """Returns what privacy is promised to: an example, or a person of several rows."""
+    """Return the unit of privacy: an example, or a person of several rows."""
     return "example" if facts.rows is None else "person"
 
 
 def guarantee_in_words(run: Run) -> list[str]:
-    """The guarantee in sentences for readers who do not know epsilon."""
+    """Return the guarantee in sentences for readers who do not know epsilon."""
     spent, delta, who = run.epsilon(), run.delta, one(run.facts)
     if run.facts.rows is None:
         each, of_one, any_one = "training example", "a single training example", "an example"
@@ -53,7 +53,7 @@ def guarantee_in_words(run: Run) -> list[str]:
 
 
 def _start_in_guarantee(run: Run) -> list[str]:
-    """What the guarantee leaves out where weights or optimizer were trained before."""
+    """Warnings on what the guarantee does not cover where weights or optimizer were trained before."""
     start = run.facts.start
     if start.optimizer_state:
         return [
@@ -77,7 +77,7 @@ def _start_in_guarantee(run: Run) -> list[str]:
 
 
 def risk_in_words(run: Run) -> list[str]:
-    """The guarantee as the most that any attack on the model achieves; empty where there is none."""
+    """Sentences on the most that any attack on the model achieves; empty without a guarantee."""
     if math.isinf(run.epsilon()):
         return []
     alone = ", of this training alone" if run.facts.start.earlier else ""
@@ -98,12 +98,12 @@ def risk_in_words(run: Run) -> list[str]:
 
 
 def _of_a_thousand(share: float) -> str:
-    """A share as a number of 1,000, rounded up to a tenth."""
+    """Text of a share as a number of 1,000, rounded up to a tenth."""
     return f"{math.ceil(1e4 * share - 1e-9) / 10:,.1f}"
 
 
 def of_several_rows(run: Run) -> str:
-    """Whom the guarantee is for: of people who own several examples, epsilon is larger."""
+    """Sentences on the larger epsilon of people who own several examples."""
     rows = run.facts.rows
     if rows is not None:
         return (

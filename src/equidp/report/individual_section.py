@@ -1,4 +1,4 @@
-"""The report's section on the privacy of each group's examples."""
+"""Report section on the privacy of each group's examples."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from equidp.report.format import number, upper
 from equidp.report.plots import INDIVIDUAL_PLOTS
-from equidp.report.plots.plot import Drawn, drawn
+from equidp.report.plots.plot import Drawn, draw_plots
 from equidp.report.render import filled
 from equidp.report.summary import Summary
 
 
 class Table(NamedTuple):
-    """Groups down, private kinds across; rows are (name, training examples, [(figure, small print)])."""
+    """Groups down, private kinds across; rows: (name, training examples, [(figure, small print)])."""
 
     title: str
     text: str
@@ -23,11 +23,13 @@ class Table(NamedTuple):
 
 
 def individual_section(summary: Summary, *, include_sensitive: bool) -> str:
-    """The section in HTML, with true epsilons if asked for; "" without individual privacy."""
+    """Return the section in HTML, with true epsilons if requested; "" without individual privacy."""
     parts = summary.individual
     if not parts:
         return ""
-    tables = [_plotted(summary, "released", "released_mean", lambda row: f"± {number(row.standard_error)}")]
+    tables = [
+        _plot_table(summary, "released", "released_mean", lambda row: f"± {number(row.standard_error)}")
+    ]
     if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in parts.values()):
         tables.append(
             Table(
@@ -44,7 +46,7 @@ def individual_section(summary: Summary, *, include_sensitive: bool) -> str:
             return f"{number(row.sensitive_median)}, {number(row.sensitive_q95)}"
 
         tables.append(
-            _plotted(summary, "sensitive_epsilon", "sensitive_mean", spread)._replace(sensitive=True)
+            _plot_table(summary, "sensitive_epsilon", "sensitive_mean", spread)._replace(sensitive=True)
         )
     return filled("individual.html", sentences=_sentences(summary), kinds=list(parts), tables=tables)
 
@@ -68,8 +70,8 @@ def _sentences(summary: Summary) -> list[str]:
     ]
 
 
-def _plotted(summary: Summary, name: str, column: str, small: Callable[[Any], str]) -> Table:
-    (plot,) = drawn([INDIVIDUAL_PLOTS[name]], summary)
+def _plot_table(summary: Summary, name: str, column: str, small: Callable[[Any], str]) -> Table:
+    (plot,) = draw_plots([INDIVIDUAL_PLOTS[name]], summary)
     return Table(plot.title, plot.caption, _rows(summary, column, small), plot)
 
 

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML file that needs nothing else."""
+"""Report of a comparison: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equidp.report import words
 from equidp.report.diagnosis_section import diagnosis_section
 from equidp.report.individual_section import individual_section
 from equidp.report.plots import PLOTS
-from equidp.report.plots.plot import drawn
+from equidp.report.plots.plot import draw_plots
 from equidp.report.render import filled
 from equidp.report.summary import summarise
 from equidp.report.tables import detail_table, overview_table
@@ -20,7 +20,7 @@ from equidp.report.tables import detail_table, overview_table
 def write_report(
     comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
 ) -> None:
-    """Writes the report of a comparison: one HTML file that needs nothing else, written whole or not at all.
+    """Write the report of a comparison: one self-contained HTML file, written whole or not at all.
 
     Args:
         comparison: from `equidp.compare`.
@@ -45,7 +45,7 @@ def write_report(
 
 
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
-    """The page as text."""
+    """Return the page as text."""
     summary = summarise(comparison)
     return filled(
         "comparison.html",
@@ -58,7 +58,7 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
         finding=words.finding(summary),
         recommended=[each.reason for each in comparison.recommendation()],
         tests=words.test_sentences(summary),
-        plots=drawn(PLOTS.values(), summary),
+        plots=draw_plots(PLOTS.values(), summary),
         individual=individual_section(summary, include_sensitive=include_sensitive),
         diagnosis=diagnosis_section(summary),
         guarantee=words.guarantee(summary),
@@ -68,7 +68,7 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
 
 
 def _settings(setup: Setup) -> dict[str, str]:
-    """The settings as names and texts, without what the page shows elsewhere."""
+    """Settings as names and texts, without settings that the page shows elsewhere."""
     training = setup.training
     facts = {
         "data": setup.data.name,

@@ -24,7 +24,7 @@ FORMATS = ("pdf", "svg")
 
 
 def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.width) -> Figure:
-    """Draws a picture of the report as a matplotlib figure, to change and save as you like.
+    """Draw a picture of the report as a matplotlib figure, to change and save as you like.
 
     Args:
         comparison: from `equidp.compare`.
@@ -34,7 +34,7 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
         width: of the figure, in inches; 3.4 suits a column of a paper.
 
     Raises:
-        SettingError: an unknown name, a width that is no positive number, or nothing to show.
+        SettingError: an unknown name, a width that is not a positive number, or nothing to show.
 
     Example:
         >>> import equidp
@@ -59,15 +59,16 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
 def save_figures(
     comparison: Comparison, folder: str | os.PathLike[str], *, include_sensitive: bool = False
 ) -> list[Path]:
-    """Writes each picture that has something to show as PDF and SVG, at the width of a paper's column.
+    """Write each picture that is not empty as PDF and SVG, at the width of a paper's column.
 
     Args:
         comparison: from `equidp.compare`.
-        folder: made if it is not there.
-        include_sensitive: also those of raw training data, which must not be shared. Their names say so.
+        folder: made if missing.
+        include_sensitive: write pictures of raw training data too, which must not be shared; their names
+            start with "sensitive".
 
     Returns:
-        The files.
+        Paths of the files.
 
     Raises:
         SettingError: the folder cannot be written.
@@ -81,7 +82,7 @@ def save_figures(
         ['costs.pdf', 'costs.svg']
     """
     figures_folder(folder)
-    return _written(
+    return _write_pictures(
         {
             name: partial(each.figure, summarise(comparison))
             for name, each in ALL_PLOTS.items()
@@ -92,15 +93,15 @@ def save_figures(
 
 
 def save_evaluation_figures(found: Evaluation, folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes accuracy, and predicted risks beside what happened, of one run as `save_figures` does."""
+    """Write accuracy, and predicted and observed risks, of one run as PDF and SVG; see `save_figures`."""
     figures_folder(folder)
-    return _written(
+    return _write_pictures(
         {draw.__name__: partial(draw, found) for draw in (accuracies, calibration, reliability)}, folder
     )
 
 
 def risk_picture(found: Evaluation) -> Drawn | None:
-    """The picture of predicted risks for a card; None without two classes."""
+    """Draw predicted and observed risks for a card; None without two classes."""
     return drawn_twice(
         "Predicted risk beside what happened",
         "By group, in brackets: test examples. Where the two differ, do not take risks at their word.",
@@ -108,7 +109,7 @@ def risk_picture(found: Evaluation) -> Drawn | None:
     )
 
 
-def _written(
+def _write_pictures(
     pictures: Mapping[str, Callable[[Layout], Figure | None]], folder: str | os.PathLike[str]
 ) -> list[Path]:
     files = []
@@ -121,7 +122,7 @@ def _written(
 
 
 def figures_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes the folder, or raises a SettingError where figures cannot be written to it."""
+    """Make the folder; SettingError: figures cannot be written to it."""
     check_folder(folder)
     try:
         Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,12 @@ from equidp.report.format import number, points
 
 
 def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
-    """A template, filled in; values are escaped in HTML.
+    """Fill in a template; values are escaped in HTML.
 
     Args:
         template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
             (base.css, print.css, picture.html) it may include.
-        package: import path of the package that has the template.
+        package: import path of the template's package.
         values: of the template's names.
     """
     html = template.endswith(".html")

@@ -1,4 +1,4 @@
-"""Predicted risks that are off, in sentences: where, which causes the run has, and what corrects them."""
+"""Sentences on wrong predicted risks: for which groups, from which causes, and what corrects them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECALIBRATE = (
 
 
 def risks_in_words(found: Evaluation, facts: RunFacts) -> list[str]:
-    """Where predicted risks are off, and what this run can do about it; empty where they are not."""
+    """Sentences on wrong predicted risks, and on what corrects them in this run; empty without any."""
     if not found.risks_off:
         return []
     texts = {

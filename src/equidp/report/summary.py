@@ -1,4 +1,4 @@
-"""The summary of a comparison, computed once for words, page, plots and terminal."""
+"""Summary of a comparison, computed once for words, page, plots and terminal."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
-from equidp.report.format import amount, number, shown, unit
+from equidp.report.format import amount, metric_text, number, unit
 
 
 class Kind(NamedTuple):
-    """The runs that differ in nothing but their seed."""
+    """Kind of run: runs of it differ in their seed alone."""
 
     method: str
     setting: str
 
     @property
     def label(self) -> str:
-        """The name of the method, with its setting where a comparison has several."""
+        """Name of the method, with its setting where a comparison has several."""
         return f"{self.method} ({self.setting})" if self.setting else self.method
 
 
 class Detail(NamedTuple):
-    """A column of `equidp.evaluation.costs.summary`, how it is headed, and how its values are shown."""
+    """Column of `equidp.evaluation.costs.summary`, its heading, and the text of its values."""
 
     column: str
     title: str
@@ -40,19 +40,19 @@ class Detail(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """A row of the summary table: one kind of run. Costs and gaps of the baseline are NaN.
+    """Row of the summary table: one kind of run. Costs and gaps of the baseline are NaN.
 
     Attributes:
         kind: of run.
         epsilon: the largest over seeds.
-        accuracy: mean of the comparison's metric over all test examples; accuracy unless another was named.
+        accuracy: mean of the comparison's metric, by default accuracy, over all test examples.
         cost: mean privacy cost over all test examples.
         worst_group: the group with the largest mean cost; "" for the baseline.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
         verdict: "holds", "fails", "undecided" or "says nothing" on equal cost, "one seed: no verdict", or
             "reference".
-        informative: whether its runs are better than one constant answer.
+        informative: True where its runs are better than one constant answer.
     """
 
     kind: Kind
@@ -68,41 +68,41 @@ class Overview(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """All that reports show of a comparison; each part is computed once."""
+    """Figures of a comparison that reports show; each part is computed once."""
 
     comparison: Comparison
 
     @property
     def setup(self) -> Setup:
-        """What was compared and how."""
+        """Setup of the comparison."""
         return self.comparison.setup
 
     @property
     def metric(self) -> Metric:
-        """What costs, gaps and verdicts are about."""
+        """Metric of costs, gaps and verdicts."""
         return self.comparison.metric
 
     @property
     def scale(self) -> float:
-        """What a value of the metric is multiplied by to be shown: 100 for percentage points."""
+        """Factor from a value of the metric to its display: 100 for percentage points."""
         return 100.0 if self.metric.percent else 1.0
 
     def text(self, value: float) -> str:
-        """A value of the metric, or a difference of two: in points to a tenth, or to three digits."""
-        return shown(self.metric, value)
+        """Text of a value of the metric, or of a difference: in points to a tenth, or to three digits."""
+        return metric_text(self.metric, value)
 
     def amount(self, value: float) -> str:
-        """A difference in the metric with its unit."""
+        """Text of a difference in the metric, with its unit."""
         return amount(self.metric, value)
 
     @property
     def unit(self) -> str:
-        """What costs and gaps are in, such as "points of accuracy"."""
+        """Unit of costs and gaps, such as "points of accuracy"."""
         return unit(self.metric)
 
     @property
     def details(self) -> tuple[Detail, ...]:
-        """The metric, its cost, loss and excessive risk: what is shown of each group first."""
+        """Details that are shown first of each group: the metric, its cost, loss and excessive risk."""
         return (
             self._detail(self.metric),
             Detail("privacy_cost", f"Privacy cost, {self.unit}", self.text),
@@ -112,13 +112,13 @@ class Summary:
 
     @property
     def further_details(self) -> tuple[Detail, ...]:
-        """The other metrics that the runs have."""
+        """Details of the other metrics that the runs have."""
         others = [each for name, each in METRICS.items() if name in self.costs and name != self.metric.name]
         return tuple(map(self._detail, others))
 
     def _detail(self, metric: Metric) -> Detail:
         title = metric.label[0].upper() + metric.label[1:]
-        return Detail(metric.name, title + (", %" if metric.percent else ""), partial(shown, metric))
+        return Detail(metric.name, title + (", %" if metric.percent else ""), partial(metric_text, metric))
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -128,7 +128,7 @@ class Summary:
     @cached_property
     def by_group(self) -> dict[Kind, pd.DataFrame]:
         """`equidp.evaluation.costs.summary` of each kind of run, the baseline first; indexed by group."""
-        return _indexed(summary(self.costs, self.setup.level, self.metric))
+        return _index_by_group(summary(self.costs, self.setup.level, self.metric))
 
     @cached_property
     def individual(self) -> dict[Kind, pd.DataFrame]:
@@ -139,11 +139,11 @@ class Summary:
         grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
         means = grouped.mean().drop(columns="seed")
         error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
-        return _indexed(means.assign(standard_error=error).reset_index())
+        return _index_by_group(means.assign(standard_error=error).reset_index())
 
     @cached_property
     def overview(self) -> tuple[Overview, ...]:
-        """One row per kind of run."""
+        """Rows of the summary table, one per kind of run."""
         setup = self.setup
         gaps = by_kind(equal_cost(self.costs, setup.tau, setup.level, self.metric, setup.baseline))
         return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
@@ -164,7 +164,7 @@ class Summary:
         return {**dict(zip(data.group_names, data.train_group_sizes, strict=True)), ALL: data.num_train}
 
     def interval(self, kind: Kind, group: str, metric: str) -> Interval:
-        """One of `equidp.evaluation.costs.ranges` over seeds."""
+        """Interval over seeds, one of `equidp.evaluation.costs.ranges`."""
         return _interval(self.by_group[kind].loc[group], metric)
 
     def _overview(self, kind: Kind, gap: pd.Series) -> Overview:
@@ -186,18 +186,18 @@ class Summary:
 
 @lru_cache(maxsize=1)
 def summarise(comparison: Comparison) -> Summary:
-    """The summary of a comparison; kept for the next call with the same one."""
+    """Return the summary of a comparison; cached for the last comparison."""
     return Summary(comparison)
 
 
 def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
-    """The rows of each kind of run, in the order of their first rows."""
+    """Return the rows of each kind of run, in the order of their first rows."""
     if rows.empty:
         return {}
     return {Kind(*key): part for key, part in rows.groupby(["method", "setting"], sort=False)}
 
 
-def _indexed(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
+def _index_by_group(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
     return {kind: part.set_index("group") for kind, part in by_kind(rows).items()}
 
 

@@ -13,7 +13,7 @@ from equidp.display import Cell, Column, Interval, Table
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metric import Metric
 from equidp.report.figures import columns as figure_columns
-from equidp.report.format import number, points, shown, unit
+from equidp.report.format import metric_text, number, points, unit
 from equidp.report.summary import Detail, Kind, Summary
 
 _HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -29,7 +29,7 @@ _grouped = "{:,}".format
 
 
 def overview_table(summary: Summary) -> Table:
-    """One row per kind of run of a comparison, with its verdict on equal cost of privacy."""
+    """Table with a row per kind of run of a comparison, with its verdict on equal cost of privacy."""
     setup, text = summary.setup, summary.text
     columns = (
         Column("method", "name" if setup.swept else "label"),
@@ -56,7 +56,7 @@ def overview_table(summary: Summary) -> Table:
 
 
 def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Table:
-    """Means over seeds with intervals, groups down and kinds of run across."""
+    """Table of means over seeds with intervals, groups down and kinds of run across."""
     rows: list[list[Cell]] = [
         [group, size, *(summary.interval(kind, group, detail.column) for kind in kinds)]
         for group, size in summary.sizes().items()
@@ -70,15 +70,15 @@ def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Tab
 
 
 def groups_table(rows: pd.DataFrame, metric: Metric) -> Table:
-    """One row per group, or per group and class, with each figure present and its interval.
+    """Table with a row per group, or per group and class, with each figure present and its interval.
 
     Args:
         rows: a table of an `Evaluation`.
-        metric: what privacy_cost is a cost in.
+        metric: the metric of privacy_cost.
     """
     headings: dict[str, tuple[str, Callable[[float], str]]] = {
         **_HEADINGS,
-        "privacy_cost": (f"privacy cost, {unit(metric)}", partial(shown, metric)),
+        "privacy_cost": (f"privacy cost, {unit(metric)}", partial(metric_text, metric)),
     }
     names = [name for name in ("group", "class") if name in rows]
     present = [name for name in headings if name in rows]
@@ -99,7 +99,7 @@ def groups_table(rows: pd.DataFrame, metric: Metric) -> Table:
 
 
 def figures_table(found: Evaluation) -> Table | None:
-    """Metrics beside accuracy and loss by group; None without any."""
+    """Table of metrics other than accuracy and loss by group; None without such metrics."""
     figures = figure_columns(found)
     if not figures:
         return None
@@ -115,7 +115,7 @@ def _small(value: str, ends: str) -> str:
 
 
 def reliability_table(found: Evaluation) -> Table:
-    """Mean predicted risk beside what happened, by group and predicted risk."""
+    """Table of mean predicted and observed risk, by group and predicted risk."""
     columns = (
         Column("group", "name"),
         Column("risk, %"),
@@ -137,7 +137,7 @@ def reliability_table(found: Evaluation) -> Table:
 
 
 def individual_table(summary: Summary) -> Table:
-    """Released mean epsilons of groups' examples, with standard errors, private kinds of run across."""
+    """Table of released mean epsilons of groups' examples, with standard errors, private kinds across."""
     rows = [
         [
             group,

@@ -1,4 +1,4 @@
-"""Results on the terminal."""
+"""Printing of results on the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
 from equidp.report.figures import how_measured
-from equidp.report.format import counted, number
+from equidp.report.format import count_text, number
 from equidp.report.summary import summarise
 from equidp.report.tables import (
     detail_table,
@@ -30,7 +30,7 @@ _MOST_RECALLS = 40
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Prints findings, one row per method, metrics by group and method, then which method to take.
+    """Print findings, one row per method, metrics by group and method, then which method to take.
 
     Args:
         comparison: from `equidp.compare`.
@@ -53,7 +53,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print()
     overview_table(summary).print(console)
     console.print(
-        f"{setup.level:.0%} intervals over {counted(len(setup.seeds), 'seed')}; costs and gaps in "
+        f"{setup.level:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
         f"{summary.unit} against {setup.baseline}; delta {setup.training.delta:g}.",
         highlight=False,
         style="dim",
@@ -75,23 +75,23 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 
 
 def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> None:
-    """Prints one row per group, or per group and class, with each figure present and its interval.
+    """Print one row per group, or per group and class, with each figure present and its interval.
 
     Args:
         rows: a table of an `Evaluation`.
-        metric: what privacy_cost is a cost in.
+        metric: the metric of privacy_cost.
     """
     groups_table(rows, metric).print(split=True)
 
 
 def print_recalls(rows: pd.DataFrame) -> None:
-    """Prints recall by group and class, or by class alone if that would take more than 40 rows."""
+    """Print recall by group and class, or by class alone if that would take more than 40 rows."""
     if not rows.empty:
         print_groups(rows if len(rows) <= _MOST_RECALLS else rows[rows["group"] == ALL])
 
 
 def print_figures(found: Evaluation, console: Console | None = None) -> None:
-    """Prints the metrics beside accuracy and loss by group, as many columns as fit, and how to read them."""
+    """Print the metrics other than accuracy and loss by group, in tables that fit, and how to read them."""
     console = console or Console()
     table = figures_table(found)
     if table is not None:
@@ -101,12 +101,12 @@ def print_figures(found: Evaluation, console: Console | None = None) -> None:
 
 
 def print_reliability(found: Evaluation) -> None:
-    """Prints mean predicted risk beside what happened, by group and predicted risk."""
+    """Print mean predicted and observed risk, by group and predicted risk."""
     reliability_table(found).print()
 
 
 def _means_alone(table: Table) -> Table:
-    """Table of one row's name and size in one column, without intervals; the page has them."""
+    """Table of one row's name and size in one column, without intervals; the page has the intervals."""
     name, size, *figures = table.columns
     rows = [
         [

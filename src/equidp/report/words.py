@@ -23,11 +23,11 @@ _FEW_TESTS = 30
 _TOO_LITTLE = 0.005
 """A difference in cost that is not worth a sentence."""
 _MOST_SETTINGS = 4
-"""Settings, such as epsilons, that each get all sentences."""
+"""Largest number of settings, such as epsilons, that each get all sentences."""
 
 
 def finding(summary: Summary) -> list[str]:
-    """What a comparison shows, in a few sentences; with several settings, such as epsilons, for each of them.
+    """Findings of a comparison, in a few sentences; with several settings, such as epsilons, for each.
 
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
@@ -43,7 +43,7 @@ def finding(summary: Summary) -> list[str]:
 
 
 def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
-    """The sentences on one setting; only the verdict where a reader gets many."""
+    """Return the sentences on one setting; only the verdict with `brief`."""
     setup = summary.setup
     rows = {row.kind.method: row for row in summary.overview if row.kind.setting == setting}
     rows.pop(setup.baseline, None)
@@ -63,7 +63,7 @@ def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
 
 
 def _no_better_than_one_answer(summary: Summary) -> list[str]:
-    """Names methods whose models are no better than one constant answer, so that their costs mean nothing."""
+    """Warning on methods whose models are no better than one constant answer: their costs mean nothing."""
     data, metric = summary.setup.data, summary.metric
     listed = [row.kind.label for row in summary.overview if not row.informative]
     if not listed:
@@ -84,7 +84,7 @@ def _no_better_than_one_answer(summary: Summary) -> list[str]:
 
 
 def _risks_off(summary: Summary) -> list[str]:
-    """Says where the mean predicted risk of private runs is off by more than a fifth of what happened."""
+    """Sentence on private runs whose mean predicted risk is off by more than a fifth of the observed risk."""
     if "mean_predicted" not in summary.costs:
         return []
     rows = summary.costs[summary.costs["group"] == ALL]
@@ -111,7 +111,7 @@ def _risks_off(summary: Summary) -> list[str]:
 
 
 def _too_noisy(summary: Summary) -> list[str]:
-    """Names methods whose released mean epsilons differ by no more than the noise of the release explains."""
+    """Warning on methods whose released mean epsilons differ by no more than the release's noise."""
     noisy = []
     for kind, part in summary.individual.items():
         groups = part.drop(index=ALL, errors="ignore")
@@ -166,7 +166,7 @@ def _who_pays(summary: Summary, kind: Kind) -> str:
 
 
 def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
-    """A clause on the method under which the group that pays most under the standard clearly pays least."""
+    """Clause on the method under which the group that pays most under the standard clearly pays least."""
     costs = summary.costs[summary.costs["group"] != ALL]
     by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
     means = by_standard.groupby("group")["privacy_cost"].mean()
@@ -187,7 +187,7 @@ def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
 
 
 def _made_of(setup: Setup, method: str) -> str:
-    """What "auto" stands for, in brackets; "" for other methods."""
+    """Method and settings behind "auto", in brackets; "" for other methods."""
     chosen = setup.training.by_method.get(AUTO)
     if method != AUTO or chosen is None:
         return ""
@@ -197,7 +197,7 @@ def _made_of(setup: Setup, method: str) -> str:
 
 
 def _who_narrows(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
-    """`gaps` are the largest of each run, with seeds down and methods across."""
+    """Sentence on the method that narrows the largest gap most; `gaps`: largest gaps, [seeds, methods]."""
     means, text, level = gaps.mean(), summary.text, summary.setup.level
     by_mean = [method for method in means.sort_values().index if method != standard]
     gains = {method: mean_interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
@@ -252,7 +252,7 @@ def test_sentences(summary: Summary) -> list[str]:
 
 
 def guarantee(summary: Summary) -> list[str]:
-    """What epsilon and delta mean for the private runs of a comparison."""
+    """Sentences on the meaning of epsilon and delta for the private runs of a comparison."""
     rows = [row for row in summary.overview if row.kind in summary.private_kinds]
     listed = ", ".join(f"{row.kind.label} {row.epsilon:.3f}" for row in rows)
     return [
@@ -289,7 +289,7 @@ def _other_seeds(setup: Setup) -> str:
 
 
 def not_covered(setup: Setup) -> list[str]:
-    """What the guarantee does not cover, including the notes on how the data was prepared."""
+    """Sentences on what the guarantee does not cover, with the notes on how the data was prepared."""
     return [
         f"This page: it shows results of training without privacy ({setup.baseline}).",
         "Several runs together: each private run on the same data spends its own epsilon, and choosing "

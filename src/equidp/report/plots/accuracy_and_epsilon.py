@@ -16,7 +16,7 @@ ERRORS = 2
 
 
 def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
-    """Test accuracy against the mean epsilon of training examples, a panel per private kind of run.
+    """Draw test accuracy against the mean epsilon of training examples, a panel per private kind of run.
 
     A released mean is a line of twice its standard error on each side, within what can happen: 0 to the run's
     epsilon. It has a point only where some groups of its panel differ by more than their noise.
@@ -24,7 +24,7 @@ def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column:
     Args:
         summary: of a comparison with individual privacy.
         axis: label of the accuracies.
-        layout: where it is drawn.
+        layout: width and font of the figure.
         column: of `Summary.individual`.
     """
     if not summary.individual or column not in next(iter(summary.individual.values())):
@@ -56,13 +56,13 @@ def accuracy_and_epsilon(summary: Summary, axis: str, layout: Layout, *, column:
 
 
 def too_noisy(means: pd.Series, noise: pd.Series) -> bool:
-    """Whether no two of the released means differ by more than their noise together."""
+    """True where no two released means differ by more than their joint noise."""
     gaps = np.abs(np.subtract.outer(means.to_numpy(), means.to_numpy()))
     return not (gaps > np.hypot.outer(noise.to_numpy(), noise.to_numpy())).any()
 
 
 def _name(panel: Axes, places: dict[str, tuple[float, float]], largest: float, layout: Layout) -> None:
-    """Writes the names of groups beside their points, and leaves out those that would cover another name."""
+    """Write the names of groups beside their points, without names that would cover another name."""
     heights = [height for _, height in places.values()]
     line = 0.13 * max(np.ptp(heights), 1.0)  # of text, in the panel's units
     letter = 0.028 * largest * (3 / layout.columns) ** 0.5

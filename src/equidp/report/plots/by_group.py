@@ -1,4 +1,4 @@
-"""A metric by group and method, with intervals over seeds."""
+"""Plot of a metric by group and method, with intervals over seeds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from equidp.evaluation.costs import COSTS
 from equidp.report.plots.colours import kind_looks
-from equidp.report.plots.style import GREY, INK, Layout, empty_figure, kind_legend, scaled, wrapped
+from equidp.report.plots.style import GREY, INK, Layout, empty_figure, kind_legend, scale_intervals, wrapped
 from equidp.report.summary import Summary
 
 
 def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Figure:
-    """A cost, or with "" the metric: groups down, one colour per method, one marker per setting."""
+    """Draw a cost, or with "" the metric: groups down, one colour per method, one marker per setting."""
     cost = metric in COSTS
     kinds = summary.private_kinds if cost else summary.kinds
     looks = kind_looks(summary)
@@ -21,7 +21,7 @@ def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Fig
     figure = empty_figure(layout, 0.6 + len(heads) * row)
     axes = figure.subplots()
     for at, kind in enumerate(kinds):
-        means, errors = scaled(
+        means, errors = scale_intervals(
             (summary.interval(kind, name, metric or summary.metric.name) for name in summary.sizes()), summary
         )
         axes.errorbar(

@@ -1,4 +1,4 @@
-"""Accuracy against the largest gap between groups: what there is to choose from."""
+"""Plot of accuracy against the largest gap between groups, for the choice of a method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equidp.report.summary import Kind, Summary
 
 
 def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """Every run as a small point, means as large ones, and the edge that no other mean beats in both.
+    """Draw every run as a small point, means as large points, and the edge that no other mean beats in both.
 
     Accuracy without privacy is a dashed line: its gap is 0 by definition. None for a single private kind.
     """
@@ -56,7 +56,7 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
 
 
 def best_edge(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (gap, accuracy) that no other beats in one without losing in the other, by gap (Pareto)."""
+    """Return the (gap, accuracy) pairs on the Pareto front, by gap."""
     edge: list[tuple[float, float]] = []
     for gap, accuracy in sorted(places, key=lambda place: (place[0], -place[1])):
         if not edge or accuracy > edge[-1][1]:

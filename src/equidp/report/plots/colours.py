@@ -1,7 +1,7 @@
-"""What stands for what in every plot: a colour and marker for each method, others for groups.
+"""Colours, markers and lines of every plot: one colour and marker for each method, others for groups.
 
-No colour stands for a method and a group. Markers and line styles say the same again, for colour-blind
-readers and prints in grey.
+No colour is used for both a method and a group. Markers and line styles repeat the distinction, for
+colour-blind readers and prints in grey.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from equidp.report.summary import Kind, Summary
 
 
 class Look(NamedTuple):
-    """How something is drawn: a colour, a marker of points, a style of lines."""
+    """Look of a method or group: a colour, a marker of points, a style of lines."""
 
     colour: str
     marker: str = "o"
@@ -53,7 +53,7 @@ SETTING_MARKERS = "os^DvPX<>*"
 
 
 def kind_looks(summary: Summary) -> dict[Kind, Look]:
-    """The look of each kind of run: its method's colour; several settings have a marker each."""
+    """Look of each kind of run: its method's colour; several settings have a marker each."""
     methods = method_looks(kind.method for kind in summary.kinds)
     settings = list(dict.fromkeys(kind.setting for kind in summary.private_kinds))
     looks = {}
@@ -67,7 +67,7 @@ def kind_looks(summary: Summary) -> dict[Kind, Look]:
 
 
 def method_looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each method. One's own get theirs from their names, or the next if two are alike."""
+    """Look of each method. A user-defined method's look follows from its name; the next if already in use."""
     names = list(dict.fromkeys(names))
     looks = {name: METHOD_LOOKS[name] for name in names if name in METHOD_LOOKS}
     free = list(OWN_LOOKS)
@@ -82,7 +82,7 @@ def method_looks(names: Iterable[str]) -> dict[str, Look]:
 def group_looks(
     names: Sequence[str], sizes: Mapping[str, int], highlighted: Sequence[str] = ()
 ) -> dict[str, Look]:
-    """The look of each of a few groups; of many, only the smallest and the highlighted have their own."""
+    """Look of each of a few groups; of many, only the smallest and the highlighted groups have their own."""
     if len(names) <= MOST_COLOURED:
         return dict(zip(names, GROUP_LOOKS, strict=False))
     smallest = min(names, key=lambda name: sizes[name])

@@ -1,4 +1,4 @@
-"""An evaluated run by group: accuracy, and predicted risks beside what happened."""
+"""Plots of an evaluated run by group: accuracy, and predicted and observed risks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLUE = "#0B5C93"
 
 
 def calibration(found: Evaluation, layout: Layout) -> Figure | None:
-    """Mean predicted risk and the share of positives with its interval, groups down; None without risks."""
+    """Draw mean predicted risk and the share of positives with interval, groups down; None without risks."""
     table = found.calibration
     if table.empty:
         return None
@@ -30,7 +30,7 @@ def calibration(found: Evaluation, layout: Layout) -> Figure | None:
 
 
 def reliability(found: Evaluation, layout: Layout) -> Figure | None:
-    """What happened against the predicted risk, by group, in bins; on the diagonal the two are equal."""
+    """Draw observed against predicted risk, by group, in bins; on the diagonal the two are equal."""
     table = found.reliability
     if table.empty:
         return None
@@ -64,7 +64,7 @@ def reliability(found: Evaluation, layout: Layout) -> Figure | None:
 
 
 def accuracies(found: Evaluation, layout: Layout) -> Figure | None:
-    """Accuracy of each group and of all, with its interval over the test examples; None without classes."""
+    """Draw accuracy of each group and of all, with intervals over test examples; None without classes."""
     if "accuracy" not in found.groups:
         return None
     figure, axes = _groups_down(found.groups.dropna(subset="accuracy"), "accuracy", layout)
@@ -73,7 +73,7 @@ def accuracies(found: Evaluation, layout: Layout) -> Figure | None:
 
 
 def _groups_down(table: pd.DataFrame, column: str, layout: Layout) -> tuple[Figure, Axes]:
-    """A share and its interval, in %, a row for each group."""
+    """Draw a share and its interval, in %, a row for each group."""
     sizes = zip(table["group"], table["count"], strict=True)
     heads = [wrapped(f"{name} ({size:,})", layout.letters(0.3)) for name, size in sizes]
     lines = max((1 + head.count("\n") for head in heads), default=1)

@@ -1,4 +1,4 @@
-"""A column of the epochs' records by group, over training."""
+"""Plots of a column of the epochs' records by group, over training."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WIDE_RANGE = 30
 
 
 def over_epochs(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
-    """A column of `Comparison.epochs`, a panel per kind of run; None if it is empty."""
+    """Draw a column of `Comparison.epochs`, a panel per kind of run; None if it is empty."""
     return _figure(summary, summary.comparison.epochs, axis, layout, column)
 
 
 def over_diagnosed_steps(summary: Summary, axis: str, layout: Layout, *, column: str) -> Figure | None:
-    """The same of a column of the diagnosis, which may have been asked for some groups only."""
+    """Draw a column of the diagnosis in the same way; it may cover some groups only."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
         return None

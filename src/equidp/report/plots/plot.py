@@ -1,4 +1,4 @@
-"""A plot: what it is called, what it shows and how it is drawn for a page and a phone."""
+"""Plot of a comparison: its title, its caption, and its drawing for a page and a phone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from equidp.report.summary import Summary
 
 
 class Plot(NamedTuple):
-    """A plot of a comparison.
+    """Plot of a comparison.
 
     Attributes:
-        title: its heading. In it, caption and axis, {unit} stands for what costs are counted in, and
-            {metric} for the metric's name.
-        caption: what it shows, in a sentence or two.
+        title: its heading. In it, caption and axis, {unit} stands for the unit of costs, and {metric} for
+            the metric's name.
+        caption: the content of the plot, in a sentence or two.
         axis: label of the axis with the figures.
         draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
     """
@@ -29,17 +29,17 @@ class Plot(NamedTuple):
     draw: Callable[[Summary, str, Layout], Figure | None]
 
     def figure(self, summary: Summary, layout: Layout = PAGE) -> Figure | None:
-        """The figure; None if there is nothing to show."""
+        """Draw the figure; None if there is nothing to show."""
         return drawn_as(layout, partial(self.draw, summary, filled_in(self.axis, summary)))
 
 
 def filled_in(text: str, summary: Summary) -> str:
-    """A text with the metric of the comparison, which begins a sentence or an axis."""
+    """Fill in the metric of the comparison in a text; its name begins a sentence or an axis."""
     return text.format(unit=summary.unit, metric=summary.details[0].title)
 
 
 class Drawn(NamedTuple):
-    """A plot as two SVG elements: for a wide page, and for a narrow one."""
+    """Plot as two SVG elements: for a wide page, and for a narrow page."""
 
     title: str
     caption: str
@@ -47,8 +47,8 @@ class Drawn(NamedTuple):
     narrow: str
 
 
-def drawn(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
-    """The plots that have something to show."""
+def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
+    """Draw the plots that have something to show."""
     pictures = (
         drawn_twice(
             filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
@@ -59,7 +59,7 @@ def drawn(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
 
 
 def drawn_twice(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
-    """A figure of any results for pages; None if there is nothing to show."""
+    """Draw a figure of any results for pages; None if there is nothing to show."""
     page, phone = (drawn_as(layout, draw) for layout in (PAGE, PHONE))
     if page is None or phone is None:
         return None

@@ -49,7 +49,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """For where a figure is drawn.
+    """Width and font of a figure.
 
     Attributes:
         width: in inches.
@@ -61,35 +61,34 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        """How many panels fit in a row."""
+        """Number of panels that fit in a row."""
         return int(min(3, max(1, self.width // 2.4)))
 
     def letters(self, share: float) -> int:
-        """How many letters fit in a share of the width."""
+        """Number of letters that fit in a share of the width."""
         return max(6, int(share * self.width * 72 / (_LETTER * self.font)))
 
     def lines(self, number: float) -> float:
-        """The height of so many lines of text, in inches."""
+        """Height of lines of text, in inches."""
         return number * 1.45 * self.font / 72
 
 
 PAGE, PHONE, COLUMN = Layout(8.2, 10), Layout(3.75, 9), Layout(3.4, 8)
-"""A page on a screen, one at the width of a phone, and a column of a paper."""
+"""Layouts of a page on a screen, of a phone, and of a column of a paper."""
 
 
 def drawn_as(layout: Layout, draw: Callable[[Layout], Figure | None]) -> Figure | None:
-    """The figure that `draw` makes, in the house style."""
+    """Return the figure that `draw` makes, in the style of all plots."""
     with mpl.rc_context({**_STYLE, "font.size": layout.font, "axes.titlesize": layout.font}):
         return draw(layout)
 
 
 def svg(figure: Figure, salt: str) -> str:
-    """The figure as an SVG element for a page, which sets its size and the colour of its text.
+    """Return the figure as an SVG element for a page, which sets its size and the colour of its text.
 
     Args:
-        figure: in the house style.
-        salt: differs between the elements of a page that are hidden at different times: what they define has
-            names of its own.
+        figure: from `drawn_as`.
+        salt: makes ids unique; elements of a page that are hidden at different times need different salts.
     """
     file = io.StringIO()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": f"equidp {salt}"}):
@@ -101,7 +100,7 @@ def svg(figure: Figure, salt: str) -> str:
 
 
 def saved(figure: Figure, kind: str) -> bytes:
-    """The figure as a file "pdf" or "svg", the same bytes each time, with text as text."""
+    """Return the figure as a file "pdf" or "svg", the same bytes each time, with text as text."""
     file = io.BytesIO()
     nothing = {"CreationDate": None} if kind == "pdf" else {"Date": None}
     with mpl.rc_context({**_STYLE, "svg.hashsalt": "equidp"}):
@@ -110,18 +109,18 @@ def saved(figure: Figure, kind: str) -> bytes:
 
 
 def empty_figure(layout: Layout, height: float) -> Figure:
-    """A figure of the layout's width that makes room for labels and for a legend outside its axes."""
+    """Make a figure of the layout's width with room for labels and for a legend outside its axes."""
     return Figure(figsize=(layout.width, height), layout="constrained")
 
 
 def panels(
     kinds: Sequence[Kind], layout: Layout, x: str, y: str, groups: Mapping[str, Look]
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel per kind of run, on one scale, and a legend of groups.
+    """Make a figure with a panel per kind of run, on one scale, and a legend of groups.
 
     Args:
         kinds: one per panel.
-        layout: decides how many are in a row.
+        layout: determines the number of panels in a row.
         x, y: labels of the axes.
         groups: their looks.
     """
@@ -133,13 +132,13 @@ def panels(
 def titled_panels(
     titles: Sequence[str], layout: Layout, x: str, y: str, *, shared: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each title, without a legend.
+    """Make a figure with a panel for each title, without a legend.
 
     Args:
         titles: one per panel.
-        layout: decides how many are in a row.
+        layout: determines the number of panels in a row.
         x, y: labels of the axes.
-        shared: whether all panels have one scale.
+        shared: True: all panels have one scale.
     """
     columns = min(layout.columns, len(titles))
     rows = -(-len(titles) // columns)
@@ -159,7 +158,7 @@ def titled_panels(
 
 
 def kind_legend(figure: Figure, looks: Mapping[Kind, Look], layout: Layout) -> None:
-    """A legend of kinds of run; where there are several settings, of methods, and of settings by marker."""
+    """Add a legend of kinds of run; with several settings, of methods, and of settings by marker."""
     settings = {kind.setting: look.marker for kind, look in looks.items() if kind.setting}
     entries: dict[str, Artist] = {}
     for kind, (colour, marker, _) in looks.items():
@@ -174,7 +173,7 @@ def kind_legend(figure: Figure, looks: Mapping[Kind, Look], layout: Layout) -> N
 
 
 def legend(figure: Figure, entries: Mapping[str, Artist], layout: Layout) -> None:
-    """Adds a legend above the axes, as many columns as fit, and makes the figure higher by it."""
+    """Add a legend above the axes, in as many columns as fit, and make the figure higher by its height."""
     room = layout.letters(0.97)
     columns = max(1, min(len(entries), room // (max(map(len, entries)) + 6)))
     height = layout.lines(-(-len(entries) // columns) + 0.4)
@@ -182,25 +181,25 @@ def legend(figure: Figure, entries: Mapping[str, Artist], layout: Layout) -> Non
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns)
 
 
-def scaled(intervals: Iterable[Interval], summary: Summary) -> tuple[Floats, Floats]:
-    """Means, [n], and lengths of the error bars below and above them, [2, n], as the metric is shown."""
+def scale_intervals(intervals: Iterable[Interval], summary: Summary) -> tuple[Floats, Floats]:
+    """Return means, [n], and lengths of error bars below and above, [2, n], in the metric's display scale."""
     means, low, high = summary.scale * np.array(list(intervals)).T
     return means, np.abs(np.nan_to_num([means - low, high - means]))
 
 
 def short(name: str, letters: int = 36) -> str:
-    """A name for a plot: cut to so many letters, with dollar signs, which start formulas, escaped."""
+    """Cut a name to `letters` letters, and escape dollar signs, which start formulas."""
     name = name if len(name) <= letters else name[: letters - 1] + "…"
     return name.replace("$", r"\$")
 
 
 def wrapped(name: str, letters: int) -> str:
-    """A name for a plot, in at most two lines of so many letters."""
+    """Break a name into at most two lines of `letters` letters."""
     return short("\n".join(textwrap.wrap(name, letters, max_lines=2, placeholder="…")), 2 * letters + 1)
 
 
 def group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> None:
-    """A legend of the groups that have a look of their own."""
+    """Add a legend of the groups with their own look."""
     letters = layout.letters(0.8)
     entries: dict[str, Artist] = {
         short(f"group {name}", letters): Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2)

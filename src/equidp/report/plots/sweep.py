@@ -1,4 +1,4 @@
-"""The metric and the largest gap over each swept setting."""
+"""Plot of the metric and the largest gap over each swept setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.transforms import ScaledTranslation
 from equidp.comparison.asked import value_text
 from equidp.data.dataset import ALL
 from equidp.report.plots.colours import SETTING_MARKERS, Look, method_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, scaled, wrapped
+from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, scale_intervals, wrapped
 from equidp.report.summary import Kind, Summary
 
 _LOG_FROM = 10
@@ -25,11 +25,11 @@ _APART = 4
 
 
 def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """For each swept setting, the metric over all test examples and the largest gap between groups.
+    """Draw, for each swept setting, the metric over all test examples and the largest gap between groups.
 
-    A method has a line for each epsilon. Of several swept settings, the others are where the method has its
-    best mean of the metric; thin lines have them elsewhere. A method without the setting is a dashed line, at
-    its best. None where no setting has two values.
+    A method has a line for each epsilon. With several swept settings, the other settings have the values
+    of the method's best mean of the metric; thin lines have other values. A method without the
+    setting is a dashed line, at its best. None where no setting has two values.
     """
     swept = {name: places for name in summary.setup.swept if len(places := _places(summary, name)) > 1}
     if not swept:
@@ -49,7 +49,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                 style = {"color": colour, "marker": marker, "markersize": 4, "label": line.label}
                 best, *others = _slices(kinds, places) or [{}]
                 if best:
-                    means, errors = scaled((intervals[kind] for kind in best.values()), summary)
+                    means, errors = scale_intervals((intervals[kind] for kind in best.values()), summary)
                     shift = _APART / 72 * (at - (len(lines) - 1) / 2)
                     beside = panel.transData + ScaledTranslation(shift, 0, figure.dpi_scale_trans)
                     panel.errorbar(list(best), means, yerr=errors, transform=beside, **style)
@@ -59,7 +59,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                     across = panel.get_yaxis_transform()
                     panel.plot([0.01, 0.99], [level, level], "--", transform=across, **style)
                 for other in others:
-                    means, _ = scaled((intervals[kind] for kind in other.values()), summary)
+                    means, _ = scale_intervals((intervals[kind] for kind in other.values()), summary)
                     panel.plot(list(other), means, color=colour, linewidth=0.8, alpha=0.5)
         pair[0].set_ylabel(wrapped(axis, 28))
         pair[1].set_ylabel(wrapped(f"largest gap, {summary.unit}", 28))
@@ -69,7 +69,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
 
 
 def _slices(kinds: Sequence[Kind], places: Mapping[str, float]) -> list[dict[float, Kind]]:
-    """Place on the axis -> kind, for each combination of what else is set, that of the first kind first."""
+    """Place on the axis -> kind, for each combination of the other settings, the first kind's first."""
     slices: dict[frozenset[str], dict[float, Kind]] = {}
     for kind in kinds:
         for part in _parts(kind) & set(places):
@@ -88,7 +88,7 @@ def _set_axis(panel: Axes, name: str, places: Mapping[str, float], letters: int)
 
 
 def _places(summary: Summary, name: str) -> dict[str, float]:
-    """Part of a kind's setting, such as "clipping_bound=2" -> where it is on the axis, in that order."""
+    """Part of a kind's setting, such as "clipping_bound=2" -> its place on the axis, in order of places."""
     values: list[Any] = list({value_text(value): value for value in summary.setup.swept[name]}.values())
     if all(isinstance(value, Real) and not isinstance(value, bool) for value in values):
         values.sort()
@@ -102,7 +102,7 @@ def _parts(kind: Kind) -> frozenset[str]:
 
 
 def _lines(summary: Summary) -> dict[Kind, list[Kind]]:
-    """Method and epsilon, where there are several -> its kinds, the best by the metric first."""
+    """Method, with epsilon if there are several -> its kinds, the best by the metric first."""
     best = {
         row.kind: np.nan_to_num(summary.metric.sign * row.accuracy, nan=-np.inf) for row in summary.overview
     }
@@ -119,7 +119,7 @@ def _epsilon(line: Kind) -> float:
 
 
 def _looks(lines: Mapping[Kind, Sequence[Kind]]) -> dict[Kind, Look]:
-    """The method's colour; of several epsilons each has a marker."""
+    """Look of each line: the method's colour; several epsilons have a marker each."""
     methods = method_looks(line.method for line in lines)
     epsilons = [line.setting for line in sorted(lines, key=_epsilon) if line.setting]
     markers = dict(zip(dict.fromkeys(epsilons), itertools.cycle(SETTING_MARKERS), strict=False))

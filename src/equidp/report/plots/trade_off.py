@@ -1,4 +1,4 @@
-"""What privacy costs at several epsilons."""
+"""Plot of the cost of privacy at several epsilons."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 from equidp.data.dataset import ALL
 from equidp.report.format import number
 from equidp.report.plots.colours import method_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, legend, scaled, short
+from equidp.report.plots.style import INK, Layout, empty_figure, legend, scale_intervals, short
 from equidp.report.summary import Summary
 
 
 def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """Cost and largest gap against epsilon, one colour per method; None where no method has two epsilons.
+    """Draw cost and largest gap against epsilon, a colour per method; None where no method has two epsilons.
 
     Where a method has several settings at one epsilon, no line joins its points.
     """
@@ -36,7 +36,7 @@ def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             [rows[kind].gap for kind in kinds],
         )
         for panel, intervals in zip(panels, shown, strict=True):
-            means, errors = scaled(intervals, summary)
+            means, errors = scale_intervals(intervals, summary)
             drawn[short(method)] = panel.errorbar(
                 [rows[kind].epsilon for kind in kinds],
                 means,
