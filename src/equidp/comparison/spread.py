@@ -18,7 +18,7 @@ from equidp.comparison.grid import StaleWorker
 from equidp.errors import SettingError
 
 TRIES = 2
-"""Deaths of a call's process beside other calls until it runs alone, and then alone until it is an error."""
+"""Deaths of a call's process beside other calls before it runs alone, and alone before it is an error."""
 
 
 class Call(NamedTuple):
