@@ -78,7 +78,7 @@ class CelebA:
 
     def split(self, seed: int) -> DataSplit:
         """Returns the public split."""
-        return self.chosen(seed, *self.everything())
+        return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
         """Returns the public training and test set.
@@ -96,7 +96,7 @@ class CelebA:
         )
         return train, test
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
         """Returns these two as a split."""
         train, test = parts
         return DataSplit(train, test, ("The validation part of CelebA is left out.",))

@@ -78,7 +78,7 @@ class UTKFace:
 
     def split(self, seed: int) -> DataSplit:
         """Splits all faces by the seed."""
-        return self.chosen(seed, *self.everything())
+        return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset]:
         """Returns all faces whose names have every field, of these ethnicities."""
@@ -101,7 +101,7 @@ class UTKFace:
         )
         return (whole,)
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
         """Returns the split of a seed of all faces."""
         (whole,) = parts
         order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))

@@ -108,7 +108,7 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     read = table()
     sides = {}
     for seed in (0, 1):
-        rows = open_source(str(file), recipe=RECIPE).unencoded(seed)
+        rows = open_source(str(file), recipe=RECIPE).split_rows(seed)
         trained, tested = set(read["id"].iloc[rows.train]), set(read["id"].iloc[rows.test])
         assert trained.isdisjoint(tested)
         assert trained | tested == set(read["id"])
@@ -118,7 +118,7 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     assert len(split.train) + len(sides[0]) == 120
     gone = read[read["id"] != read["id"].iloc[0]]
     gone.to_csv(file, index=False)
-    rows = open_source(str(file), recipe=RECIPE).unencoded(0)
+    rows = open_source(str(file), recipe=RECIPE).split_rows(0)
     assert set(gone["id"].iloc[rows.test]) == sides[0] - {read["id"].iloc[0]}
 
 
@@ -137,7 +137,7 @@ def test_large_tables_on_disk_give_the_same_people(file, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_what_is_released_of_rows_reads_one_row_of_each_person(file):
-    rows = open_source(str(file), recipe=RECIPE).unencoded(0)
+    rows = open_source(str(file), recipe=RECIPE).split_rows(0)
     assert len(rows.training) == len(rows.people.places) < len(rows.train)
 
 

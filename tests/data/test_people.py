@@ -24,7 +24,7 @@ from support.toy import make_trainer, toy
 
 def kept_of(people: list[str], rows: list[str], most_rows: int, seed: int) -> dict[str, list[str]]:
     """The kept rows of each person, by name."""
-    chosen = PeoplesRows.chosen(people, most_rows, seed)
+    chosen = PeoplesRows.choose_rows(people, most_rows, seed)
     return {
         people[places[0]]: [rows[at] for at, there in zip(places, present, strict=True) if there]
         for places, present in zip(chosen.places, chosen.present, strict=True)
@@ -59,7 +59,7 @@ def test_every_row_is_drawn_as_often():
     """Seeds 0 to 999: two of three rows, each kept 667 times; four deviations of 15 are beyond 60."""
     counts = np.zeros(3)
     for seed in range(1000):
-        counts[PeoplesRows.chosen([7, 7, 7], 2, seed).places[0]] += 1
+        counts[PeoplesRows.choose_rows([7, 7, 7], 2, seed).places[0]] += 1
     assert np.abs(counts - 2000 / 3).max() < 60
 
 

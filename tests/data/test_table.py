@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 import equidp
 from equidp.data import open_source
-from equidp.data.unencoded import prepared
+from equidp.data.unencoded import split_and_encode
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.tables.recipe import Recipe
 from equidp.tables.split import draw_rows, rows_by_content
@@ -468,7 +468,7 @@ def test_a_column_of_weights_is_no_input_and_follows_its_rows(save):
     table = people().assign(w=1.0 + np.arange(60) % 7)
     recipe = Recipe(target="income", group=("sex",), weight="w", bounds=(("age", 20, 60),))
     source = open_source(save(table), recipe=recipe)
-    split, encoder = prepared(source, 0)
+    split, encoder = split_and_encode(source, 0)
     assert [column.name for column in encoder.columns] == ["age", "job", "race"]
     ages = (20 + 40 * split.train.inputs[:, 0]).round()
     rows = [int(age) - 20 for age in ages]  # age and index agree up to 40, and weights follow the index

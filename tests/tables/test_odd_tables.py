@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import prepared
+from equidp.data.unencoded import split_and_encode
 from equidp.errors import DataWarning, EquidpError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
@@ -509,7 +509,7 @@ def test_a_column_is_read_as_it_says_or_with_a_word_alike_in_memory_and_by_batch
     odd = ODD[what]
     path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(odd.recipe)
     (found, said), (streamed, said_then) = both(
-        monkeypatch, prepared, open_source(str(path), recipe=recipe), 0
+        monkeypatch, split_and_encode, open_source(str(path), recipe=recipe), 0
     )
     assert said == said_then
     if odd.refused:
@@ -546,7 +546,7 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
     odd = ODD[what]
     path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(odd.recipe)
     source = open_source(str(path), recipe=recipe)
-    (found, _), _ = both(monkeypatch, prepared, source, 0)
+    (found, _), _ = both(monkeypatch, split_and_encode, source, 0)
     if isinstance(found, str):
         return
     split, encoder = found
@@ -554,7 +554,7 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
     config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
     kept = KeptRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
     (read, _), (read_then, _) = both(monkeypatch, kept.read_grouped, path)
-    rows = quiet(source.unencoded, 0)[0]
+    rows = quiet(source.split_rows, 0)[0]
     assert torch.equal(read.inputs, encoder.encode(rows.features))
     assert torch.equal(read.inputs, torch.as_tensor(read_then.inputs[:]))
     for mine, its, theirs in (
@@ -579,7 +579,7 @@ def test_inspect_proposes_a_recipe_that_reads_the_table_alike(what, kind, tmp_pa
     recipe = Recipe.read(tmp_path / "recipe.toml")
     assert recipe == report.recipe
     (found, said), (streamed, said_then) = both(
-        monkeypatch, prepared, open_source(str(path), recipe=recipe), 0
+        monkeypatch, split_and_encode, open_source(str(path), recipe=recipe), 0
     )
     assert said == said_then
     if isinstance(found, str):
@@ -614,7 +614,7 @@ def test_inspect_proposes_what_settles_the_column(what, tmp_path):
     report, _ = quiet(inspect_table, path, ROLES.with_changes(ODD[what].recipe))
     for option, value in PROPOSED[what].items():
         assert getattr(report.recipe, option) == value
-    (found, said) = quiet(prepared, open_source(str(path), recipe=report.recipe), 0)
+    (found, said) = quiet(split_and_encode, open_source(str(path), recipe=report.recipe), 0)
     assert not isinstance(found, str), found
     assert said == []
 
@@ -635,7 +635,7 @@ NAMED = {
 def test_what_a_message_says_of_a_column_of_any_name_can_be_typed_as_it_is(what, tmp_path):
     path = tmp_path / "odd.csv"
     pd.DataFrame({**people(), NAME: NAMED[what].cells}).to_csv(path, index=False)
-    found, said = quiet(prepared, open_source(str(path), recipe=ROLES), 0)
+    found, said = quiet(split_and_encode, open_source(str(path), recipe=ROLES), 0)
     (message,) = said or [found]
     options = re.findall(r"--[a-z]+ (?:'[^']*'|\\')+", message)
     assert options

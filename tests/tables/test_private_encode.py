@@ -88,7 +88,7 @@ def test_missing_numbers_always_have_their_mark_and_missing_texts_are_a_text(peo
 
 def test_public_bounds_are_used_and_leave_the_noise_to_other_columns(people):
     bounded = drawn(people[["age", "year"]], bounds={"age": (0.0, 120.0)})
-    assert bounded.columns[0] == Numbers.bounded("age", 0.0, 120.0)
+    assert bounded.columns[0] == Numbers.scaled_by_bounds("age", 0.0, 120.0)
     assert bounded.columns[1] == drawn(people[["year"]]).columns[0]
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import prepared
+from equidp.data.unencoded import split_and_encode
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
@@ -62,7 +62,7 @@ def both(path: Path, monkeypatch, recipe: Recipe = RECIPE):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                split, encoder = prepared(open_source(str(path), recipe=recipe), 0)
+                split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
                 found.append((split.digest(), encoder, [str(each.message) for each in said]))
             except DataError as error:
                 found.append(str(error))
@@ -228,7 +228,7 @@ def kept_run(path: Path, recipe: Recipe, folder: Path) -> KeptRun:
     """A run as `open_run` reads it, without its model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        split, encoder = prepared(open_source(str(path), recipe=recipe), 0)
+        split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
     config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
     return KeptRun(folder, config, facts, encoder, None, [], {})  # type: ignore[arg-type]

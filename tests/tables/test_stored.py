@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import prepared, with_private_noise
+from equidp.data.unencoded import split_and_encode, with_private_noise
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.tables import batches as stream, cache, interpret as understood, stored
 
@@ -83,7 +83,7 @@ def both(path: Path, recipe: Recipe, monkeypatch, seed: int = 0):
         monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            split, encoder = prepared(open_source(str(path), recipe=recipe), seed)
+            split, encoder = split_and_encode(open_source(str(path), recipe=recipe), seed)
         found.append((split, encoder, [str(each.message) for each in said]))
     return found
 
@@ -182,7 +182,7 @@ def test_private_preprocessing_on_disk_gives_the_encoder_of_memory(tmp_path, mon
     path, found = save(messy(), tmp_path / "people.csv"), []
     for limit in ("0", "inf"):
         monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-        found.append(prepared(with_private_noise(open_source(str(path), recipe=RECIPE), 2.0), 0))
+        found.append(split_and_encode(with_private_noise(open_source(str(path), recipe=RECIPE), 2.0), 0))
     assert found[0][1] == found[1][1]
     assert found[0][0].digest() == found[1][0].digest()
 

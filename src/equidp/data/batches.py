@@ -38,26 +38,26 @@ def loaded_batches(
 ) -> Iterator[Batch]:
     """Yields the sampled examples of a map-style dataset that does not fit in memory.
 
-    What the dataset draws itself is dealt out in order of place: take batches inside `Randomness.for_model`,
-    and give workers that randomness' `start_of_worker`.
+    A dataset that draws random numbers gets them in order of place: take batches inside
+    `Randomness.for_model`, and give workers that randomness' `start_of_worker`.
 
     Args:
         dataset: returns (input, target, group) for an index: tensors, arrays or numbers; the input may be a
-            tuple or a mapping of such. Without groups, (input, target), all examples are of group 0.
+            tuple or a mapping of tensors. Without groups, (input, target), all examples are of group 0.
         samples: indices of each batch, [batch].
         num_groups: number of groups; None: not checked.
-        workers: processes that load ahead.
-        pinned: keep batches where CUDA copies them from while it computes.
+        workers: number of processes that load ahead.
+        pinned: keep batches in page-locked memory, from which CUDA copies them while it computes.
         start_of_worker: called with its number in each of these processes; None: torch seeds them.
 
     Raises:
-        DataError: examples of another form, or groups outside 0 to num_groups - 1.
+        DataError: examples of a different form, or groups outside 0 to num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.")
     first = dataset[0]
     if not (isinstance(first, tuple | list) and len(first) in (2, 3)):
-        raise DataError(f"the dataset gives {_described(first)} for an example; {_EXPECTED}.")
+        raise DataError(f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}.")
     if len(first) == 2 and num_groups is not None:
         raise DataError(
             "the dataset gives (input, target) for an example, and groups are asked for; let it give (input, "
@@ -73,16 +73,16 @@ def loaded_batches(
         )
     pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
 
-    def sampled() -> Iterator[list[int]]:
+    def take_samples() -> Iterator[list[int]]:
         for sample in samples:
             pending.append(sample)
             yield sample.tolist()
 
     loader = DataLoader(
         dataset,
-        batch_sampler=sampled(),
+        batch_sampler=take_samples(),
         num_workers=workers,
-        collate_fn=partial(_collated, taken(example, slice(0))),
+        collate_fn=partial(_collate_or_empty, taken(example, slice(0))),
         pin_memory=pinned,
         worker_init_fn=start_of_worker,
     )
@@ -92,7 +92,7 @@ def loaded_batches(
         yield Batch(_as_tuples(inputs), targets, groups.long(), pending.pop(0))
 
 
-def _described(example: object) -> str:
+def _describe_example(example: object) -> str:
     return f"{type(example).__name__}{f' of {len(example)}' if isinstance(example, tuple | list) else ''}"
 
 
@@ -121,5 +121,5 @@ def _as_tuples(given: Any) -> Any:
     return given
 
 
-def _collated(empty: Any, rows: list[Any]) -> Any:
+def _collate_or_empty(empty: Any, rows: list[Any]) -> Any:
     return _collate(rows) if rows else empty

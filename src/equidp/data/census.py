@@ -1,4 +1,4 @@
-"""A census as grouped data: what Adult and Dutch share."""
+"""A census as grouped data: the code that Adult and Dutch share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from equidp.data.dataset import DataSplit
 from equidp.data.fetch import RemoteFile
 from equidp.data.origins import ORIGINS
-from equidp.data.unencoded import Unencoded, prepared
+from equidp.data.unencoded import Unencoded, split_and_encode
 from equidp.tables.encode import PRIVATE, Categories, Numbers, TableEncoder
 from equidp.tables.private_encode import private_numbers
 from equidp.tables.release import Release
@@ -27,7 +27,7 @@ def census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How rows of texts become grouped data: public, plain values. Sex is the group.
+    """Rules that turn rows of texts into grouped data: public, plain values. Sex is the group.
 
     Lists of codes are part of the preparation, so the number of inputs does not depend on the split.
 
@@ -37,7 +37,7 @@ class Preparation:
         target: a column, and its code for class 1.
         female: a column, and its code for group 1.
         class_names: of classes 0 and 1.
-        source: a name for the people, whatever is made of their rows.
+        source: a name for the people, the same for every preparation of their rows.
         standardised: scale numbers to mean 0 and deviation 1; otherwise to [0, 1].
     """
 
@@ -49,7 +49,7 @@ class Preparation:
     source: str
     standardised: bool = False
 
-    def unencoded(self, table: pd.DataFrame, seed: int, test_share: float) -> Unencoded:
+    def split_rows(self, table: pd.DataFrame, seed: int, test_share: float) -> Unencoded:
         """Splits a table of texts by the seed, stratified by class and group."""
         table = table.astype(dict.fromkeys(self.numbers, float)).reset_index(drop=True)
         targets, groups = (
@@ -71,11 +71,11 @@ class Census:
     """A census, prepared in one way.
 
     Attributes:
-        name: of the source.
-        preparation: of its rows.
-        rows: reads them all, as texts.
-        per_group: sample each sex down to about so many rows: a row is kept with probability `per_group` over
-            its sex's count. None: keep all.
+        name: name of the source.
+        preparation: preparation of its rows.
+        rows: function that reads all rows, as texts.
+        per_group: sample each sex down to about this number of rows: a row is kept with probability
+            `per_group` over its sex's count. None: keep all.
         test_share: share of the rows to test on.
         private_noise: see `EncodedSource`.
     """
@@ -89,18 +89,18 @@ class Census:
     private_noise: float | None = None
 
     def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class and group; samples rows before, if asked to."""
-        return prepared(self, seed)[0]
+        """Splits by the seed, stratified by class and group; samples rows before if `per_group` is set."""
+        return split_and_encode(self, seed)[0]
 
-    def unencoded(self, seed: int) -> Unencoded:
-        """Splits the rows, before any becomes an input."""
+    def split_rows(self, seed: int) -> Unencoded:
+        """Splits the rows without encoding them."""
         table = self.rows()
         if self.per_group is None:
-            return self.preparation.unencoded(table, seed, self.test_share)
+            return self.preparation.split_rows(table, seed, self.test_share)
         sex = self.preparation.female[0]
         sizes = table.groupby(sex)[sex].transform("size").to_numpy()
         kept = np.random.default_rng(seed).random(len(table)) < self.per_group / sizes
-        rows = self.preparation.unencoded(table[kept], seed, self.test_share)
+        rows = self.preparation.split_rows(table[kept], seed, self.test_share)
         note = (
             f"Each sex is sampled down to about {self.per_group:,} rows by its count in the data; epsilon "
             "does not cover that count."
@@ -108,7 +108,7 @@ class Census:
         return replace(rows, notes=(note,))
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        fitted = Numbers.standardised if self.preparation.standardised else Numbers.ranged
+        fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
         training = rows.training
         return self.preparation.encoder(
             fitted(name, training[name].to_numpy()) for name in self.preparation.numbers

@@ -48,22 +48,22 @@ class CIFAR10:
 
     def split(self, seed: int) -> DataSplit:
         """Returns the public split."""
-        return self.chosen(seed, *self.everything())
+        return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
         """Returns the public training and test set."""
-        files = _found()
+        files = _find_files()
         train, test = (_read(part, files) for part in _BATCHES)
         return train, test
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns these two as a split."""
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Returns the split of the training and test set, the same for every seed."""
         train, test = parts
         return DataSplit(train, test)
 
 
 class _Part(NamedTuple):
-    """Images of one part, which were not decoded yet.
+    """Images of one part, before decoding.
 
     Attributes:
         labels: [n].
@@ -74,8 +74,8 @@ class _Part(NamedTuple):
     images: Iterator[Array]
 
 
-def _found() -> Path:
-    """A folder of batches, a folder of Parquet files, or the archive of batches."""
+def _find_files() -> Path:
+    """Return a folder of batches, a folder of Parquet files, or the archive of batches."""
     if (given := data_folder()) is not None:
         for place in (given / "cifar10" / _FOLDER, given / _FOLDER):
             if place.is_dir():
@@ -87,7 +87,7 @@ def _found() -> Path:
 
 def _read(part: str, files: Path) -> GroupedDataset:
     if files.is_file():
-        with _opened(files) as archive:
+        with _open_archive(files) as archive:
             read = _of_batches(part, files, [_member(archive, name, files) for name in _BATCHES[part]])
         state = state_of([files])
     elif files.name == _FOLDER:
@@ -130,7 +130,7 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def _opened(path: Path) -> tarfile.TarFile:
+def _open_archive(path: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(path)
     except (OSError, tarfile.TarError) as error:

@@ -1,4 +1,4 @@
-"""Examples with a target and a group, and where splits of them come from."""
+"""Examples with a target and a group, and the protocol of sources that split them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from equidp.kernel.ledger import PEOPLE, ROWS
 from equidp.losses import Loss, SquaredError
 
 ALL = "all"
-"""What tables call all groups together."""
+"""Name of all groups together in tables."""
 _PART = 2**22  # numbers that are checked at a time
 
 
@@ -32,25 +32,25 @@ class GroupedDataset:
     Examples have one row, or several (`equidp.by_person`): a second dimension of all but the groups.
 
     Attributes:
-        inputs: [n, ...] or [n, rows, ...], what the model reads of a row: floating point (or integer token
+        inputs: [n, ...] or [n, rows, ...], the model's input for each row: floating point (or integer token
             ids), never NaN. One tensor, or several: a tuple is given to the model as `model(*inputs)`, a
             mapping as `model(**inputs)`.
         targets: [n] or [n, rows], int64 classes in [0, len(class_names)); or with target_bounds, numbers.
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
-        source: a name for the people that the examples are of, such as "adult", whatever was made of their
-            rows; a `PrivacyBudget` holds to it. "": not known.
+        source: a name for the people that the examples are of, such as "adult", the same for every
+            preparation of their rows; a `PrivacyBudget` is for one such name. "": not known.
         weights: public numbers >= 0 that multiply the loss of each row in training, shaped as the targets;
             None: all are 1. An example's loss is the sum of its rows', and a row of weight 0 is not there.
-            Tests and evaluations take no notice of them.
+            Tests and evaluations ignore them.
         target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
             training clips targets to the range. None: targets are classes.
-        people: [n], int64: whose row each test example is, so that cards hide figures of a few people; None:
-            each is of another. Training takes no notice of it: see `equidp.by_person`.
+        people: [n], int64: person of each test example, so that cards hide figures of a few people; None:
+            each example is another person's. Training ignores it: see `equidp.by_person`.
 
     Raises:
-        DataError: shapes, types or values other than these, or names that are not distinct.
+        DataError: shapes, types or values that differ from this description, or names that are not distinct.
 
     >>> inputs, targets, groups = torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 0, 1])
     >>> data = GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=("no", "yes"))
@@ -122,7 +122,7 @@ class GroupedDataset:
         """The inputs, where they are one tensor.
 
         Raises:
-            DataError: they are several.
+            DataError: the inputs are several tensors.
         """
         if isinstance(self.inputs, Tensor):
             return self.inputs
@@ -133,17 +133,17 @@ class GroupedDataset:
 
     @property
     def rows(self) -> int | None:
-        """How many rows each example has; None: an example is a row."""
+        """Number of rows of each example; None: an example is a row."""
         return int(self.targets.shape[1]) if self.targets.dim() == 2 else None
 
     @property
     def unit(self) -> str:
-        """Whose privacy a run on it counts, "rows" or "people": what an example is, whatever it is called."""
+        """Unit of privacy in a run on this data, "rows" or "people": the kind of thing that an example is."""
         return ROWS if self.rows is None else PEOPLE
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of what a model reads of one row; a DataError as of `one_tensor`."""
+        """Shape of one row of the inputs, without the batch dimension; a DataError as in `one_tensor`."""
         return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
 
     def check_single_rows(self, what: str) -> None:
@@ -167,7 +167,7 @@ class GroupedDataset:
 
     @property
     def num_outputs(self) -> int:
-        """How many a model has for an example: one per class, or one number."""
+        """Number of outputs of a model for an example: one per class, or 1 where a number is predicted."""
         return self.num_classes if self.target_bounds is None else 1
 
     @property
@@ -179,9 +179,9 @@ class GroupedDataset:
         return with_weights(self.targets, weights)
 
     def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
-        """Returns a loss of `trained_targets`: this one, or the usual one, times each row's weight.
+        """Returns a loss of `trained_targets`: the given loss, or the default one, times each row's weight.
 
-        The usual one is cross-entropy, and of numbers `SquaredError`.
+        The default is cross-entropy for classes, and `SquaredError` for numbers.
         """
         usual = nn.CrossEntropyLoss(reduction="none") if self.target_bounds is None else None
         loss = loss or usual or SquaredError(self.target_bounds)  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ class GroupedDataset:
         return replace(self, **taken(self._columns(), indices))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
-        """Returns the same examples on a device; this dataset where they are there."""
+        """Returns a copy on `device`, or this dataset if it is already there."""
         there = all(each.device == torch.device(device) for each in tensors(self._columns()))
         return self if there else replace(self, **moved_to(self._columns(), device))
 
@@ -255,14 +255,14 @@ class DataSplit:
 
 
 def _not_finite(values: Tensor) -> int:
-    """In how many examples a value is NaN or infinite; in parts, to bound memory."""
+    """Number of examples with a value that is NaN or infinite; counted in parts, to bound memory."""
     rows = max(1, _PART // max(1, values[:1].numel()))
     parts = (part.reshape(len(part), -1) for part in values.split(rows)) if len(values) else ()
     return sum(int((~torch.isfinite(part)).any(-1).sum()) for part in parts)
 
 
 def _number_of_examples(inputs: Inputs) -> int:
-    """How many examples all tensors of the inputs hold; refuses what does not come by example."""
+    """Number of examples in the inputs; refuses inputs whose tensors differ in it."""
     every = tensors(inputs)
     if not every or not all(isinstance(each, Tensor) and each.dim() for each in every):
         raise DataError(
@@ -278,7 +278,7 @@ def _number_of_examples(inputs: Inputs) -> int:
 
 
 def _in_words(inputs: object) -> str:
-    """Forms, names and shapes."""
+    """Forms, names and shapes of the inputs, in words."""
     if isinstance(inputs, Mapping):
         return f"a mapping of {', '.join(f'{name}: {_in_words(each)}' for name, each in inputs.items())}"
     if isinstance(inputs, tuple):
@@ -288,7 +288,7 @@ def _in_words(inputs: object) -> str:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Where splits come from: small, hashable and picklable. Each seed gives one split, always the same.
+    """Source of splits: small, hashable and picklable. Each seed gives one split, always the same.
 
     >>> from equidp.data import open_source
     >>> isinstance(open_source("digits"), DataSource)

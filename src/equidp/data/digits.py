@@ -21,7 +21,7 @@ class Digits:
     """scikit-learn's 1,797 digits of 8x8 pixels, with few eights in training. Groups are the classes.
 
     Attributes:
-        keep: share of the eights of the training part that is kept.
+        keep: share of the training part's eights that is kept.
         test_share: share of the images to test on.
     """
 
@@ -32,7 +32,7 @@ class Digits:
 
     def split(self, seed: int) -> DataSplit:
         """Splits by the seed, stratified by class."""
-        return self.chosen(seed, *self.everything())
+        return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset]:
         """Returns all digits."""
@@ -40,8 +40,8 @@ class Digits:
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
         return (grouped_by_digit(images, torch.from_numpy(bunch.target).long(), "digits"),)
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the split of a seed of all digits."""
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Returns the seed's split of all digits."""
         (whole,) = parts
         labels = whole.targets
         train, test = train_test_split(
@@ -59,5 +59,5 @@ class Digits:
 
 
 def grouped_by_digit(images: Tensor, labels: Tensor, source: str) -> GroupedDataset:
-    """Returns images whose classes are the groups too."""
+    """Returns images whose groups are their classes."""
     return GroupedDataset(images, labels, labels.clone(), _NAMES, _NAMES, source)

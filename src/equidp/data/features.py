@@ -1,4 +1,4 @@
-"""Fixed features of examples, in place of what a source gives: they learn nothing and cost no privacy."""
+"""Fixed features of examples, in place of a source's inputs: nothing is learned, so they cost no privacy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from equidp.data.unencoded import EncodedSource
 from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.kernel.model_randomness import from_the_system
-from equidp.tables.cache import Array, kept, key_of, mapped_tensor, write_array
+from equidp.tables.cache import Array, cached_folder, key_of, mapped_tensor, write_array
 
 Transform = Callable[[Tensor], Tensor]
 """Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
@@ -43,27 +43,27 @@ _BLOCK = 1000  # rows at a time
 
 @runtime_checkable
 class SeededSource(DataSource, Protocol):
-    """A source of which a seed only chooses examples, so that features of all serve each seed."""
+    """A source whose seed only chooses among its examples: features are computed once for all seeds."""
 
     def everything(self) -> tuple[GroupedDataset, ...]:
-        """All examples, in the parts that they come in."""
+        """Return all examples, in the source's own parts."""
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """The split of a seed, of what `everything` gave, whatever the inputs are there."""
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Return the seed's split of the parts of `everything`, whose inputs may be features instead."""
 
 
 @dataclass(frozen=True)
 class WithFeatures:
     """A source whose inputs are features of another source's inputs.
 
-    Features are computed once, and kept on disk for later runs and for other processes. A transform of one's
-    own must be fixed before the private data is seen: a network that was trained on other, public data, say.
+    Features are computed once, and kept on disk for later runs and for other processes. A user-defined
+    transform must be fixed before the private data is seen: a network trained on other, public data, say.
 
     Args:
         source: of one tensor of inputs, other than a table.
         features: a name from `FEATURES`, or module:name of a function or a torch module, which is called in
-            evaluation mode. What one example's features are may not depend on other examples, which is tried
-            out on random numbers.
+            evaluation mode. Features of one example may not depend on other examples, which is checked on
+            random numbers.
 
     Raises:
         SettingError: an unknown name, a path that leads nowhere, or a table.
@@ -87,45 +87,45 @@ class WithFeatures:
 
     @property
     def name(self) -> str:
-        """The source's name and the features'."""
+        """Name of the source and of the features."""
         return f"{self.source.name}, {self.features}"
 
     @property
     def highlighted_groups(self) -> tuple[str, str] | None:
-        """Those of the source."""
+        """Highlighted groups of the source."""
         return self.source.highlighted_groups
 
     @property
     def transform(self) -> Transform:
-        """What makes features of inputs."""
+        """Function that maps inputs to features."""
         return features_named(self.features)
 
     def split(self, seed: int) -> DataSplit:
-        """The source's split of this seed, with features as inputs.
+        """Return the source's split of this seed, with features as inputs.
 
         Raises:
-            DataError: inputs that the features are not for.
-            SettingError: a transform of one's own that fails, or that is none of single examples.
+            DataError: inputs that the transform does not accept.
+            SettingError: a user-defined transform that fails, or that is not per example.
         """
         source = self.source.source if isinstance(self.source, OwnSource) else self.source
         if isinstance(source, SeededSource):
-            found = source.chosen(seed, *map(self._featured, source.everything()))
+            found = source.choose_examples(seed, *map(self._with_features, source.everything()))
         else:
             plain = self.source.split(seed)
-            found = DataSplit(self._featured(plain.train), self._featured(plain.test), plain.notes)
+            found = DataSplit(self._with_features(plain.train), self._with_features(plain.test), plain.notes)
         note = f"Inputs are features of each example alone ({self.features}), which cost no privacy"
         note += "." if self.features in FEATURES else ", if what makes them was not trained on this data."
         return replace(found, notes=(*found.notes, note))
 
-    def _featured(self, data: GroupedDataset) -> GroupedDataset:
+    def _with_features(self, data: GroupedDataset) -> GroupedDataset:
         return replace(data, inputs=_kept_features(self.name, self.features, self.transform, data.one_tensor))
 
 
 def features_named(name: str) -> Transform:
-    """The transform of a name from `FEATURES`, or of an import path such as "my_module:make_features".
+    """Return the transform of a name from `FEATURES`, or of an import path such as "my_module:make_features".
 
     Raises:
-        SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
+        SettingError: an unknown name, with the closest known one, or a path to nothing.
     """
     if name in FEATURES:
         return FEATURES[name]
@@ -137,7 +137,7 @@ def features_named(name: str) -> Transform:
 
 
 def check_not_varied(features: str | None, views: Views) -> None:
-    """Raises a SettingError where training would vary features as if they were pixels."""
+    """Raises a SettingError if training would augment features as if they were pixels."""
     if features is not None and views.random:
         raise SettingError(
             f"augmentation {views.augmentation!r} varies pixels, and training reads features {features!r} "
@@ -147,24 +147,26 @@ def check_not_varied(features: str | None, views: Views) -> None:
 
 def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -> Tensor:
     """Features of all rows as a memory-mapped tensor, computed now or earlier."""
-    probe = _probed(name, transform, inputs)
+    probe = _probe_transform(name, transform, inputs)
     shape = (len(inputs), *probe.shape[1:])
     content = inputs.cpu().contiguous().numpy()
     for version in itertools.count():  # code and weights of one's own change under the same name
         key = key_of("features", name, content, list(shape), version)
         size = 4 * int(np.prod(shape))
-        folder, facts = kept(
+        folder, facts = cached_folder(
             key,
             f"the features of {what!r}",
             size,
-            lambda place: _written(place, name, transform, inputs, probe),
+            lambda place: _write_features(place, name, transform, inputs, probe),
         )
         if np.allclose(np.reshape(facts["probe"], probe.shape), probe, rtol=1e-3, atol=1e-4):
             break
     return mapped_tensor(folder / "features", "float32", shape)
 
 
-def _written(place: Path, name: str, transform: Transform, inputs: Tensor, probe: Array) -> dict[str, Any]:
+def _write_features(
+    place: Path, name: str, transform: Transform, inputs: Tensor, probe: Array
+) -> dict[str, Any]:
     console = Console(stderr=True)
     with (
         (place / "features").open("wb") as file,
@@ -173,7 +175,7 @@ def _written(place: Path, name: str, transform: Transform, inputs: Tensor, probe
         task = progress.add_task(f"{name} features, once", total=len(inputs))
         for rows in inputs.split(_BLOCK):
             with from_the_system():  # numbers too small for the trial to see would go by place
-                made = _made(name, transform, rows)
+                made = _make_features(name, transform, rows)
             if not np.isfinite(made).all():
                 raise DataError(f"features {name!r} are NaN or infinite for some examples; correct them.")
             write_array(file, made)
@@ -181,15 +183,15 @@ def _written(place: Path, name: str, transform: Transform, inputs: Tensor, probe
     return {"probe": probe.reshape(-1).tolist()}
 
 
-def _probed(name: str, transform: Transform, inputs: Tensor) -> Array:
-    """Features of a few made-up rows; refuses those that depend on other rows, or on chance."""
+def _probe_transform(name: str, transform: Transform, inputs: Tensor) -> Array:
+    """Return features of a few made-up rows; refuse features that depend on other rows, or on chance."""
     generator, shape = torch.Generator().manual_seed(0), (_PROBES, *inputs.shape[1:])
     if inputs.is_floating_point():
         rows = torch.rand(shape, generator=generator).to(inputs.dtype)
     else:
         rows = torch.zeros(shape, dtype=inputs.dtype)
-    together = _made(name, transform, rows)
-    alone = np.concatenate([_made(name, transform, row) for row in rows.split(1)])
+    together = _make_features(name, transform, rows)
+    alone = np.concatenate([_make_features(name, transform, row) for row in rows.split(1)])
     if not np.allclose(together, alone, rtol=1e-3, atol=1e-4):
         raise SettingError(
             f"features {name!r} of an example depend on other examples or on chance; expected what follows "
@@ -198,7 +200,7 @@ def _probed(name: str, transform: Transform, inputs: Tensor) -> Array:
     return together
 
 
-def _made(name: str, transform: Transform, rows: Tensor) -> Array:
+def _make_features(name: str, transform: Transform, rows: Tensor) -> Array:
     try:
         with torch.no_grad():
             made = transform(rows)

@@ -25,11 +25,11 @@ class RemoteFile:
     """A file of a public source.
 
     Attributes:
-        origin: of its dataset.
-        name: of the file, in the dataset's folder.
-        url: where it is downloaded from.
-        sha256: of its content, after decompression, where `content` is asked for.
-        known_hash: of the file as it is downloaded, "algorithm:digest".
+        origin: origin of its dataset.
+        name: file name in the dataset's folder.
+        url: address that it is downloaded from.
+        sha256: checksum of its decompressed content, which `content` checks.
+        known_hash: checksum of the downloaded file, "algorithm:digest".
     """
 
     origin: Origin
@@ -59,19 +59,19 @@ class RemoteFile:
         return content
 
     def path(self) -> Path:
-        """Returns where the file is: in the folder EQUIDP_DATA, or in the cache, downloaded if need be.
+        """Returns the file's path: in the folder EQUIDP_DATA, or in the cache, downloaded if missing.
 
         Raises:
             DataError: it cannot be downloaded.
         """
-        return self._local() or self._downloaded()
+        return self._local() or self._download_file()
 
     def _local(self) -> Path | None:
         folder = data_folder()
         path = None if folder is None else folder / self.origin.folder / self.name
         return path if path is not None and path.exists() else None
 
-    def _downloaded(self) -> Path:
+    def _download_file(self) -> Path:
         folder = cache_folder() / self.origin.folder
         way_out = self.origin.by_hand
         # pooch logs each download; the bar below shows it, on a terminal only.

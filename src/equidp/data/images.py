@@ -12,26 +12,26 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from equidp.errors import DataError
-from equidp.tables.cache import Array, kept, key_of, mapped_tensor, write_array
+from equidp.tables.cache import Array, cached_folder, key_of, mapped_tensor, write_array
 
 CHANNELS = 3
 
 
 class PixelScale(NamedTuple):
-    """What bytes become: (byte - centre) / width."""
+    """Scale of pixels: a byte becomes (byte - centre) / width."""
 
     centre: float
     width: float
 
 
 STANDARD = PixelScale(127.5, 63.75)
-"""0 for a medium grey, and from -2 to 2."""
+"""Scale from -2 to 2, with 0 for a medium grey."""
 UNIT = PixelScale(0.0, 255.0)
-"""From 0 to 1."""
+"""Scale from 0 to 1."""
 
 
 def state_of(paths: Sequence[Path]) -> list[list[Any]]:
-    """Returns place, time and size of files, which change with what they hold."""
+    """Returns path, time and size of files, which change with their content."""
     found = [(path, path.stat()) for path in paths]
     return [[str(path.absolute()), stat.st_mtime_ns, stat.st_size] for path, stat in found]
 
@@ -58,9 +58,9 @@ def kept_pixels(
     """Returns images as a memory-mapped tensor [count, 3, side, side] of float32, decoded now or earlier.
 
     Args:
-        what: in words, for a list of what is kept.
+        what: description in the list of cached files.
         key: of the files and of how they are read.
-        images: [..., 3, side, side] bytes each; read only where nothing is kept yet.
+        images: [..., 3, side, side] bytes each; read only if the cache lacks them.
         scale: of the pixels.
     """
     shape = (count, CHANNELS, side, side)
@@ -71,5 +71,7 @@ def kept_pixels(
                 write_array(file, (image.astype(np.float32) - scale.centre) / scale.width)
         return {}
 
-    folder, _ = kept(key_of("pixels", key, list(shape), list(scale)), what, 4 * int(np.prod(shape)), write)
+    folder, _ = cached_folder(
+        key_of("pixels", key, list(shape), list(scale)), what, 4 * int(np.prod(shape)), write
+    )
     return mapped_tensor(folder / "pixels", "float32", shape)

@@ -67,7 +67,7 @@ class MNIST:
 
     def split(self, seed: int) -> DataSplit:
         """Returns the public split, with eights chosen by the seed."""
-        return self.chosen(seed, *self.everything())
+        return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
         """Returns the public training and test set, with all eights."""
@@ -79,10 +79,10 @@ class MNIST:
         )
         return train, test
 
-    def chosen(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns these two, the first without the eights that the seed leaves out."""
+    def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
+        """Returns the training and test set, the former without the eights that the seed leaves out."""
         train, test = parts
-        kept = self._kept(train.targets, torch.Generator().manual_seed(seed))
+        kept = self._draw_kept_rows(train.targets, torch.Generator().manual_seed(seed))
         count = int((train.targets[kept] == RARE).sum())
         eights = int((train.targets == RARE).sum())
         note = f"Eights are rare by choice: {count} of {eights} are kept in training."
@@ -92,7 +92,7 @@ class MNIST:
         pixels = images.float().div_(255.0).unsqueeze(1)
         return pixels.sub_(_MEAN).div_(_DEVIATION) if self.standardised else pixels
 
-    def _kept(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_kept_rows(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         eights = torch.nonzero(labels == RARE).flatten()
         if self.kept_eights is None:
             chosen = eights[torch.rand(len(eights), generator=generator) < self.keep_probability]

@@ -1,4 +1,4 @@
-"""Where the files of the public datasets come from, how large they are, and under which licence."""
+"""Origins of the public datasets' files: address, size and licence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def data_folder() -> Path | None:
     """Returns the folder that `EQUIDP_DATA` names, if it is set.
 
     Raises:
-        DataError: there is no such folder.
+        DataError: the folder does not exist.
     """
     given = os.environ.get(DATA_VARIABLE)
     if given and not Path(given).is_dir():
@@ -28,15 +28,15 @@ def data_folder() -> Path | None:
 @final
 @dataclass(frozen=True)
 class Origin:
-    """Where the files of a dataset come from.
+    """Origin of a dataset's files.
 
     Attributes:
-        folder: of the dataset, below a data folder.
+        folder: folder of the dataset, below a data folder.
         dataset: its name in words.
         page: address of the page that offers it.
         size: of its files, in words.
         licence: in words.
-        layout: what a folder that `EQUIDP_DATA` names holds of it.
+        layout: its files in the folder that `EQUIDP_DATA` names, in words.
     """
 
     folder: str
@@ -48,14 +48,14 @@ class Origin:
 
     @property
     def by_hand(self) -> str:
-        """How to get it without a download by equidp: the end of a sentence."""
+        """Instructions to get the files without a download by equidp: the end of a sentence."""
         return (
             f"get {self.dataset} from {self.page} ({self.size}; licence: {self.licence}) and set "
             f"{DATA_VARIABLE} to a folder that holds {self.layout}."
         )
 
     def missing(self) -> DataError:
-        """Returns an error for a dataset that is not there, and that equidp does not download."""
+        """Returns an error for a missing dataset that equidp does not download."""
         folder = data_folder()
         where = f"{DATA_VARIABLE} is not set" if folder is None else f"it is not in {folder}"
         return DataError(f"{self.dataset} is not downloaded, and {where}: {self.by_hand}")

@@ -1,4 +1,4 @@
-"""Data of one's own by import path: an object with split(seed), or a class of such objects."""
+"""User-defined data by import path: an object with split(seed), or a class of such objects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class OwnSource:
     """The source that an import path names; worker processes import it anew.
 
     Args:
-        path: module:name, of an object with split(seed), or of a class that is made without arguments.
+        path: module:name, an object with split(seed), or a class of such objects without arguments.
         target, group: for the source's `with_roles`; None and (): as they are.
 
     Raises:
-        SettingError: the path leads nowhere, or to something else; no such target or group.
+        SettingError: the path names nothing or another kind of object; an unknown target or group.
     """
 
     path: str
@@ -32,7 +32,7 @@ class OwnSource:
 
     @property
     def part(self) -> Any:
-        """What the path names: an object, or its class."""
+        """Object or class that the path names."""
         return own_part(self.path, "data", _splits, _EXPECTED)
 
     @property
@@ -42,13 +42,13 @@ class OwnSource:
 
     @property
     def source(self) -> Any:
-        """The object itself, with these roles."""
-        found = _made(self.path)
+        """The source object, with the given target and groups."""
+        found = _load_source(self.path)
         return found.with_roles(self.target, self.group) if self.target or self.group else found
 
     @property
     def name(self) -> str:
-        """The source's own name, or its path."""
+        """Name of the source, or its path if it has none."""
         return str(getattr(self.source, "name", self.path))
 
     @property
@@ -64,7 +64,7 @@ class OwnSource:
         return settings
 
     def split(self, seed: int) -> DataSplit:
-        """The source's split of this seed."""
+        """Return the source's split of this seed."""
         made = self.source.split(seed)
         if not isinstance(made, DataSplit):
             raise DataError(
@@ -81,7 +81,7 @@ def _splits(part: Any) -> bool:
     return callable(getattr(part, "split", None))
 
 
-def _made(path: str) -> Any:
+def _load_source(path: str) -> Any:
     found = own_part(path, "data", _splits, _EXPECTED)
     if not isinstance(found, type):
         return found

@@ -25,12 +25,12 @@ Codes = npt.NDArray[np.int64]
 @final
 @dataclass(frozen=True, eq=False)
 class PeoplesRows:
-    """Which rows of a table each person is trained on by.
+    """Training rows of each person in a table.
 
     Attributes:
-        places: [people, m], rows; a person of fewer repeats the first of their own.
-        present: [people, m], whether a place holds a row of its own.
-        left_out: [people], how many of their rows are not trained on. Private.
+        places: [people, m], row indices; a person with fewer than m rows repeats their first one.
+        present: [people, m], False where a place repeats the first row.
+        left_out: [people], number of their rows that are not trained on. Private.
     """
 
     places: Codes
@@ -38,22 +38,23 @@ class PeoplesRows:
     left_out: Codes
 
     @classmethod
-    def chosen(cls, people: Any, most_rows: int, seed: int) -> PeoplesRows:
+    def choose_rows(cls, people: Any, most_rows: int, seed: int) -> PeoplesRows:
         """Chooses at most `most_rows` of each person's rows.
 
-        Which ones follows from the seed, and from how many rows that person has and in which order, and from
+        The choice follows from the seed and from the number and order of that person's rows, and from
         nothing about others: one person more or less changes the rows of nobody else.
 
         Args:
-            people: what tells people apart, [n]: an array, a column or a tensor, without missing values.
+            people: identifier of each row's person, [n]: an array, a column or a tensor, without missing
+                values.
             most_rows: m, public, >= 1.
-            seed: of the choice.
+            seed: seed of the choice.
 
         Raises:
             SettingError: m < 1.
-            DataError: a missing value, or anything but [n].
+            DataError: a missing value, or a shape other than [n].
 
-        >>> PeoplesRows.chosen(["ann", "bob", "ann"], most_rows=2, seed=0).places
+        >>> PeoplesRows.choose_rows(["ann", "bob", "ann"], most_rows=2, seed=0).places
         array([[0, 2],
                [1, 1]])
         """
@@ -81,19 +82,19 @@ class PeoplesRows:
 
     @property
     def first(self) -> Codes:
-        """The first row of each person that is trained on, [people]."""
+        """First training row of each person, [people]."""
         first: Codes = self.places[:, 0]
         return first
 
     def of(self, people: Codes) -> PeoplesRows:
-        """Those of these people alone, by number."""
+        """Return the rows of these people alone, by their index."""
         return PeoplesRows(self.places[people], self.present[people], self.left_out[people])
 
     def within(self, rows: Codes) -> PeoplesRows:
-        """The same people in a table of these rows alone, which are in order and hold all of theirs."""
+        """Return the same people in a table of these rows alone, in order, which include all of theirs."""
         return replace(self, places=np.searchsorted(rows, self.places))
 
-    def gathered(self, rows: GroupedDataset) -> GroupedDataset:
+    def gather_examples(self, rows: GroupedDataset) -> GroupedDataset:
         """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
         present = torch.from_numpy(self.present).to(torch.float32)
@@ -110,14 +111,14 @@ class PeoplesRows:
 
     @property
     def note(self) -> str:
-        """A sentence for cards and reports."""
+        """Return a sentence for cards and reports."""
         return (
             f"A training example is a person with all their rows, of which at most {self.places.shape[1]:,} "
             "were trained on. Nobody who was trained on was tested on."
         )
 
-    def told(self) -> str:
-        """A sentence on what is left out, for the owner of the data alone; "" where nothing is."""
+    def left_out_message(self) -> str:
+        """Return a sentence on the rows left out, for the owner of the data alone; "" if there are none."""
         crowded, left_out = int((self.left_out > 0).sum()), int(self.left_out.sum())
         if not crowded:
             return ""
@@ -132,16 +133,16 @@ class PeoplesRows:
 def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) -> GroupedDataset:
     """Returns the same data with people as examples: epsilon is then promised to each person.
 
-    A person's rows share one clipped gradient, that of the sum of their losses. Of a person with more than
-    `most_rows` rows, as many are drawn, from that person's own rows and the seed alone; a DataWarning says,
-    to the owner of the data, how many people and rows that concerns. A person is in the group of the first
-    of these rows. The batch size, the sample rate and the default delta count people.
+    A person's rows share one clipped gradient, that of the sum of their losses. For a person with more than
+    `most_rows` rows, `most_rows` are drawn, by that person's own rows and the seed alone; a DataWarning gives
+    the owner of the data the number of these people and of the rows left out. A person is in the group of the
+    first of these rows. The batch size, the sample rate and the default delta count people.
 
     Args:
         rows: each example is a row.
-        people: whose row each is, [n].
-        most_rows: m, public. Memory is that of m rows for each person.
-        seed: of the draw.
+        people: identifier of each row's person, [n].
+        most_rows: m, public. Memory is for m rows of each person.
+        seed: seed of the draw.
 
     Raises:
         SettingError: m < 1.
@@ -159,10 +160,10 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
         raise DataError(f"these examples have {rows.rows} rows each already; give a dataset of single rows.")
     if len(people) != len(rows):
         raise DataError(f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.")
-    chosen = PeoplesRows.chosen(people, most_rows, seed)
-    if told := chosen.told():
-        warnings.warn(told, DataWarning, stacklevel=2)
-    return chosen.gathered(rows)
+    chosen = PeoplesRows.choose_rows(people, most_rows, seed)
+    if message := chosen.left_out_message():
+        warnings.warn(message, DataWarning, stacklevel=2)
+    return chosen.gather_examples(rows)
 
 
 def first_rows(data: GroupedDataset) -> GroupedDataset:
@@ -177,16 +178,17 @@ def rows_by_person(
     table: pd.DataFrame, recipe: Recipe, groups: Codes, group_names: Sequence[str], seed: int
 ) -> tuple[PeoplesRows, Codes, Codes, Codes]:
     """Returns the training rows of each person who is trained on, these rows, all rows of the others, and
-    whose row each is, [n].
+    the person of each row, [n].
 
-    A person is tested on by a draw from the seed and who it is, as rows are (`rows_by_content`), and is in
-    the group of the first row that may be trained on. Tells the owner of rows that are left out.
+    A person is tested on by a draw from the seed and the person's identifier, as rows are
+    (`rows_by_content`), and is in the group of the first row that may be trained on. Warns the owner of rows
+    that are left out.
 
     Raises:
-        DataError: a group in which no person is.
+        DataError: a group without people.
     """
     codes, labels = pd.factorize(table[str(recipe.person)])
-    people = PeoplesRows.chosen(codes, int(recipe.rows_per_person or 1), seed)
+    people = PeoplesRows.choose_rows(codes, int(recipe.rows_per_person or 1), seed)
     of_person = groups[people.first]
     for name, count in zip(group_names, np.bincount(of_person, minlength=len(group_names)), strict=True):
         if count < 2:
@@ -199,6 +201,6 @@ def rows_by_person(
     train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)
     trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
     is_tested[test] = True
-    if told := trained.told():
-        warnings.warn(told, DataWarning, stacklevel=5)
+    if message := trained.left_out_message():
+        warnings.warn(message, DataWarning, stacklevel=5)
     return trained, np.unique(trained.places[trained.present]), np.flatnonzero(is_tested[codes]), codes

@@ -11,7 +11,7 @@ from equidp.data.dataset import DataSource
 
 
 class Labels(NamedTuple):
-    """A column of labels: codes, [n] int64, and the name of each."""
+    """A column of labels: codes, [n] int64, and the name of each code."""
 
     codes: Tensor
     names: tuple[str, ...]
@@ -22,11 +22,11 @@ class RoleSource(DataSource, Protocol):
     """A source whose examples have several columns that can be the target or the groups."""
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> DataSource:
-        """Returns this source with another target, or other groups; None and (): as they are."""
+        """Returns this source with another target, or other groups; None and (): unchanged."""
 
 
 def crossed_labels(columns: Sequence[Labels]) -> Labels:
-    """Returns a label for each combination of those of the columns, also where none has it.
+    """Returns a label for each combination of the columns' labels, also for combinations without examples.
 
     >>> import torch
     >>> crossed_labels([Labels(torch.tensor([0, 1]), ("f", "m")), Labels(torch.tensor([1, 1]), ("a", "b"))])

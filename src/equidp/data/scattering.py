@@ -13,7 +13,7 @@ from equidp.errors import DataError
 
 SCALES, ANGLES = 2, 8
 COEFFICIENTS = 1 + SCALES * ANGLES + ANGLES**2
-"""Of each channel: one average, 16 of the first order, 64 of the second."""
+"""Coefficients of each channel: one average, 16 of the first order, 64 of the second."""
 GROUPS = 27
 SMALLEST = 8
 _STRIDE = 2**SCALES
@@ -24,8 +24,8 @@ _IMAGES = 8  # at a time; more do not fit into a core's cache
 def scattering(images: Tensor) -> Tensor:
     """Returns the scattering coefficients of order 0, 1 and 2 of each channel, at J = 2 and L = 8.
 
-    They are what Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)` gives, in its order (Bruna and Mallat 2013;
-    Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
+    They equal the outputs of Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)`, in its order (Bruna and Mallat
+    2013; Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
 
     Args:
         images: [n, channels, H, W], each side of 8 pixels or more.
@@ -49,12 +49,12 @@ def scattering(images: Tensor) -> Tensor:
     singles = images.detach().float().reshape(n * channels, 1, height, width)
     found = singles.new_empty((len(singles), COEFFICIENTS, height // _STRIDE, width // _STRIDE))
     for start in range(0, len(singles), _IMAGES):
-        found[start : start + _IMAGES] = _scattered(singles[start : start + _IMAGES], bank)
+        found[start : start + _IMAGES] = _scatter_images(singles[start : start + _IMAGES], bank)
     return found.reshape(n, channels * COEFFICIENTS, *found.shape[2:])
 
 
 def number_of_features(shape: tuple[int, ...]) -> int:
-    """How many coefficients images of a shape (channels, H, W) have.
+    """Number of coefficients of images of a shape (channels, H, W).
 
     >>> number_of_features((3, 32, 32))
     15552
@@ -93,19 +93,19 @@ class _Bank(NamedTuple):
     averages: list[tuple[Tensor, Tensor]]
 
 
-def _scattered(images: Tensor, bank: _Bank) -> Tensor:
-    """Coefficients of [m, 1, H, W], [m, 81, H // 4, W // 4]."""
+def _scatter_images(images: Tensor, bank: _Bank) -> Tensor:
+    """Return the coefficients, [m, 81, H // 4, W // 4], of images [m, 1, H, W]."""
     padded = torch.nn.functional.pad(images, bank.padding, mode="reflect")
     spectrum = torch.fft.fft2(padded)
     fine = torch.fft.ifft2(spectrum * bank.fine).abs()
-    coarse = _halved(spectrum, bank.coarse)
-    second = _halved(torch.fft.fft2(fine).unsqueeze(2), bank.coarse).flatten(1, 2)
-    first = _averaged(torch.cat([padded, fine], 1), bank.averages[0])
-    return torch.cat([first, _averaged(torch.cat([coarse, second], 1), bank.averages[1])], 1)
+    coarse = _halved_modulus(spectrum, bank.coarse)
+    second = _halved_modulus(torch.fft.fft2(fine).unsqueeze(2), bank.coarse).flatten(1, 2)
+    first = _average_images(torch.cat([padded, fine], 1), bank.averages[0])
+    return torch.cat([first, _average_images(torch.cat([coarse, second], 1), bank.averages[1])], 1)
 
 
-def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:
-    """The modulus of filtered images, of which each second pixel of each second row is kept."""
+def _halved_modulus(spectrum: Tensor, wavelets: Tensor) -> Tensor:
+    """Modulus of filtered images at every second pixel of every second row."""
     height, width = wavelets.shape[-2] // 2, wavelets.shape[-1] // 2
     kept: Tensor | None = None
     for rows in (slice(0, height), slice(height, None)):
@@ -117,7 +117,7 @@ def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:
     return modulus
 
 
-def _averaged(images: Tensor, average: tuple[Tensor, Tensor]) -> Tensor:
+def _average_images(images: Tensor, average: tuple[Tensor, Tensor]) -> Tensor:
     rows, columns = average
     return rows @ (images @ columns.T)
 

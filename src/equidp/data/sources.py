@@ -1,4 +1,4 @@
-"""The table of named datasets, and how a name or a file becomes a source."""
+"""The table of named datasets, and the function that makes a source of a name or a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOURCES: dict[str, DataSource] = {
 }
 """Name -> source: -esipova as prepared by Esipova et al. (ICLR 2023).
 
-Those of MNIST, Adult and Dutch without an ending are as Xu et al. (KDD 2021) prepared them.
+MNIST, Adult and Dutch without an ending are as Xu et al. (KDD 2021) prepared them.
 """
 
 
@@ -56,20 +56,20 @@ def open_source(
     test_share: float | None = None,
     features: str | None = None,
 ) -> DataSource:
-    """Returns a named dataset, or a CSV or Parquet file, or a folder of Parquet files, as one.
+    """Returns the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
 
     Args:
-        name_or_path: a name from SOURCES, an import path of a source of the user's own, or a file. All other
+        name_or_path: a name from SOURCES, an import path of a user-defined source, or a file. All other
             arguments but features are for files; a target and a group are also for a `RoleSource`.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
-        target, group, drop, missing, bounds, test_share: what to change of the recipe. The group may be one
+        target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
             column, or several, which are crossed.
         features: a name from `equidp.data.features.FEATURES`, or an import path; see `WithFeatures`. None:
-            inputs as they are.
+            unchanged inputs.
 
     Raises:
-        SettingError: an unknown name, or settings that do not go with it.
-        DataError: no such file.
+        SettingError: an unknown name, or settings that do not apply to it.
+        DataError: the file does not exist.
 
     >>> open_source("digits").split(seed=0).train.group_sizes().tolist()
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]

@@ -13,7 +13,7 @@ import torch
 
 from equidp.data.dataset import DataSplit
 from equidp.data.people import rows_by_person
-from equidp.data.unencoded import Unencoded, prepared
+from equidp.data.unencoded import Unencoded, split_and_encode
 from equidp.errors import DataWarning, SettingError
 from equidp.tables.cache import key_of
 from equidp.tables.checks import (
@@ -29,7 +29,7 @@ from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
 from equidp.tables.release import Release
 from equidp.tables.split import draw_rows, rows_by_content
-from equidp.tables.stored import read_table, remembered
+from equidp.tables.stored import cached_array, read_table
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class TableSource:
 
     Attributes:
         path: the file.
-        recipe: how it is read, with target and group. Numbers without public bounds are standardised by the
-            training split, which epsilon does not cover.
+        recipe: recipe to read it by, with target and group. Numbers without public bounds are standardised by
+            the training split, which epsilon does not cover.
         private_noise: see `EncodedSource`.
 
     >>> TableSource("people.csv", Recipe(target="income", group=("sex",))).name
@@ -65,22 +65,22 @@ class TableSource:
         return None
 
     def split(self, seed: int) -> DataSplit:
-        """Splits by the seed and by what is in each row.
+        """Splits by the seed and by each row's content.
 
         Raises:
-            DataError: says what in the file cannot be used, and what to do.
+            DataError: columns that cannot be used, with a remedy for each.
         """
-        return prepared(self, seed)[0]
+        return split_and_encode(self, seed)[0]
 
-    def unencoded(self, seed: int) -> Unencoded:
-        """Splits the rows, before any becomes an input; warns of `doubts` about the columns."""
+    def split_rows(self, seed: int) -> Unencoded:
+        """Splits the rows without encoding them; warns of `doubts` about the columns."""
         table, key = self._table()
         targets, class_names = self._targets(table)
         groups, group_names = cross_columns(table, self.recipe.group)
         features = table.drop(columns=label_columns(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
-            drawn = _drawn(table, seed, key, self.name)
+            drawn = _draws_of_rows(table, seed, key, self.name)
             train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
         else:
             people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
@@ -98,7 +98,7 @@ class TableSource:
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         fitted = TableEncoder.fit(rows.features, rows.train, self._bounds, self.recipe.missing)
-        return rows.labelled(fitted)
+        return rows.with_textual(fitted)
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
         return private_encoder(training, self._bounds, self.recipe.missing, release)
@@ -111,7 +111,7 @@ class TableSource:
         return {name: (low, high) for name, low, high in self.recipe.bounds}
 
     def _targets(self, table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Targets, [n], and the names of their classes; none where they are numbers to predict."""
+        """Return targets, [n], and the names of their classes; no names for numbers to predict."""
         if self.recipe.target_bounds is None:
             return code_values(table[self.recipe.target])
         return table[self.recipe.target].to_numpy(dtype=np.float32), ()
@@ -122,7 +122,7 @@ class TableSource:
         return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
     def _table(self) -> tuple[pd.DataFrame, str]:
-        """The columns of the file that are not dropped, after all checks, and the key of a table on disk."""
+        """Return the checked columns of the file without dropped ones, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
         absent = {name: about.absent for name, about in read.facts.items()}
         said = [*doubts(read.table, self.recipe), *absences(absent, read.table, self.recipe)]
@@ -132,10 +132,10 @@ class TableSource:
         return read.table, read.key
 
 
-def _drawn(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[np.float64]:
-    """The draws of all rows; those of a table on disk are kept there."""
+def _draws_of_rows(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[np.float64]:
+    """Return the draws of all rows; for a table on disk, they are cached there."""
     if not key:
         return draw_rows(table, seed)
-    return remembered(
+    return cached_array(
         f"the split of {name!r} by seed {seed}", key_of("draws", key, seed), lambda: draw_rows(table, seed)
     )

@@ -1,4 +1,4 @@
-"""Rows before they are inputs: what a source splits, and what an encoder is made from."""
+"""Rows before encoding: a source splits them, and an encoder is fitted to them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from equidp.tables.stored import stored_parts
 EXACT, PRIVATE = "exact", "private"
 PREPROCESSINGS = (EXACT, PRIVATE)
 PREPROCESSING_SHARE = 0.1
-"""What private preprocessing takes of epsilon, where nothing else is said."""
+"""Default share of epsilon for private preprocessing."""
 COUNTS_SHARE = 0.02
-"""What counting the classes takes of it."""
+"""Default share of epsilon for counts of the classes."""
 
 SEEDED = (
     "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
@@ -36,21 +36,21 @@ _PART = 29  # of a seed's streams: apart from those of samples and training nois
 
 @dataclass(frozen=True, eq=False)
 class Unencoded:
-    """A split whose columns are not inputs yet.
+    """A split whose columns are not encoded yet.
 
     Attributes:
         features: [n, columns], floats and texts.
-        train, test: rows of either set, int64, in order.
+        train, test: row indices of either set, int64, in order.
         targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
-        group_names, class_names: of the codes.
+        group_names, class_names: names of the codes.
         source: a name for the people.
         weights: public, [n]; None: all are 1.
-        notes: on how the rows were chosen.
-        target_bounds: of `GroupedDataset`.
+        notes: sentences on the choice of the rows.
+        target_bounds: as in `GroupedDataset`.
         people: the training rows of each person, whose rows are one example; None: each row is one.
-        person_of: whose row each is, [n]; None: each is of a person of its own.
-        key: what the table is kept under on disk, so that its inputs are kept there too; "": all in memory.
-        textual: target and groups that hold texts.
+        person_of: person of each row, [n]; None: each row is another person's.
+        key: cache key of the table on disk, so that its inputs are cached there too; "": all in memory.
+        textual: names of the target and group columns that hold texts.
     """
 
     features: pd.DataFrame
@@ -69,17 +69,17 @@ class Unencoded:
     key: str = ""
     textual: tuple[str, ...] = ()
 
-    def labelled(self, encoder: TableEncoder) -> TableEncoder:
-        """Returns the encoder with what target and groups hold here, so that other tables are read alike."""
+    def with_textual(self, encoder: TableEncoder) -> TableEncoder:
+        """Returns the encoder with this table's `textual`, so that other tables are read in the same way."""
         return replace(encoder, textual=self.textual)
 
     @property
     def training(self) -> pd.DataFrame:
-        """The features of one row for each training example: of a person, the first."""
+        """Features of one row for each training example; for a person, the first row."""
         return self.features.iloc[self.train if self.people is None else self.people.first]
 
-    def encoded(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
-        """Returns the split; `notes` are on the encoder."""
+    def encode_split(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
+        """Returns the encoded split; `notes` are on the encoder."""
         if self.key:
             return self._on_disk(encoder, notes)
         whole = GroupedDataset(
@@ -97,13 +97,13 @@ class Unencoded:
         return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
 
     def _by_person(self, trained: GroupedDataset) -> GroupedDataset:
-        """People as examples, in memory, from the training rows."""
+        """Return people as examples, in memory, from the training rows."""
         if self.people is None:
             return trained
-        return self.people.within(self.train).gathered(trained)
+        return self.people.within(self.train).gather_examples(trained)
 
     def _on_disk(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
-        """The same split with memory-mapped tensors, which read what is indexed."""
+        """Return the same split with memory-mapped tensors, which read only indexed rows."""
         columns = {"targets": self.targets, "groups": self.groups}
         if self.weights is not None:
             columns["weights"] = self.weights.numpy()
@@ -134,42 +134,42 @@ class Unencoded:
 
 @runtime_checkable
 class EncodedSource(DataSource, Protocol):
-    """A source whose inputs an encoder makes, from figures of the training rows.
+    """A source whose inputs come from an encoder fitted to statistics of the training rows.
 
     Attributes:
         private_noise: noise multiplier of private preprocessing in `split`, whose noise follows from the
-            seed: for comparisons. None: exact figures.
+            seed: for comparisons. None: exact statistics.
     """
 
     @property
     def private_noise(self) -> float | None: ...
 
-    def unencoded(self, seed: int) -> Unencoded: ...
+    def split_rows(self, seed: int) -> Unencoded: ...
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        """From the training rows as they are, which epsilon does not cover."""
+        """Return an encoder fitted to the exact training rows, which epsilon does not cover."""
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
-        """From one release, paid for and not drawn from yet: a Gaussian mechanism."""
+        """Return an encoder from one release, charged and not drawn from yet: a Gaussian mechanism."""
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
-        """Sentences on what epsilon does not cover of the encoder, or that it covers all of it."""
+        """Return sentences on the parts of the encoder that epsilon does not cover, or that it covers all."""
 
 
-def prepared(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
+def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
     """Returns the split of a seed, and the encoder that made its inputs."""
-    rows = source.unencoded(seed)
+    rows = source.split_rows(seed)
     if source.private_noise is None:
         encoder = source.exact_encoder(rows)
     else:
         release = Release(source.private_noise, SeededRandomness(seed, _PART))
-        encoder = rows.labelled(source.private_encoder(rows.training, release))
+        encoder = rows.with_textual(source.private_encoder(rows.training, release))
     notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
-    return rows.encoded(encoder, notes), encoder
+    return rows.encode_split(encoder, notes), encoder
 
 
 def can_be_private(source: DataSource) -> EncodedSource:
-    """Returns the source, or raises a SettingError where its inputs need no encoder."""
+    """Returns the source, or raises a SettingError if its inputs need no encoder."""
     if not isinstance(source, EncodedSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
@@ -182,7 +182,7 @@ def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSourc
     """Returns the source with private preprocessing in its splits, which only `compare` charges.
 
     Raises:
-        SettingError: a source that takes nothing from rows to preprocess by.
+        SettingError: a source whose preprocessing takes nothing from the rows.
 
     >>> from equidp.data import open_source
     >>> with_private_noise(open_source("adult"), 20.0).private_noise
@@ -192,6 +192,6 @@ def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSourc
 
 
 def releases_of(source: DataSource) -> tuple[StepEvent, ...]:
-    """Returns what one split of a source releases of its rows, to be charged."""
+    """Returns the releases that one split of a source makes of its rows, to be charged."""
     noise = getattr(source, "private_noise", None)
     return () if noise is None else (StepEvent(1.0, noise),)

@@ -1,7 +1,7 @@
 """Augmented views of each sampled example, which count as one example (augmentation multiplicity).
 
 The mean loss of K random views has one gradient, one norm and one clipped contribution, so that K views cost
-what one costs, and their gradient is less noisy (De et al., 2204.13650, section 3.2).
+as much privacy as one, and their gradient is less noisy (De et al., 2204.13650, section 3.2).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
 
 _REACH = 8
-"""Images are moved by at most one part in so many of their sides: by 4 pixels of 32."""
+"""Largest shift of an image as a fraction of its side, 1 / this number: 4 pixels of 32."""
 
 
-def _flipped(images: Tensor, generator: torch.Generator) -> Tensor:
+def _flip_images(images: Tensor, generator: torch.Generator) -> Tensor:
     """Mirrors each image left to right with probability 1/2."""
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
-def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
+def _shift_images(images: Tensor, generator: torch.Generator) -> Tensor:
     """Moves each image by its own number of pixels in either direction; its border is continued outwards."""
     count, sides = len(images), images.shape[2:]
     reach = [max(1, side // _REACH) for side in sides]
@@ -51,9 +51,9 @@ def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
 
 AUGMENTATIONS: dict[str, tuple[Callable[[Tensor, torch.Generator], Tensor], ...]] = {
     "none": (),
-    "flip": (_flipped,),
-    "shift": (_shifted,),
-    "flip-shift": (_flipped, _shifted),
+    "flip": (_flip_images,),
+    "shift": (_shift_images,),
+    "flip-shift": (_flip_images, _shift_images),
 }
 """Name -> what is done to images [n, channels, height, width], in order; nothing is read off data."""
 
@@ -61,7 +61,7 @@ AUGMENTATIONS: dict[str, tuple[Callable[[Tensor, torch.Generator], Tensor], ...]
 @final
 @dataclass(frozen=True)
 class Views:
-    """How training sees sampled images: as several augmented views of each, whose losses are averaged.
+    """Augmented views of each sampled image in training, whose losses are averaged.
 
     An example and all its views make one contribution, bounded as any other, so epsilon stays the same.
     Predictions are of plain images.
@@ -101,7 +101,7 @@ class Views:
 
     @property
     def random(self) -> bool:
-        """Whether training sees anything else than the examples as they are."""
+        """True where training reads augmented examples."""
         return bool(AUGMENTATIONS[self.augmentation])
 
     def check(self, train: object) -> None:
@@ -120,7 +120,7 @@ class Views:
             )
 
     def refuse(self, purpose: str) -> None:
-        """Raises a SettingError, beginning with `purpose`, where training sees random views."""
+        """Raises a SettingError, beginning with `purpose`, if training reads random views."""
         if self.random:
             raise SettingError(
                 f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
@@ -128,11 +128,11 @@ class Views:
             )
 
     def loss(self, loss: LossFunction, dtype: torch.dtype) -> LossFunction:
-        """The loss of sampled examples by that of one row, whose targets have this type."""
+        """Return the loss of sampled examples from the loss of one row, whose targets have this type."""
         return loss if self.count == 1 else Loss.of(loss).by_example(dtype)
 
     def of(self, batch: Batch, randomness: Randomness) -> Batch:
-        """Returns the batch as training sees it; with several views, its examples have several rows.
+        """Returns the batch that training reads; with several views, its examples have several rows.
 
         The random numbers follow from the run's randomness alone, and each image has its own: dealt out in
         order of place, from a generator whose whole state is fresh entropy where the run is not seeded.

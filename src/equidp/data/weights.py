@@ -25,8 +25,8 @@ def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
 def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:
     """Returns the weight of each class, [classes], float32, divided by the largest.
 
-    Only ratios count: a clipped gradient counts no more at weight 8 than at 1, so the heaviest class has
-    weight 1 and the others less. Classes that are not named have weight 1 before that.
+    Only ratios matter: a clipped gradient counts no more at weight 8 than at 1, so the heaviest class has
+    weight 1 and the others less. Classes that are not named have weight 1 before this division.
 
     Raises:
         SettingError: a name that is no class, a weight outside [0, `MOST_WEIGHT`], or no class above zero.
@@ -51,7 +51,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
     """Returns the weight of each named class.
 
     Raises:
-        SettingError: says which part is wrong.
+        SettingError: a part of the text that is not "class=weight".
 
     >>> parse_class_weights("no=1, yes=8")
     {'no': 1.0, 'yes': 8.0}

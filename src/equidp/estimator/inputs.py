@@ -148,9 +148,9 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
         raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().")
     if len(people) != rows.shape[0]:
         raise DataError(f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.")
-    chosen = PeoplesRows.chosen(people, most_rows, seed=0)
-    if told := chosen.told():
-        warnings.warn(told, DataWarning, stacklevel=4)
+    chosen = PeoplesRows.choose_rows(people, most_rows, seed=0)
+    if message := chosen.left_out_message():
+        warnings.warn(message, DataWarning, stacklevel=4)
     return chosen
 
 
@@ -162,7 +162,7 @@ def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> Group
     """
     if not isinstance(rows, GroupedDataset):
         raise SettingError("people are for classifiers; to predict numbers, train with equidp.Trainer.")
-    return people.gathered(rows)
+    return people.gather_examples(rows)
 
 
 def check_groups(method: str, sensitive_features: Any) -> None:

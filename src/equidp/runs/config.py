@@ -148,24 +148,24 @@ class TrainConfig:
             source = can_be_private(source)
         elif not isinstance(source, EncodedSource):
             return source.split(self.seed), None
-        rows = source.unencoded(self.seed)
+        rows = source.split_rows(self.seed)
         if self.preprocessing_share is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # of columns without rows
                 nothing = rows.training[:0], Release(1.0, SeededRandomness(0))
-                drawn = encoder or rows.labelled(source.private_encoder(*nothing))
+                drawn = encoder or rows.with_textual(source.private_encoder(*nothing))
         else:
             drawn = encoder or source.exact_encoder(rows)
-        split = rows.encoded(drawn, source.notes(drawn))
+        split = rows.encode_split(drawn, source.notes(drawn))
         return split, drawn if self.recipe.target or drawn.private else None
 
     def load_privately(self, payment: Payment) -> tuple[DataSplit, TableEncoder]:
         """The split by private preprocessing, which is drawn for this payment."""
         source = can_be_private(self.source())
-        rows = source.unencoded(self.seed)
+        rows = source.split_rows(self.seed)
         release = Release(payment.draw(), SystemRandomness())
-        encoder = rows.labelled(source.private_encoder(rows.training, release))
-        return rows.encoded(encoder, source.notes(encoder)), encoder
+        encoder = rows.with_textual(source.private_encoder(rows.training, release))
+        return rows.encode_split(encoder, source.notes(encoder)), encoder
 
     def risk_target(self) -> RiskTarget | None:
         """Risk that the noise is calibrated to; None if it is calibrated to epsilon, or given."""

@@ -41,14 +41,14 @@ _CHUNK = 2**22
 
 
 class NotPlain(Exception):
-    """A CSV file has quotes or the like, which parsers may read in several ways."""
+    """A CSV file has quotes or similar marks, which parsers may read in several ways."""
 
 
 def is_large(path: Path) -> bool:
-    """Tells whether a file, or a folder of files, is to be read in batches.
+    """Returns True if a file, or a folder of files, is to be read in batches.
 
     Raises:
-        SettingError: `EQUIDP_STREAM_ABOVE` is no number.
+        SettingError: `EQUIDP_STREAM_ABOVE` is not a number.
     """
     given = os.environ.get(STREAM_VARIABLE) or str(STREAM_ABOVE)
     try:
@@ -63,7 +63,7 @@ def is_large(path: Path) -> bool:
 
 
 def stamp(path: Path) -> list[tuple[str, int, int]]:
-    """Returns name, size and time of the last change of each file: what tells that one was changed."""
+    """Returns name, size and time of the last change of each file, to detect changed files."""
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     found = [(each, each.stat()) for each in files]
     return [(os.path.relpath(each, path), facts.st_size, facts.st_mtime_ns) for each, facts in found]
@@ -81,7 +81,7 @@ def content_digest(path: Path) -> str:
 
 
 def names_of(path: Path, recipe: Recipe) -> list[str]:
-    """Returns the names of the columns, as `read_as_written` has them."""
+    """Returns the names of the columns, as in `read_as_written`."""
     if path.is_dir() or is_parquet(path.name):
         return parquet_names(parquet_dataset(path).schema)
     with open_csv(path, recipe) as text:
@@ -97,8 +97,8 @@ def batches(path: Path, recipe: Recipe, names: Sequence[str], *, plain: bool) ->
     Args:
         path: the file.
         recipe: its separator and encoding.
-        names: of the columns.
-        plain: parse CSV by Arrow, at a third of the time; False: as a small file is.
+        names: names of the columns.
+        plain: parse CSV by Arrow, in a third of the time; False: by the parser of small files.
 
     Raises:
         NotPlain: Arrow may not read it as a small file is read.

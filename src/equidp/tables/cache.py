@@ -33,14 +33,14 @@ Array = npt.NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Kept:
-    """Files kept under one key.
+    """Cached files of one key.
 
     Attributes:
-        folder: where it is.
-        what: in words, with the name of the file that it was made from.
-        size: in bytes.
-        used: seconds since 1970 when it was last opened.
-        whole: whether it was written to the end; a rest of a process that was killed was not.
+        folder: folder of the files.
+        what: description with the name of the file that they were made from.
+        size: size in bytes.
+        used: time of the last use, in seconds since 1970.
+        whole: True if writing was completed, False for the remains of a process that was killed.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ def cache_folder() -> Path:
 
 
 def key_of(*parts: Any) -> str:
-    """Returns a name that follows from all of these parts: plain values and arrays.
+    """Returns a cache key that follows from all of these parts: plain values and arrays.
 
     >>> key_of("a", [1]) == key_of("a", [1]), key_of("a") == key_of("b")
     (True, False)
@@ -71,19 +71,21 @@ def key_of(*parts: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def kept(key: str, what: str, needed: int, write: Callable[[Path], dict[str, Any]]) -> tuple[Path, Any]:
-    """Returns a folder that `write` filled and what it returned, now or earlier; whole or not at all.
+def cached_folder(
+    key: str, what: str, needed: int, write: Callable[[Path], dict[str, Any]]
+) -> tuple[Path, Any]:
+    """Returns a folder that `write` filled and the values it returned, now or earlier; never a partial one.
 
     Other processes wait until the first one has written it.
 
     Args:
-        key: as of `key_of`.
-        what: in words, for a list.
-        needed: bytes that will be written, about.
-        write: writes files into the folder, and returns plain values to be kept beside them.
+        key: cache key from `key_of`.
+        what: description in the list of cached files.
+        needed: approximate number of bytes that will be written.
+        write: function that writes files into the folder, and returns plain values to cache with them.
 
     Raises:
-        DataError: the folder cannot be written, or has no space left; nothing is left there.
+        DataError: the folder cannot be written, or has no space left; partial files are removed.
     """
     root = cache_folder() / "tables"
     place, draft = root / key, root / f".{key}.tmp"
@@ -117,32 +119,32 @@ def _fill(place: Path, draft: Path, what: str, needed: int, write: Callable[[Pat
 
 
 def write_array(file: IO[bytes], values: Array) -> None:
-    """Appends numbers. By the file, not by a map of it: where the disk is full, a map ends the process."""
+    """Appends numbers through the file, not a memory map: on a full disk, a map would end the process."""
     file.write(np.ascontiguousarray(values).reshape(-1).data)
 
 
 def mapped_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Returns a file as an array that is read where it is indexed, and cannot be changed."""
+    """Returns a file as a read-only array, of which only indexed parts are read."""
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", shape=shape)
 
 
 def mapped_tensor(path: Path, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a file as a tensor that is read where it is indexed; do not change it in place."""
+    """Returns a file as a tensor, of which only indexed parts are read; do not change it in place."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(mapped_array(path, dtype, shape))
 
 
 def kept_tables() -> list[Kept]:
-    """Returns all that is kept, the largest first."""
+    """Returns all cached entries, the largest first."""
     root = cache_folder() / "tables"
     folders = [each for each in (root.iterdir() if root.is_dir() else ()) if each.is_dir()]
-    return sorted(map(_described, folders), key=lambda each: -each.size)
+    return sorted(map(_describe_folder, folders), key=lambda each: -each.size)
 
 
-def _described(folder: Path) -> Kept:
+def _describe_folder(folder: Path) -> Kept:
     size = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
     whole = (folder / _ABOUT).exists()
     what = json.loads((folder / _ABOUT).read_text())["what"] if whole else "unfinished"
@@ -150,10 +152,10 @@ def _described(folder: Path) -> Kept:
 
 
 def remove(entries: Iterable[Kept]) -> None:
-    """Removes what is kept; a process that reads it can go on.
+    """Removes cached entries; a process that reads one can go on.
 
     Raises:
-        DataError: it cannot be removed.
+        DataError: an entry cannot be removed.
     """
     for each in entries:
         try:

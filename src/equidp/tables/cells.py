@@ -49,13 +49,13 @@ _AROUND = re.compile(
 
 
 def is_time(column: pd.Series) -> bool:
-    """Tells whether a column holds points in time or durations by its type."""
+    """Returns True if a column's type is points in time or durations."""
     kinds = pd.api.types
     return bool(kinds.is_datetime64_any_dtype(column) or kinds.is_timedelta64_dtype(column))
 
 
 def is_number(column: pd.Series) -> bool:
-    """Tells whether a column holds numbers by its type; truths are texts."""
+    """Returns True if a column's type is numbers; booleans count as texts."""
     kinds = pd.api.types
     return bool(kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column))
 
@@ -112,7 +112,7 @@ def texts(column: pd.Series) -> pd.Series:
 
 
 def fold_spellings(text: pd.Series) -> pd.Series:
-    """Returns texts without what spellings of one thing differ in.
+    """Returns texts without the differences between spellings of one value.
 
     These are capitals, spaces, leading zeros and ".0" at the end.
 
@@ -145,10 +145,10 @@ def without_dates(found: pd.Series, codes: Collection[str], form: str) -> pd.Ser
 
 
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
-    """Returns floats, NaN where a text is no number with these marks.
+    """Returns floats, NaN where a text is not a number with these marks.
 
     Marks between thousands must stand between groups of three digits, of which the first begins with no
-    zero: 0,125 is none of thousands. U+2212 is a minus.
+    zero: 0,125 has no mark of thousands. U+2212 is a minus.
 
     >>> as_numbers(pd.Series(["28,746.52", "1,5", "\u22127"], dtype="string"), ".", ",").tolist()
     [28746.52, nan, -7.0]
@@ -182,7 +182,7 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
 
 
 def is_currency(mark: str) -> bool:
-    """Tells whether one of `amount_marks` is a currency."""
+    """Returns True if one of `amount_marks` is a currency."""
     return re.fullmatch(_CURRENCY, mark) is not None
 
 
@@ -199,7 +199,7 @@ def amount_marks(text: pd.Series) -> pd.Series:
 
 
 def _plain_amount(text: str) -> str | None:
-    """The number within marks, as it is written; None where there is none."""
+    """Return the number within marks, as it is written; None for a text without a number."""
     found = _AROUND.fullmatch(text.replace(MINUS, "-"))
     if found is None or (found["open"] is None) != (found["close"] is None):
         return None
@@ -221,18 +221,18 @@ def _read_numbers(text: pd.Series) -> pd.Series:
 
 
 def _not_plain(cells: pa.Array) -> pa.Array:
-    """Mask of cells with a letter of a number such as 1e5 or inf."""
+    """Mask of cells with a letter that numbers such as 1e5 or inf have."""
     return pc.match_substring_regex(cells, "[a-zA-Z]")
 
 
 def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
-    """Tells which texts are whole numbers that floats merge with others."""
+    """Returns a mask of texts that are whole numbers which floats merge with others."""
     large = values.abs() >= INEXACT
     return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
 
 
 def may_be_codes(text: pd.Series) -> bool:
-    """Tells whether some texts may have leading zeros, or be as `CODES` are; at little cost."""
+    """Returns True if some texts may have leading zeros, or match `CODES`; at little cost."""
     cells = pa.array(text, type=pa.string(), from_pandas=True)
     starts = (pc.starts_with(cells, sign) for sign in ("0", "+", "-0"))
     inside = (pc.match_substring(cells, sign) for sign in ("e", "E"))
@@ -240,7 +240,7 @@ def may_be_codes(text: pd.Series) -> bool:
 
 
 def read_dates(text: pd.Series, form: str) -> pd.Series:
-    """Returns days since `DAY_ZERO`, NaN where a text is no date of this form.
+    """Returns days since `DAY_ZERO`, NaN where a text is not a date of this form.
 
     Args:
         text: without missing ones, or NA.

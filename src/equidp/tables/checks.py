@@ -41,7 +41,7 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
 
 
 def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
-    """Raises where there are problems of a table, all in one message."""
+    """Raises a DataError with all problems of a table in one message, if there are any."""
     if len(problems) == 1:
         raise DataError(problems[0])
     if problems:
@@ -96,7 +96,7 @@ def feature_problems(table: pd.DataFrame) -> list[str]:
 
 
 def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
-    """Returns a sentence where values are missing, or none; `otherwise` says what to do about them."""
+    """Returns a list with a message if values are missing, else []; `otherwise` is the remedy."""
     counts, anywhere = {}, np.zeros(len(table), dtype=np.bool_)
     for name in table.columns:
         there = table[name].isna().to_numpy()
@@ -110,12 +110,12 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
 
 
 def number_problem(column: pd.Series, groups: Sequence[str], first_text: str) -> list[str]:
-    """Returns a sentence where a target holds no numbers to predict, or is a group too, or nothing.
+    """Returns a list with a message if a target holds unusable numbers or texts, or is also a group; else [].
 
     Args:
         column: the target.
-        groups: names of the columns of groups.
-        first_text: tells the row of its first text.
+        groups: names of the group columns.
+        first_text: phrase with the row of its first text.
     """
     name = column.name
     if name in groups:
@@ -132,7 +132,7 @@ def number_problem(column: pd.Series, groups: Sequence[str], first_text: str) ->
 
 
 def weight_problem(column: pd.Series, first_text: str) -> list[str]:
-    """Returns a sentence where a column of weights holds what is none, or nothing."""
+    """Returns a list with a message if a column of weights is invalid, else []."""
     if column.dtype != float:
         return [f"column {column.name!r} of weights holds texts, {first_text}; expected numbers."]
     try:
@@ -144,13 +144,13 @@ def weight_problem(column: pd.Series, first_text: str) -> list[str]:
 
 
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
-    """Raises where values are missing; `otherwise` says what to do about them."""
+    """Raises a DataError if values are missing; `otherwise` is the remedy."""
     for problem in missing_problem(table, otherwise):
         raise DataError(problem)
 
 
 def label_columns(recipe: Recipe) -> list[str]:
-    """Return the columns that are no inputs: target, groups, weight and person."""
+    """Return the columns that are not inputs: target, groups, weight and person."""
     others = (each for each in (recipe.weight, recipe.person) if each is not None)
     return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
 
@@ -187,7 +187,7 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
 
 
 def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
-    """Problems of the target and the groups; groups are not judged where values are missing."""
+    """Return problems of the target and the groups; groups are not checked if values are missing."""
     table = read.table
     target, columns = str(recipe.target), ", ".join(recipe.group)
     classes, found = table[target].nunique(), []

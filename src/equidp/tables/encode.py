@@ -27,7 +27,7 @@ PRIVATE = (
 )
 _BLOCK = 2**20  # values whose mean is taken in one go
 CELLS = 2**16
-"""Cells that texts fall into by their hash: public, so that a list of cells need not list texts."""
+"""Number of cells that texts are hashed to: public, so that a list of cells need not list texts."""
 
 
 def hash_texts(column: pd.Series) -> npt.NDArray[np.int64]:
@@ -43,7 +43,7 @@ def hash_texts(column: pd.Series) -> npt.NDArray[np.int64]:
 
 
 def _one_hot(places: npt.NDArray[np.int64], width: int) -> Floats:
-    """[n, width]: 1 at each row's place; zeros where it is negative."""
+    """Return [n, width]: 1 at each row's place; all zeros for a negative place."""
     matches: Floats = np.zeros((len(places), width))
     rows = np.flatnonzero(places >= 0)
     matches[rows, places[rows]] = 1.0
@@ -102,10 +102,10 @@ class Numbers:
     """A column of numbers: (x - shift) / scale.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         shift, scale: mean and deviation of the training rows; or low end and width of a range.
-        low, high: range that numbers are clipped to; None: none.
-        fill: what a missing number becomes, after scaling.
+        low, high: range that numbers are clipped to; None: no clipping.
+        fill: value of a missing number, after scaling.
         flagged: add an input before this one that is 1 for missing numbers.
     """
 
@@ -118,7 +118,7 @@ class Numbers:
     flagged: bool = False
 
     @classmethod
-    def standardised(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
+    def scaled_by_deviation(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
         """Returns a scaling to mean 0 and deviation 1 over these values, [n]; NaN are left out."""
         scaler = StandardScaler()
         parts = (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
@@ -130,14 +130,14 @@ class Numbers:
         return cls(name, float(scaler.mean_[0]), float(scaler.scale_[0]), flagged=flagged)
 
     @classmethod
-    def bounded(cls, name: str, low: float, high: float, *, flagged: bool = False) -> Numbers:
+    def scaled_by_bounds(cls, name: str, low: float, high: float, *, flagged: bool = False) -> Numbers:
         """Returns a scaling of [low, high] to [0, 1]; missing numbers become the middle."""
         return cls(name, low, high - low, low, high, 0.5, flagged)
 
     @classmethod
-    def ranged(cls, name: str, values: Floats) -> Numbers:
+    def scaled_by_range(cls, name: str, values: Floats) -> Numbers:
         """Returns a scaling of the range of these values, [n], to [0, 1]."""
-        return cls.bounded(name, float(values.min()), float(values.max()))
+        return cls.scaled_by_bounds(name, float(values.min()), float(values.max()))
 
     @property
     def marks_missing(self) -> bool:
@@ -171,7 +171,7 @@ class TableEncoder:
     Attributes:
         columns: in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
-        private: whether all that it took from rows was released with noise and paid for.
+        private: True if everything taken from rows was released with noise and charged.
         textual: target and groups that held texts, and hold texts in other tables too.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
@@ -193,7 +193,7 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
     ) -> TableEncoder:
-        """Takes scales and categories from the rows `train`, and where numbers are missing from all rows."""
+        """Fits scales and categories to the rows `train`; missing numbers are sought in all rows."""
         columns: list[Categories | Numbers] = []
         for name in features.columns:
             column = features[name]
@@ -205,10 +205,10 @@ class TableEncoder:
                 continue
             flagged = bool(column.isna().any())
             if name in bounds:
-                columns.append(Numbers.bounded(name, *bounds[name], flagged=flagged))
+                columns.append(Numbers.scaled_by_bounds(name, *bounds[name], flagged=flagged))
             else:
                 values = column.to_numpy(dtype=np.float64)[train]
-                columns.append(Numbers.standardised(name, values, flagged=flagged))
+                columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
         return cls(tuple(columns), missing)
 
     def check(self, table: pd.DataFrame) -> None:
@@ -235,7 +235,7 @@ class TableEncoder:
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
-        """Counts, for each column that has any, the rows whose text is not among the encoder's."""
+        """Counts, for each column with such rows, the rows whose text the encoder does not know."""
         counts = {
             column.name: int((~column.knows(table[column.name])).sum())
             for column in self.columns
@@ -244,7 +244,7 @@ class TableEncoder:
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> tuple[str, ...]:
-        """Returns sentences on what epsilon does not cover, or that it covers everything."""
+        """Returns sentences on the statistics that epsilon does not cover, or that it covers everything."""
         if self.private:
             return (PRIVATE,)
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
@@ -269,14 +269,14 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """Reads what `to_json` wrote."""
+        """Reads the output of `to_json`."""
         content = json.loads(text)
         columns = tuple(map(_column, content["columns"]))
         return cls(columns, content["missing"], content["private"], tuple(content["textual"]))
 
 
 def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers:
-    """Return the column of which `asdict` made this."""
+    """Return the column that `asdict` was applied to."""
     if "values" in content:
         return Categories(content["name"], tuple(content["values"]))
     if "cells" in content:

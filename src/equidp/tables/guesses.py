@@ -1,4 +1,4 @@
-"""Guesses about the columns of a table: what looks like a slip or a misuse. Nothing is changed by them.
+"""Guesses about the columns of a table: likely slips and misuses. The table is not changed.
 
 Each guess looks at one column and returns a sentence, or None.
 """
@@ -94,7 +94,7 @@ MISSING_DAYS = (
         "0001-01-01",
     ),
 )
-"""Dates that people and programs write where there is none."""
+"""Dates that people and programs write for a missing date."""
 MISSING_NUMBERS = (-1, -9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999, 9999999)
 """Numbers that people write for a missing value."""
 RARE_CODES = 0.005
@@ -127,10 +127,10 @@ class Written:
     """Format in which a column of texts writes numbers.
 
     Attributes:
-        decimal, thousands: marks within them.
-        amounts: whether some have marks around them, such as a currency.
-        values: floats, NaN where a text is none.
-        words: which texts are known words for missing values.
+        decimal, thousands: marks within the numbers.
+        amounts: whether some numbers have marks around them, such as a currency.
+        values: floats, NaN where a text is not a number.
+        words: mask of texts that are known words for missing values.
     """
 
     decimal: str
@@ -140,7 +140,7 @@ class Written:
     words: npt.NDArray[np.bool_]
 
     def options(self, name: str, recipe: Recipe) -> dict[str, str]:
-        """Returns the options that read them, with values, beside what the recipe says."""
+        """Returns the options that the recipe lacks to read these numbers, with values."""
         found = {}
         if self.thousands is not None and self.thousands != recipe.thousands_of(name):
             found["thousands"] = self.thousands
@@ -173,9 +173,9 @@ def share_of(values: pd.Series, rows: npt.NDArray[np.int64]) -> float:
 def written_numbers(
     name: str, text: pd.Series, rows: npt.NDArray[np.int64], recipe: Recipe, *, stated: bool = False
 ) -> Written | None:
-    """Returns how distinct texts with so many rows write numbers; None where most of them hold none.
+    """Returns the number format of distinct texts with these row counts; None if most of them hold no number.
 
-    Known words for missing values, and error texts of spreadsheets, are left out of account.
+    Known words for missing values, and error texts of spreadsheets, are ignored.
     """
     words = text.str.lower().isin(MISSING_WORDS).to_numpy(dtype=bool)
     plain, counts = text[~words], rows[~words]
@@ -199,9 +199,9 @@ def written_numbers(
 def written_dates(
     text: pd.Series, rows: npt.NDArray[np.int64], formats: Sequence[str] = FORMATS
 ) -> str | None:
-    """Returns the format of dates that distinct texts with so many rows have, or two with | between them.
+    """Returns the date format of distinct texts with these row counts, or two formats with | between them.
 
-    None where most of them are no dates.
+    None if most of the texts are not dates.
     """
     words = text.str.lower().isin(MISSING_WORDS).to_numpy(dtype=bool)
     text, rows = text[~words], rows[~words]
@@ -225,7 +225,7 @@ def written_dates(
 def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
     """Returns a sentence for each doubt about a table of `read_table`; rows are counted from 1.
 
-    What the recipe says of a column leaves no doubt about it.
+    No doubts concern what the recipe states of a column.
 
     >>> table = pd.DataFrame({"lab": ["1,5", "2,0"], "sex": ["F", "M"], "ill": ["no", "yes"]})
     >>> doubts(table, Recipe(target="ill", group=("sex",)))
@@ -286,7 +286,7 @@ def absences(absent: Mapping[str, Mapping[str, int]], table: pd.DataFrame, recip
 
 
 def fall_together(column: pd.Series) -> int:
-    """Returns how many distinct texts fewer there are when `fold_spellings`."""
+    """Returns the number by which `fold_spellings` reduces the distinct texts."""
     texts = pd.Series(column.dropna().unique(), dtype="string")
     return len(texts) - int(fold_spellings(texts).nunique())
 
@@ -311,7 +311,7 @@ def _spellings(name: str, known: pd.Series, recipe: Recipe) -> str | None:
 
 
 def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None:
-    """Sentence on what a column of texts may hold instead: numbers with slips or marks, or dates."""
+    """Return a sentence on numbers (with slips or marks) or dates that a column of texts may hold."""
     places, distinct = pd.factorize(known)
     text, rows = pd.Series(distinct, dtype="string"), np.bincount(places, minlength=len(distinct))
     if not text.str.contains(r"\d", regex=True).any():
@@ -368,9 +368,9 @@ def _missing_days(name: str, known: pd.Series) -> str | None:
 
 
 def days_for_none(known: pd.Series) -> dict[str, int]:
-    """Returns rows of each date that stands apart and is one that people and programs write for none.
+    """Returns the row count of each outlying date that people and programs write for a missing date.
 
-    It lies far from all others, or is the first or last of them and far more frequent than any other.
+    An outlying date is far from all others, or is the first or last and far more frequent than any other.
 
     Args:
         known: days since 2000, without missing ones.

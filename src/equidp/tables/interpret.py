@@ -1,4 +1,4 @@
-"""Columns of a table as a recipe interprets them: numbers, texts, dates or nothing that can be used."""
+"""Columns of a table as a recipe interprets them: numbers, texts, dates, or unusable columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FIRST = 1000
 _FEW_SPELLINGS = 1000
 """Distinct numbers up to which it is counted how many are written in several ways."""
 _LOST, _LONG, _ZEROS, _CODED, _MERGED = "lost", "long", "zeros", "coded", "merged"
-"""What is counted of a column's rows."""
+"""Kinds of cells that are counted in a column."""
 _NOT_PLAIN = (list, tuple, dict, set, bytes, np.ndarray)
 
 Floats = npt.NDArray[np.float64]
@@ -59,8 +59,8 @@ class Columns:
         table: columns of floats (NaN where missing) or of strings (None where missing).
         problems: a sentence for each column that cannot be used, which the table lacks.
         notes: a sentence for each column of which some cells counted as missing, or lost how they look.
-        key: what the table is kept under on disk; "": it is in memory.
-        facts: what is known of each column beside its cells.
+        key: cache key of a table on disk; "": it is in memory.
+        facts: facts on each column beside its cells.
     """
 
     table: pd.DataFrame
@@ -70,7 +70,7 @@ class Columns:
     facts: Mapping[str, ColumnFacts] = field(default_factory=dict)
 
     def first_text(self, name: str) -> str:
-        """Tells the row of the first cell of a column of texts that is no number, without its value."""
+        """Returns a phrase with the row, not the value, of the first cell that is not a number."""
         about = self.facts.get(name)
         row = about.first_text if about is not None and about.first_text >= 0 else 0
         return f"the first in row {row + 1:,}"
@@ -81,7 +81,7 @@ class ColumnFacts:
     """Facts on a column beside its cells.
 
     Attributes:
-        first_text: row of the first cell that is no number, from 0; -1: none.
+        first_text: row of the first cell that is not a number, from 0; -1: all are numbers.
         absent: rows of each text that counts as missing though it is a word, such as NA; "" for other cells
             without a value.
     """
@@ -94,7 +94,7 @@ class ColumnFacts:
 
 
 class Unusable(Exception):
-    """Why a column cannot be used, and what to do."""
+    """A column cannot be used; the message has the reason and a remedy."""
 
 
 def interpret_table(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] | None = None) -> Columns:
@@ -133,7 +133,7 @@ def interpret_table(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] 
 
 @final
 class ColumnReader:
-    """Understands one column, batch by batch; what it holds is known after the last one.
+    """Interprets one column, batch by batch; its kind is known after the last batch.
 
     Attributes:
         name: of the column.
@@ -143,7 +143,7 @@ class ColumnReader:
 
     Args:
         name: of the column.
-        recipe: what is stated of it.
+        recipe: the user's statements about it.
         held: whether it held numbers in the table that a model was trained on: then it holds numbers or texts
             as it did there, where the recipe leaves that open. None: its cells decide.
 
@@ -183,11 +183,11 @@ class ColumnReader:
     def read(self, column: pd.Series, *, last: bool = False) -> tuple[Floats | None, Codes | None]:
         """Returns the next cells as numbers, [n], NaN where missing, and as codes of texts, [n], -1 there.
 
-        None stands for numbers where a value is none, and for codes where it cannot hold texts any more.
+        Numbers are None if a value is not a number, and codes are None once it cannot hold texts any more.
 
         Args:
             column: cells as `read_as_written` gives them.
-            last: there are no more, so that numbers need no codes.
+            last: True for the last cells, so that numbers need no codes.
 
         Raises:
             Unusable: it holds dates, or neither numbers nor texts.
@@ -267,7 +267,7 @@ class ColumnReader:
         return False, ""
 
     def _count(self, kind: str, found: npt.NDArray[np.bool_], start: int) -> None:
-        """Counts rows of which something is so, and keeps the first."""
+        """Counts rows of a kind, and keeps the first of them."""
         if found.any():
             rows, first = self._seen.get(kind, (0, start + int(found.argmax())))
             self._seen[kind] = rows + int(found.sum()), first
@@ -276,12 +276,12 @@ class ColumnReader:
         return self._seen.get(kind, (0, -1))[1]
 
     def _where(self, kind: str) -> str:
-        """Number of rows, and the first of them, in words."""
+        """Return the number of rows of a kind, and the first of them, in words."""
         rows, first = self._seen[kind]
         return f"{rows:,} {'row' if rows == 1 else 'rows'}, the first in row {first + 1:,}"
 
     def _note_of_codes(self) -> str:
-        """A sentence where numbers lose how they are written, and may be codes; or nothing."""
+        """Return a sentence if numbers lose their notation, and may be codes; else ""."""
         if self._trained:
             return ""
         say = f"say so (--categorical {in_shell(self.name)})."
@@ -298,7 +298,7 @@ class ColumnReader:
         return ""
 
     def _note_of_marks(self) -> str:
-        """A sentence where numbers have marks of several kinds around them; or nothing."""
+        """Return a sentence if numbers have marks of several kinds around them; else ""."""
         measured = any(mark and not is_currency(mark) for mark in self._marked)
         kinds = {mark: rows for mark, rows in self._marked.items() if mark or measured}
         if len(kinds) < 2:
@@ -319,7 +319,7 @@ class ColumnReader:
         )
 
     def _distinct(self, column: pd.Series) -> tuple[Codes, pd.Series]:
-        """For each row a place among its cells, which are distinct if that pays; missing ones are NA."""
+        """Return each row's place among cells, distinct if that saves time, and the cells (NA: missing)."""
         odd = odd_types(column)
         if odd:
             raise Unusable(
@@ -347,7 +347,7 @@ class ColumnReader:
         return where, fold_spellings(text) if self._fold else text
 
     def _see_absent(self, text: str, rows: int) -> None:
-        """Counts rows without a value by the word that stands there; other signs of it are one."""
+        """Counts rows without a value by their word; other signs of a missing value count as one."""
         word = text if text in MISSING_TEXTS and any(map(str.isalpha, text)) else ""
         if rows:
             self._absent[word] = self._absent.get(word, 0) + rows
@@ -360,7 +360,7 @@ class ColumnReader:
         start: int,
         marks: tuple[str, str | None],
     ) -> Floats | None:
-        """The numbers or dates of rows, which have their places among cells; None where they are texts."""
+        """Return numbers or dates of rows, from their places among cells; None if the cells are texts."""
         if not self.numeric and not self._dates:
             return None
         read = read_dates(text, self._form) if self._form is not None else None
@@ -395,7 +395,7 @@ class ColumnReader:
         *,
         any_lost: bool,
     ) -> None:
-        """Looks at what cells lose as numbers, and whether they are dates."""
+        """Counts cells that lose information as numbers, and cells that are dates."""
         if not self._trained:
             self._count(_LONG, _in_rows(long_numbers(text, values), known, where), start)
             if may_be_codes(text):

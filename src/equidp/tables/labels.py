@@ -17,7 +17,7 @@ Codes = npt.NDArray[np.int64]
 
 def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
     """Returns a place for each row, [n], in a list of texts: whole numbers without a decimal point, "missing"
-    where there is no value.
+    for a missing value.
 
     >>> distinct_texts(pd.Series([2.0, np.nan, 2.0]))
     (array([0, 1, 0]), ['2', 'missing'])
@@ -29,13 +29,13 @@ def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
 
 
 def as_text(column: pd.Series) -> pd.Series:
-    """Returns values as texts: whole numbers without a decimal point, "missing" where there is none."""
+    """Returns values as texts: whole numbers without a decimal point, "missing" for a missing value."""
     places, texts = distinct_texts(column)
     return pd.Series(np.array(texts, dtype=object)[places], index=column.index, dtype=object)
 
 
 def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
-    """Returns codes, [n] int64, and the name of each.
+    """Returns codes, [n] int64, and the name of each code.
 
     Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
 
@@ -80,7 +80,7 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
     """Returns codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
 
     Raises:
-        DataError: a value, or a combination of values, that was not among them.
+        DataError: a value, or a combination of values, that training data did not have.
     """
     places, texts = distinct_texts(table[columns[0]]) if len(columns) == 1 else cross_columns(table, columns)
     codes: Codes = pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places]

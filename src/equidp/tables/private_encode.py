@@ -26,7 +26,7 @@ _BINS = 32
 def private_encoder(
     features: pd.DataFrame, bounds: Mapping[str, tuple[float, float]], missing: str, release: Release
 ) -> TableEncoder:
-    """Returns an encoder of these rows from noisy figures alone.
+    """Returns an encoder of these rows from noisy statistics alone.
 
     Formal guarantee: one Gaussian mechanism, `release.event`, for tables that differ in one row, added or
     removed. Its parts are counts of texts by cell, and `private_numbers`; everything else follows from what
@@ -50,7 +50,7 @@ def private_encoder(
         features: the training rows, [n, columns]: float or text.
         bounds: column -> public range.
         missing: "refuse" or "category".
-        release: not drawn from yet; paid for.
+        release: charged, and not drawn from yet.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> table = pd.DataFrame({"age": 20.0 + np.arange(3000) % 60, "job": ["cook", "clerk", "cook"] * 1000})
@@ -62,7 +62,7 @@ def private_encoder(
     free = [name for name in features.columns if name not in texts and name not in bounds]
     share, flagged = 1 / max(1, len(texts) + len(free)), missing == "category"
     made: dict[str, Categories | HashedCategories | Numbers] = {
-        name: Numbers.bounded(name, *span, flagged=flagged) for name, span in bounds.items()
+        name: Numbers.scaled_by_bounds(name, *span, flagged=flagged) for name, span in bounds.items()
     }
     made |= _frequent(features[texts], release, share * len(texts))
     made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
@@ -70,7 +70,7 @@ def private_encoder(
 
 
 def _warn_of(faint: pd.Index) -> None:
-    """Warns of columns that noise alone decides about, by what was released."""
+    """Warns of columns whose released statistics are noise alone."""
     if len(faint):
         warnings.warn(
             f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "
@@ -102,32 +102,32 @@ def private_numbers(
     standardised: bool = True,
     flagged: bool = False,
 ) -> dict[str, Numbers]:
-    """Returns how each column of numbers is clipped and scaled.
+    """Returns clipping and scaling of each column of numbers.
 
-    Three quarters of the share pay for ranges and one for scales, where there are any.
+    Three quarters of the share go to ranges and one to scales, if there are scales.
 
     Args:
         columns: the training rows, floats; NaN where missing.
         release: paid for.
         share: of the release; 0 without columns.
-        standardised: scale to mean 0 and deviation 1; False: the range to [0, 1], which needs no more.
+        standardised: scale to mean 0 and deviation 1; False: scale the range to [0, 1], which costs no more.
         flagged: mark missing numbers.
     """
     values = columns.to_numpy(dtype=np.float64)
     ranges, faint = private_ranges(values, release, share=share * (0.75 if standardised else 1.0))
     _warn_of(columns.columns[faint])
     made = {
-        name: Numbers.bounded(name, float(low), float(high), flagged=flagged)
+        name: Numbers.scaled_by_bounds(name, float(low), float(high), flagged=flagged)
         for name, (low, high) in zip(columns.columns, ranges, strict=True)
     }
     if standardised:
-        scales = zip(made, _standardised(values, ranges, release, share / 4), strict=True)
+        scales = zip(made, _means_and_deviations(values, ranges, release, share / 4), strict=True)
         made |= {name: replace(made[name], shift=m, scale=d, fill=0.0) for name, (m, d) in scales}
     return made
 
 
 def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[Floats, Bools]:
-    """Returns a range of each column that holds most of its values, and which ranges are noise's alone.
+    """Returns a range of each column that holds most of its values, and a mask of ranges from noise alone.
 
     Three parts of equal share: counts by powers of 16, from 2^-24 to 2^60, of either sign; then twice counts
     in 32 equal bins of the range so far. One row counts once in each column, in each part.
@@ -151,28 +151,30 @@ def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[F
         return np.zeros((0, 2)), np.zeros(0, dtype=np.bool_)
     cells = len(_GRID) - 1
     codes = np.searchsorted(_GRID, values, side="right").clip(1, cells) - 1
-    counts = _counted(codes, values, cells, release, share / 3)
+    counts = _count_cells(codes, values, cells, release, share / 3)
     kept, faint = _standing_out(Noisy(counts.values[:, :cells], counts.deviation), expected=1e-3)
     found = [np.flatnonzero(each) for each in kept]
     ranges = np.array([(_GRID[each[0]], _GRID[each[-1] + 1]) for each in found])
     for wider in (0, 1):
         low, width = ranges[:, 0], np.diff(ranges, axis=1)[:, 0]
         bins = np.nan_to_num((values - low) / width * _BINS).clip(0, _BINS - 1).astype(np.int64)
-        counts = _counted(bins, values, _BINS, release, share / 3)
+        counts = _count_cells(bins, values, _BINS, release, share / 3)
         narrowed = zip(ranges, counts.values, strict=True)
-        ranges = np.array([_narrowed(*each, counts.deviation, len(values), wider) for each in narrowed])
+        ranges = np.array([_narrow_range(*each, counts.deviation, len(values), wider) for each in narrowed])
     return ranges, faint
 
 
-def _counted(codes: Codes, values: Floats, cells: int, release: Release, share: float) -> Noisy:
-    """Counts by cell, [columns, cells + 1]; missing values have the last one."""
+def _count_cells(codes: Codes, values: Floats, cells: int, release: Release, share: float) -> Noisy:
+    """Counts values by cell, [columns, cells + 1]; missing values are in the last cell."""
     return release.counts(np.where(np.isnan(values), cells, codes), cells=cells + 1, share=share)
 
 
-def _narrowed(span: Floats, counts: Floats, deviation: float, rows: int, wider: int) -> tuple[float, float]:
+def _narrow_range(
+    span: Floats, counts: Floats, deviation: float, rows: int, wider: int
+) -> tuple[float, float]:
     """Returns the range without bins at its ends that hold no more rows than noise does, but for `wider`.
 
-    How many rows lie up to a bin is known from the bins up to it, and from all other cells and n, which is
+    The number of rows up to a bin is known from the bins up to it, and from all other cells and n, which is
     public: the mean of both, weighted by their variances.
     """
     before, others = np.arange(1, _BINS + 1), len(counts) - np.arange(1, _BINS + 1)
@@ -190,7 +192,7 @@ def _narrowed(span: Floats, counts: Floats, deviation: float, rows: int, wider: 
     return float(edges[max(0, low - wider)]), float(edges[min(_BINS, high + wider)])
 
 
-def _standardised(
+def _means_and_deviations(
     values: Floats, ranges: Floats, release: Release, share: float
 ) -> list[tuple[float, float]]:
     """Returns mean and deviation of each column, clipped to its range.
@@ -215,9 +217,9 @@ def _standardised(
 
 
 def _standing_out(counts: Noisy, expected: float) -> tuple[Bools, Bools]:
-    """Returns which counts noise alone hardly reaches, [columns, cells], and the columns that have none.
+    """Returns masks of counts that noise alone hardly reaches, [columns, cells], and of columns without any.
 
-    Those columns keep their largest count. Were all cells empty, `expected` of them would stand out.
+    Columns without such counts keep their largest one. If all cells were empty, `expected` would stand out.
     """
     kept: Bools = counts.values > counts.deviation * float(ndtri(1 - expected / max(1, counts.values.size)))
     faint: Bools = ~np.any(kept, axis=1)

@@ -439,7 +439,7 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     if is_parquet(path.name):
         return recipe
     encoding = _encoding(path, recipe.encoding)
-    if (stated := _stated(path, encoding)) is not None:
+    if (stated := _read_stated_separator(path, encoding)) is not None:
         return dataclasses.replace(recipe, encoding=encoding, sep=stated)
     widths = {mark: _width(path, encoding, mark) for mark in (recipe.sep, *SEPARATORS)}
     best = max(widths, key=lambda mark: widths[mark])
@@ -475,8 +475,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _stated(path: Path, encoding: str) -> str | None:
-    """The separator that the first line states, where it does."""
+def _read_stated_separator(path: Path, encoding: str) -> str | None:
+    """Return the separator that the first line states, or None."""
     with open_bytes(path) as file, codecs.getreader(encoding)(file) as text:
         return stated_separator(next((line for line in text if line.strip()), "").lstrip("\ufeff"))
 

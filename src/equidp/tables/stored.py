@@ -1,4 +1,4 @@
-"""Tables as a recipe understands them: in memory, or, where the file is large, as arrays on disk.
+"""Tables interpreted by a recipe: in memory, or, for large files, as arrays on disk.
 
 A large file is read in batches, once, into one array for each column: numbers as float64, texts as codes
 with a list of texts. The table that results is a `pandas.DataFrame` of memory-mapped columns, and holds what
@@ -21,7 +21,7 @@ import torch
 
 from equidp.errors import DataError
 from equidp.tables.batches import NotPlain, batches, content_digest, is_large, names_of, stamp
-from equidp.tables.cache import Array, kept, key_of, mapped_array, mapped_tensor, write_array
+from equidp.tables.cache import Array, cached_folder, key_of, mapped_array, mapped_tensor, write_array
 from equidp.tables.checks import check_names
 from equidp.tables.interpret import ColumnFacts, ColumnReader, Columns, Unusable, interpret_table
 from equidp.tables.read import SEPARATORS, LineEnds, check_distinct, is_parquet, read_as_written, readable
@@ -40,7 +40,7 @@ _NOT_OF_CELLS = (
     "positive",
     "rows_per_person",
 )
-"""Options of a recipe that do not change what a cell means."""
+"""Options of a recipe that do not change the meaning of a cell."""
 
 
 def read_table(
@@ -56,10 +56,9 @@ def read_table(
     Args:
         path: the file, or a folder of Parquet files.
         recipe: how to read it; columns that it drops are left out.
-        only: columns to read, where the file has them; None: all, and a large table is kept on disk for the
-            next time.
-        fewest: rows that the file must have.
-        held: whether columns held numbers in the table that a model was trained on; see `ColumnReader`.
+        only: columns to read, if the file has them; None: all, and a large table is cached on disk.
+        fewest: minimum number of rows of the file.
+        held: column -> whether it held numbers in the table that a model was trained on; see `ColumnReader`.
 
     Raises:
         DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
@@ -69,10 +68,10 @@ def read_table(
     with readable(path):
         large = is_large(path)
     if large:
-        return _stored(path, recipe, only, fewest, held or {})
+        return _read_large_table(path, recipe, only, fewest, held or {})
     written, notes = written_whole(path, recipe, only)
     _check_rows(path, len(written), fewest)
-    read = interpret_table(written[_kept(written.columns, recipe, only)], recipe, held)
+    read = interpret_table(written[_check_columns(written.columns, recipe, only)], recipe, held)
     return dataclasses.replace(read, notes=(*notes, *read.notes))
 
 
@@ -83,7 +82,7 @@ def written_whole(
     written, seen = read_as_written(path, recipe), LineEnds()
     if not (path.is_dir() or is_parquet(path.name)):
         with readable(path):
-            seen.add(written, {*SEPARATORS, recipe.sep}, _used(written.columns, recipe, only))
+            seen.add(written, {*SEPARATORS, recipe.sep}, _select_columns(written.columns, recipe, only))
     return written, seen.notes()
 
 
@@ -92,26 +91,26 @@ def _check_rows(path: Path, rows: int, fewest: int) -> None:
         raise DataError(f"{path} holds {rows} rows; expected at least {fewest}. Give a larger file.")
 
 
-def _kept(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
-    """The columns to read."""
+def _check_columns(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
+    """Return the columns to read; with `only` None, check the names in the recipe."""
     if only is None:
         check_names(names, recipe.columns_by_option())
-    return _used(names, recipe, only)
+    return _select_columns(names, recipe, only)
 
 
-def _used(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
+def _select_columns(names: Sequence[str], recipe: Recipe, only: Sequence[str] | None) -> list[str]:
     dropped = recipe.columns("drop")
     return [name for name in names if name not in dropped and (only is None or name in only)]
 
 
-def _stored(
+def _read_large_table(
     path: Path, recipe: Recipe, only: Sequence[str] | None, fewest: int, held: Mapping[str, bool]
 ) -> Columns:
     before = stamp(path)
     with readable(path):
         names = names_of(path, recipe)
         check_distinct(path, names)
-    names = _kept(names, recipe, only)
+    names = _check_columns(names, recipe, only)
     with readable(path):
         content = content_digest(path)
     plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
@@ -119,16 +118,16 @@ def _stored(
 
     def write(folder: Path) -> dict[str, Any]:
         try:
-            found = _written(path, recipe, names, folder, held, plain=True)
+            found = _write_columns(path, recipe, names, folder, held, plain=True)
         except NotPlain:
-            found = _written(path, recipe, names, folder, held, plain=False)
+            found = _write_columns(path, recipe, names, folder, held, plain=False)
         _check_rows(path, found["rows"], fewest)
         if stamp(path) != before:
             raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
         return found
 
     size = sum(size for _, size, _ in before)
-    folder, facts = kept(key, f"the table {path.name!r}", size, write)
+    folder, facts = cached_folder(key, f"the table {path.name!r}", size, write)
     table = pd.DataFrame(
         {name: _column(folder, about, facts["rows"]) for name, about in facts["columns"].items()},
         index=pd.RangeIndex(facts["rows"]),
@@ -155,7 +154,7 @@ def _batches(path: Path, recipe: Recipe, names: Sequence[str], plain: bool) -> I
         yield from batches(path, recipe, names, plain=plain)
 
 
-def _written(
+def _write_columns(
     path: Path,
     recipe: Recipe,
     names: Sequence[str],
@@ -164,7 +163,7 @@ def _written(
     *,
     plain: bool,
 ) -> dict[str, Any]:
-    """Writes a file for each column, and returns what they hold."""
+    """Writes a file for each column, and returns a description of their content."""
     readers = {name: ColumnReader(name, recipe, held.get(name)) for name in names}
     problems: dict[str, str] = {}
     seen, of_csv = LineEnds(), not (path.is_dir() or is_parquet(path.name))
@@ -221,8 +220,8 @@ def stored_parts(
     """Returns tensors on disk, by part and column, each with the rows of that part.
 
     Args:
-        what: for a list of what is kept.
-        key: of all that `inputs` reads and how.
+        what: description in the list of cached files.
+        key: cache key of everything that `inputs` depends on.
         rows: part -> its rows.
         inputs: rows -> float32 [rows, d].
         columns: name -> a number for each row of the table, [n].
@@ -246,15 +245,15 @@ def stored_parts(
         return {}
 
     whole = key_of(key, *rows.values(), *columns.values())
-    folder, _ = kept(whole, what, bytes_each * sum(map(len, rows.values())), write)
+    folder, _ = cached_folder(whole, what, bytes_each * sum(map(len, rows.values())), write)
     return {
         part: {name: mapped_tensor(folder / f"{part}.{name}", *shape) for name, shape in each.items()}
         for part, each in shapes.items()
     }
 
 
-def remembered(what: str, key: str, make: Callable[[], Array]) -> Array:
-    """Returns an array, [n] float64, made now or earlier."""
+def cached_array(what: str, key: str, make: Callable[[], Array]) -> Array:
+    """Returns the array that `make` computes, [n] float64, now or from the cache."""
 
     def write(folder: Path) -> dict[str, Any]:
         values = make()
@@ -262,5 +261,5 @@ def remembered(what: str, key: str, make: Callable[[], Array]) -> Array:
             write_array(file, values)
         return {"rows": len(values)}
 
-    folder, facts = kept(key, what, 0, write)
+    folder, facts = cached_folder(key, what, 0, write)
     return mapped_array(folder / "values", "float64", (facts["rows"],))
