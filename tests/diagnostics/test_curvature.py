@@ -13,7 +13,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import GroupHessian, extreme_eigenvalues, hutchinson_trace
 from equidp.diagnostics.gradients import Subject
 from equidp.engines import make_engine
-from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.decomposed import without_fused_layers
 from support.dense import full_hessian
 from support.oracle import loss
 
@@ -122,7 +122,7 @@ def test_products_of_a_model_of_several_inputs_with_attention_are_those_of_the_d
 
 
 def _dense(model, inputs, targets):
-    with unrolled(model):  # torch has no second derivatives of its fused LSTM
+    with without_fused_layers(model):  # torch has no second derivatives of its fused LSTM
         return full_hessian(model, inputs, targets)
 
 

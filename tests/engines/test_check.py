@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from equidp.engines import check_engine, check_model, make_compatible, make_engine
-from equidp.engines.trial.mixing import moved
+from equidp.engines.trial.mixing import moved_parameters
 from equidp.errors import ModelError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -458,7 +458,7 @@ def test_autocasts_copies_of_parameters_neither_hide_a_closed_gate_nor_refuse_an
 def test_a_closed_gate_opens_to_both_sides():
     gate = nn.Linear(100, 1)
     nn.init.zeros_(gate.weight)
-    with torch.no_grad(), moved(gate):
+    with torch.no_grad(), moved_parameters(gate):
         assert 20 < int((gate.weight > 0).sum()) < 80
     assert not gate.weight.any()
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.engines import make_engine
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.kernel.inputs import Inputs, taken
 from support.oracle import assert_exact, loss
 
@@ -169,7 +169,7 @@ def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) 
     """Of each example's loss, [batch, parameters], with the random numbers that it gets in the batch."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch.manual_seed(1)
-    losses = loss(called(model, inputs), targets)
+    losses = loss(call_model(model, inputs), targets)
     rows = []
     for each in losses:
         found = torch.autograd.grad(each, trained, retain_graph=True, materialize_grads=True)

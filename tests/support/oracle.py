@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
 
@@ -38,7 +38,7 @@ def single_gradients(model: nn.Module, inputs: Inputs, targets: Tensor, loss=los
     trained = [p for p in model.parameters() if p.requires_grad]
     for place in range(len(targets)):
         x, y = taken((inputs, targets), [place])
-        gradients = torch.autograd.grad(loss(called(model, x), y).sum(), trained, allow_unused=True)
+        gradients = torch.autograd.grad(loss(call_model(model, x), y).sum(), trained, allow_unused=True)
         rows.append(
             torch.cat(
                 [

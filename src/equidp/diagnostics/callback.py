@@ -17,7 +17,7 @@ from equidp.diagnostics.diagnose import Diagnosis, check_clips, chosen_groups, d
 from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.step import Step
-from equidp.engines.preserved import undisturbed
+from equidp.engines.preserved import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual.accountant import IndividualClipping
@@ -122,7 +122,7 @@ class Diagnostics(Callback):
         """Returns the most that one diagnosis of this run takes; spends nothing."""
         data = _data(trainer)
         chosen = chosen_groups(data, self.plan.groups)
-        with undisturbed(trainer.model):
+        with in_evaluation_mode(trainer.model):
             return cost_of(_subject(trainer), data, chosen, trainer.expected_batch_size, self.plan.effort)
 
     def check(self, trainer: Trainer) -> None:

@@ -15,7 +15,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
 from equidp.engines.called import arguments, outputs_in
 from equidp.engines.functional import second_derivatives
-from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.preserved import flat
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.noise import to_double
@@ -70,7 +70,7 @@ class GroupHessian:
         # Tangents double the memory of a chunk.
         halves = replace(self._subject, chunk_size=max(1, self._subject.chunk_size // 2))
         # The other kernels of attention have no forward-mode derivative.
-        with unrolled(self._subject.model), second_derivatives():
+        with without_fused_layers(self._subject.model), second_derivatives():
             for x, y, *_ in halves.chunks(self._data, members):
                 moved = jvp(grad(partial(self._loss, fixed, x, y)), (trained,), (direction,))[1]
                 total += flat(list(moved.values()), list(trained.values()))

@@ -22,7 +22,7 @@ from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
 from equidp.diagnostics.step import Step
 from equidp.engines import engine_for, make_engine
-from equidp.engines.preserved import undisturbed
+from equidp.engines.preserved import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction
@@ -122,7 +122,7 @@ def diagnose_step(
     """Returns the diagnosis of a step that was checked before; chosen: indices of groups."""
     generator = torch.Generator().manual_seed(seed)
     present = [group for group, size in enumerate(data.group_sizes().tolist()) if size]
-    with undisturbed(subject.model):
+    with in_evaluation_mode(subject.model):
         views = {group: view_group(subject, step, data, group, effort, generator) for group in present}
         batches = draw_batches(subject, step, data, count=effort.batches, seed=seed)
         data_gradient = subject.zeros()
@@ -176,7 +176,7 @@ def check_clips(step: Step) -> None:
 
 def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
     """Warns of a model whose second derivatives exist only almost everywhere."""
-    with undisturbed(subject.model):
+    with in_evaluation_mode(subject.model):
         few = torch.arange(min(4, len(data)), device=data.groups.device)
         inputs, targets, *_ = next(subject.chunks(data, few))
         found = kinks(subject.model, subject.loss, inputs, targets)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.preserved import device_of, flat, flat_sums
 from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
 from equidp.kernel.inputs import Inputs, moved_to, taken
@@ -91,7 +91,7 @@ class Subject:
     def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Returns the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
         with torch.enable_grad():
-            total = self.loss(called(self.model, inputs), targets).sum()
+            total = self.loss(call_model(self.model, inputs), targets).sum()
             return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
 
 

@@ -20,7 +20,7 @@ from equidp.diagnostics.curvature import (
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.diagnostics.step import Step
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.errors import DataError
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.kernel.sampling import PoissonSampler
@@ -74,7 +74,7 @@ def view_group(
         norms = measured.norms.detach()
         total += subject.sum_gradients(measured, torch.ones_like(norms))
         with torch.no_grad():
-            loss += to_double(subject.loss(called(subject.model, inputs), targets)).sum().cpu()
+            loss += to_double(subject.loss(call_model(subject.model, inputs), targets)).sum().cpu()
         known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
     subject.total(total, loss)
     known = subject.processes.gather_shards(known, len(members))

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs
 
@@ -29,7 +29,7 @@ def kinks(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor)
         inputs, targets: a few examples, [batch, ...].
     """
     with torch.enable_grad():
-        start = loss(called(model, inputs), targets).sum().grad_fn
+        start = loss(call_model(model, inputs), targets).sum().grad_fn
     found, seen, waiting = set(), set(), [start]
     while waiting:
         node = waiting.pop()

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 TriedEngine = GhostEngine | FunctionalEngine
-"""An engine that knows its model, its loss and the examples that they were tried on."""
+"""An engine with its model, its loss and the examples of their trial."""
 
 ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
     "ghost": GhostEngine,
@@ -54,7 +54,7 @@ ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
 
 
 def make_engine(name: str, model: nn.Module, loss: LossFunction) -> TriedEngine:
-    """Returns the engine of that name for a model and a per-example loss.
+    """Returns the named engine for a model and a per-example loss.
 
     Raises:
         SettingError: an unknown name.
@@ -75,7 +75,7 @@ def make_engine(name: str, model: nn.Module, loss: LossFunction) -> TriedEngine:
 
 
 def engine_for(policy: Policy, name: str) -> str:
-    """Returns the name of the engine that a policy takes: functional, whatever the name, if it penalises.
+    """Returns the name of a policy's engine: "functional" if it penalises, otherwise `name`.
 
     >>> from equidp.policies import DPSGD, FairLens
     >>> engine_for(DPSGD(), "ghost"), engine_for(FairLens(), "ghost")
@@ -100,19 +100,19 @@ def checked_engine(
     """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
 
     Args:
-        model: reads rows, [batch, ...]; is left as it was.
+        model: reads rows, [batch, ...]; restored at the end.
         loss: of examples of one row, or a `Loss` of several.
         row: inputs and targets of one row at least, whose shapes and types are read and no value: what is
             accepted tells nothing about data.
         class_names: one per class, where targets are classes.
         examples: public rows of these shapes and types, for a model that demands more of a row than these;
             made-up ones are tried too if the model takes them.
-        batch_size: how many examples there are in the largest batch that is tried.
-        others: whether a refusal says if another engine takes the model.
+        batch_size: number of examples in the largest trial batch.
+        others: let a refusal name another engine that takes the model.
 
     Raises:
         SettingError: an unknown name.
-        ModelError: says what is wrong with the model, the loss or the engine.
+        ModelError: the model, the loss or the engine failed the trial.
 
     >>> loss = nn.CrossEntropyLoss(reduction="none")
     >>> import torch
@@ -163,12 +163,12 @@ def checked_engine(
 
 
 def _warn_of_failures(made: MadeUp) -> None:
-    """Says which rows will count for nothing in training, as far as made-up ones show."""
+    """Warns of rows that training will ignore, as far as made-up rows show."""
     left = [place for place in range(len(made.targets)) if place not in made.running]
     if made.error is None or not left:
         return
     warnings.warn(
-        f"the model or the loss fails on rows that are {made.rows.described(left[0])} "
+        f"the model or the loss fails on rows that are {made.rows.describe_row(left[0])} "
         f"({in_words(made.error)}). Rows of the data on which it fails count for nothing in training, "
         "without another word. Let it take them (such as lengths.clamp(min=1) before packing).",
         DataWarning,

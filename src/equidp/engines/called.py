@@ -1,4 +1,4 @@
-"""Calls a model on inputs of any form, and finds its outputs in what it returns."""
+"""Calls of a model on inputs of any form, and its outputs in the value that it returns."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def called(model: nn.Module, inputs: Inputs) -> Tensor:
+def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
     """Returns the outputs, [batch, ...], of `model(x)`, `model(*x)` for a tuple, `model(**x)` for a mapping.
 
     Raises:
-        ModelError: as `outputs_in` says.
+        ModelError: as in `outputs_in`.
 
-    >>> called(nn.Bilinear(2, 3, 4), (Tensor(5, 2), Tensor(5, 3))).shape
+    >>> call_model(nn.Bilinear(2, 3, 4), (Tensor(5, 2), Tensor(5, 3))).shape
     torch.Size([5, 4])
     """
     positional, named = arguments(inputs)
@@ -36,10 +36,10 @@ def called(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def outputs_in(result: Any) -> Tensor:
-    """Returns what a model returned, or its `logits` where that is a mapping, as of `transformers`.
+    """Returns the output tensor of a model's result, or its `logits` for a mapping, as in `transformers`.
 
     Raises:
-        ModelError: it is neither.
+        ModelError: the result is neither.
 
     >>> outputs_in({"logits": Tensor([1.0])})
     tensor([1.])

@@ -14,9 +14,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.called import arguments, outputs_in
-from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zeroed
+from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
 from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
 from equidp.errors import ModelError, SettingError
@@ -30,7 +30,7 @@ _CHUNK_NUMBERS = 2**26
 @final
 @dataclass(frozen=True, eq=False)
 class _Added:
-    """What a penalty adds: factors of each example, [batch, 2], and the direction by parameter name."""
+    """Terms of a penalty: factors of each example, [batch, 2], and the direction by parameter name."""
 
     factors: Tensor
     direction: dict[str, Tensor]
@@ -47,10 +47,10 @@ class FunctionalEngine:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
-        chunk_size: examples at a time; None: as many as keep the gradients within a quarter of a gibibyte.
+        chunk_size: examples at a time; None: the number that keeps gradients within a quarter of a gibibyte.
 
     Attributes:
-        public: examples that model and loss took when they were tried; None: they were not.
+        public: examples that model and loss accepted in a trial; None: no trial was made.
 
     Raises:
         SettingError: chunk_size < 1.
@@ -73,7 +73,7 @@ class FunctionalEngine:
 
     def measured_together(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """Measures a batch in one pass, or fails."""
-        return self._measured(inputs, targets, None)
+        return self._measure_batch(inputs, targets, None)
 
     def penalised(self, inputs: Inputs, targets: Tensor, factors: Tensor, direction: Tensor) -> MeasuredBatch:
         """See `kernel.engine.PenalisingEngine`; for classifiers, whose outputs are [batch, classes]."""
@@ -84,7 +84,7 @@ class FunctionalEngine:
             for (name, parameter), part in zip(trained.items(), parts, strict=True)
         }
         return measured_where_it_runs(
-            lambda x, y, own: self._measured(x, y, _Added(own, along)),
+            lambda x, y, own: self._measure_batch(x, y, _Added(own, along)),
             self.model,
             self.loss,
             (inputs, targets),
@@ -92,7 +92,7 @@ class FunctionalEngine:
             public=self.public,
         )
 
-    def _measured(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
+    def _measure_batch(self, inputs: Inputs, targets: Tensor, added: _Added | None) -> MeasuredBatch:
         if len(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(inputs, targets, added)
             norms = _norms_of(gradients)
@@ -126,10 +126,10 @@ class FunctionalEngine:
         return sums
 
     def _sums(self, gradients: dict[str, Tensor], norms: Tensor, weights: Tensor) -> Sums:
-        """The weighted sum of the gradients that are finite."""
+        """Return the weighted sum of the finite gradients."""
         broken = ~torch.isfinite(norms)
         if broken.any():
-            gradients = {name: zeroed(each, broken) for name, each in gradients.items()}
+            gradients = {name: zero_left_out(each, broken) for name, each in gradients.items()}
         parameters = dict(self.model.named_parameters())
         with full_precision(weights.device)():
             sums = weighted_sums(weights, gradients)
@@ -150,7 +150,7 @@ class FunctionalEngine:
             loss = self.loss(outputs, y.unsqueeze(0)).squeeze(0)
             return loss, (loss, outputs)
 
-        def penalised(
+        def penalised_loss(
             direction: dict[str, Tensor], trained: dict[str, Tensor], x: Inputs, y: Tensor, factors: Tensor
         ) -> tuple[Tensor, Any]:
             # Two backward passes: torch differentiates tangents of LayerNorm wrongly.
@@ -159,14 +159,17 @@ class FunctionalEngine:
             terms = torch.stack([slope, closeness(outputs).squeeze(0).to(slope.dtype)])
             return loss + (factors.to(terms) * terms).sum(), terms
 
-        chosen: Any = plain if added is None else partial(penalised, added.direction)
+        chosen: Any = plain if added is None else partial(penalised_loss, added.direction)
         examples = (inputs, targets) if added is None else (inputs, targets, added.factors)
         in_dims = (None, *(0 for _ in examples))
         gradient: Any = vmap(grad(chosen, has_aux=True), in_dims=in_dims, randomness="different")
         for start in range(0, len(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
-                with unrolled(self.model), nullcontext() if added is None else second_derivatives():
+                with (
+                    without_fused_layers(self.model),
+                    nullcontext() if added is None else second_derivatives(),
+                ):
                     gradients, aside = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.call import Call
-from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replaced
+from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
 from equidp.engines.layers.fallback import run_twice
-from equidp.engines.layers.sums import squared_lengths, weighted_sum, zeroed
+from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
 from equidp.engines.layers.tape import Tape
 from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
 from equidp.engines.precision import full_precision
@@ -56,7 +56,7 @@ class GhostEngine:
         loss: (outputs, targets) -> losses [batch].
 
     Attributes:
-        public: examples that model and loss took when they were tried; None: they were not.
+        public: examples that model and loss accepted in a trial; None: no trial was made.
     """
 
     public: Example | None = None
@@ -92,7 +92,7 @@ class GhostEngine:
         tape = Tape(batch * rows, rows)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
         repeated = _RepeatedAlready(batch * rows) if self._repeats else nullcontext()
-        with replaced(forwards), attention_in_full():
+        with replace_forwards(forwards), attention_in_full():
             with repeated, torch.enable_grad():
                 losses = self._losses(tape, inputs, targets)
             if losses.shape != (batch,):
@@ -116,7 +116,7 @@ class GhostEngine:
         # Detached: inputs that require gradients would hide where the backward pass may end.
         inputs = map_tensors(Tensor.detach, inputs)
         try:
-            return self.loss(called(self.model, inputs), targets)
+            return self.loss(call_model(self.model, inputs), targets)
         except Exception as error:
             if tape.read_once is None or isinstance(error, ModelError):
                 raise
@@ -141,7 +141,7 @@ class _RepeatedAlready(TorchFunctionMode):
     A model that reads a table of prompts once, [1, positions], repeats what it read for each example.
 
     Args:
-        batch: how many examples there are.
+        batch: number of examples.
     """
 
     def __init__(self, batch: int) -> None:
@@ -204,7 +204,7 @@ class _Backward:
                 for name, total in call.weighted_gradients(weights, left_out).items():
                     sums[call.parameters[name]] = total
             for parameter, gradients in self._shared.items():
-                kept = gradients if left_out is None else zeroed(gradients, left_out)
+                kept = gradients if left_out is None else zero_left_out(gradients, left_out)
                 sums[parameter] = weighted_sum(weights, kept)
         return sums
 

@@ -1,4 +1,4 @@
-"""What the engines return for a batch."""
+"""Results of the engines for a batch: norms and weighted sums of gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.layers.rng_state import RandomState
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, map_tensors, taken
@@ -25,11 +25,11 @@ class MeasuredBatch:
 
     Args:
         norms: [batch].
-        sum_under: returns the sum under weights [batch]. It holds all that this takes, and is dropped after
-            its only use.
-        drew_otherwise: which examples got other random numbers (dropout) where a module was run again,
-            [batch]; None: none did.
-        terms: that a penalty added to the losses, [batch, 2]; None: it added none.
+        sum_under: function of weights [batch] that returns the weighted sum. It holds all tensors that this
+            takes, and is dropped after its only use.
+        drew_otherwise: mask of examples that got other random numbers (dropout) when a module was run again,
+            [batch]; None: no example did.
+        terms: terms that a penalty added to the losses, [batch, 2]; None: no penalty.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ def measured_where_it_runs(
     *more: Tensor,
     public: Example | None = None,
 ) -> MeasuredBatch:
-    """Measures a batch whatever one of its examples is like.
+    """Measures a batch, also if the model or the loss fails on some of its examples.
 
     Whether training goes on must not follow from private examples. Those on which model or loss fail alone
     have infinite norms, and the others are measured as if they had not been there: nothing was measured
     before, and random numbers are fresh ones. Where a batch still fails whose examples run alone, as where
     a layer reads some of them, each has a backward pass of its own, which is exact and slow.
 
-    What no example decides ends in its error: a lack of memory, and a model that fails on a public example.
+    Errors that no private example decides are raised: lack of memory, and a failure on a public example.
 
     Args:
         measure: (inputs, targets, *more) -> the measured batch.
-        model, loss: that it runs.
+        model, loss: model and loss that it runs.
         examples: inputs and targets, [batch, ...].
-        more: of each example, [batch, ...].
+        more: further tensors with a row for each example, [batch, ...].
         public: examples of which the model took the first when it was tried; None: not known, so that a batch
             that fails ends in its error unless some of its examples run alone and others do not.
     """
@@ -117,7 +117,7 @@ def measured_where_it_runs(
 
 def _runs(model: nn.Module, loss: LossFunction, example: Example) -> bool:
     try:
-        loss(called(model, example[0]), example[1])
+        loss(call_model(model, example[0]), example[1])
     except torch.OutOfMemoryError:
         raise
     except Exception:
@@ -142,7 +142,7 @@ def _measured_anyhow(
     def gradients(place: int) -> list[Tensor]:
         x, y = taken(batch, [place])
         with torch.enable_grad():
-            losses = loss(called(model, map_tensors(Tensor.detach, x)), y).sum()
+            losses = loss(call_model(model, map_tensors(Tensor.detach, x)), y).sum()
         found = torch.autograd.grad(losses, trained, allow_unused=True, materialize_grads=True)
         return [to_double(each) for each in found]
 

@@ -28,7 +28,7 @@ def dataset_norms(
         engine: of the model.
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
-        device: of the model, to which each chunk is moved; None: the examples are there.
+        device: device of the model, to which each chunk is moved; None: the examples are already there.
         groups, penalty: [n], and what is added to the losses of each group; None: nothing.
 
     >>> from equidp.engines import make_engine

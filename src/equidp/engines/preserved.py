@@ -1,4 +1,4 @@
-"""Works with a model and leaves it as it was; where it is, its gradients as one vector, equal tensors."""
+"""Contexts that restore a model, its device, its gradients as one vector, and a comparison of tensors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from equidp.kernel.model_randomness import restore_generators
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
-    """Restores modes, gradients and random numbers at the end."""
+def preserve_model(model: nn.Module) -> Iterator[None]:
+    """Restores the model's modes, its gradients and random numbers at the end of the context."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
@@ -28,9 +28,9 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluates the model inside; restores modes, gradients and random numbers at the end."""
-    with preserved(model):
+def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Sets the model to evaluation mode inside the context; restores as `preserve_model` at the end."""
+    with preserve_model(model):
         model.eval()
         yield
 
@@ -41,7 +41,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    """Returns all gradients as one vector, [parameters]; zeros where there is none."""
+    """Returns all gradients as one vector, [parameters]; zeros for None."""
     return torch.cat(
         [
             (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
@@ -51,8 +51,8 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
 
 
 def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Returns weighted sums as one vector in the parameters' precision, [parameters]; zeros where there is
-    none."""
+    """Returns weighted sums as one vector in the parameters' precision, [parameters]; zeros for
+    missing ones."""
     return flat([sums[each].to(each) if each in sums else None for each in parameters], parameters)
 
 

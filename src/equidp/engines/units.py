@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.layers.sums import by_example
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, tensors
@@ -46,14 +46,14 @@ class UnitModel(nn.Module):
 
     def forward(self, *arguments: Any, **keywords: Any) -> Tensor:
         units: Inputs = keywords or (arguments if len(arguments) > 1 else arguments[0])
-        return by_example(called(self.model, by_row(units)), rows_in(units))
+        return by_example(call_model(self.model, by_row(units)), rows_in(units))
 
 
 def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tensor]:
-    """Returns single rows as units of so many of them, each of weight 1.
+    """Returns single rows as units of `rows` rows, each of weight 1.
 
     Args:
-        inputs: [batch, ...], of which those are left out that fill no unit.
+        inputs: [batch, ...]; rows at the end that do not fill a unit are left out.
         targets: [batch], or with weights [batch, 2].
 
     >>> inputs, targets = as_units(torch.zeros(4, 5), torch.tensor([0, 1, 1, 0]), rows=2)
@@ -67,12 +67,12 @@ def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tenso
 
 
 def reading(model: nn.Module, loss: LossFunction) -> nn.Module:
-    """Returns what reads the examples that a loss is of: the model, or of units a `UnitModel` of it."""
+    """Returns the model that reads a loss's examples: the model itself, or a `UnitModel` of it for units."""
     return UnitModel(model) if Loss.of(loss).several_rows else model
 
 
 def rows_in(units: Inputs) -> int:
-    """Returns how many rows each unit has.
+    """Returns the number of rows of each unit.
 
     >>> rows_in((torch.zeros(4, 3, 5), torch.zeros(4, 3)))
     3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.preserved import device_of
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 from equidp.kernel.processes import ALONE, Processes
@@ -38,6 +38,6 @@ def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> T
         with torch.no_grad():
             starts = range(0, max(1, len(tensors(inputs)[0])), _CHUNK)
             chunks = (taken(inputs, slice(start, start + _CHUNK)) for start in starts)
-            return torch.cat([called(model, moved_to(chunk, device)).cpu() for chunk in chunks])
+            return torch.cat([call_model(model, moved_to(chunk, device)).cpu() for chunk in chunks])
     finally:
         model.train(was_training)

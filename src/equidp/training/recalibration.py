@@ -27,7 +27,7 @@ from equidp._validate import check_number
 from equidp.accounting.releases import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.preserved import device_of
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
@@ -175,7 +175,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
             for batch in load(torch.arange(shard.start, shard.stop).split(_CHUNK)):
                 inputs, pairs = moved_to((batch.inputs, batch.targets), device)
                 rows = pairs.shape[1] if pairs.dim() == 3 else 1  # of a unit of privacy
-                logits = called(model, by_row(inputs) if pairs.dim() == 3 else inputs)
+                logits = call_model(model, by_row(inputs) if pairs.dim() == 3 else inputs)
                 targets = (pairs if pairs.dim() == 1 else pairs[..., 0]).long().view(-1, rows)
                 weights = Loss.of(trainer.loss).weights(pairs).view(-1, rows)
                 if logits.dim() != 2 or logits.shape[1] < 2:

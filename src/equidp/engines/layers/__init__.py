@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from equidp.engines.layers.conv import CONV, CONV_TRANSPOSE
-from equidp.engines.layers.decomposed import unchanged
+from equidp.engines.layers.decomposed import has_forward_of
 from equidp.engines.layers.embedding import EMBEDDING, EMBEDDING_BAG
 from equidp.engines.layers.linear import LINEAR, TRANSPOSED_LINEAR
 from equidp.engines.layers.norm import GROUP_NORM, INSTANCE_NORM, LAYER_NORM, RMS_NORM
@@ -26,13 +26,13 @@ RULES: dict[type[nn.Module], Rule] = {
 }
 
 OTHERS: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": TRANSPOSED_LINEAR}
-"""Of layers of other packages, which are not imported here, by the full names of their classes."""
+"""Rules of layers of other packages, which are not imported here, by the full names of their classes."""
 
 
 def rule_for(module: nn.Module) -> Rule | None:
     """Returns the rule, if the module computes what it assumes, from parameters of its own."""
     for layer, rule in RULES.items():
-        if isinstance(module, layer) and unchanged(module, layer):
+        if isinstance(module, layer) and has_forward_of(module, layer):
             own = {name for name, _ in module.named_parameters()}
             return rule if rule.covers(module) and own <= {"weight", "bias"} else None
     kind = type(module)

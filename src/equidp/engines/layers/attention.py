@@ -41,7 +41,7 @@ def attention(
     batch_dimension = 0 if module.batch_first else 1
     queries, keys, values = (
         each.movedim(batch_dimension, 0).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)
-        for each in _projected(module, project, query, key, value, batch_dimension)
+        for each in _project_inputs(module, project, query, key, value, batch_dimension)
     )
     mask = _mask(queries, keys, key_padding_mask, attn_mask)
     dropped = module.dropout if module.training else 0.0
@@ -58,7 +58,7 @@ def attention(
     return project(read, Block("out_proj.weight", bias), batch_dimension), weights
 
 
-def _projected(
+def _project_inputs(
     module: nn.MultiheadAttention,
     project: Projection,
     query: Tensor,
@@ -82,7 +82,7 @@ def _projected(
 def _mask(
     queries: Tensor, keys: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> Tensor | None:
-    """What to add to scores [batch, heads, queries, keys]: -inf where a boolean mask is True."""
+    """Return the terms to add to scores [batch, heads, queries, keys]: -inf where a boolean mask is True."""
     masks = []
     if attn_mask is not None:
         heads = attn_mask.dim() == 3

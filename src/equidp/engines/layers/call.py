@@ -8,11 +8,11 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from equidp.engines.layers.sums import ByName, squared_lengths, weighted_sums, zeroed
+from equidp.engines.layers.sums import ByName, squared_lengths, weighted_sums, zero_left_out
 from equidp.errors import ModelError
 
 Parameters = dict[str, nn.Parameter]
-"""Those parameters of a module that are trained, by their names in it."""
+"""Trained parameters of a module, by their names in it."""
 Norms = tuple[Tensor, ByName | None]
 """Squared norms of per-example gradients over all parameters of a call, [batch]; and these gradients, where
 they were computed on the way and are small."""
@@ -65,7 +65,7 @@ class KnownGradients(Gradients):
         return self._gradients
 
     def without(self, left_out: Tensor) -> Gradients:
-        return KnownGradients({name: zeroed(each, left_out) for name, each in self._gradients.items()})
+        return KnownGradients({name: zero_left_out(each, left_out) for name, each in self._gradients.items()})
 
 
 @final
@@ -83,7 +83,7 @@ class Call:
         pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
         gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
         squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
-        drew_otherwise: as of `Gradients`.
+        drew_otherwise: as in `Gradients`.
     """
 
     def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
@@ -111,10 +111,10 @@ class Call:
 
         Args:
             weights: [batch].
-            left_out: examples whose gradients count as 0, [batch]; None: none does.
+            left_out: mask of examples whose gradients count as 0, [batch]; None: no example.
 
         Raises:
-            ModelError: something changed in place what norms were taken of.
+            ModelError: a tensor that norms were taken of was changed in place.
         """
         if self.gradients is None:
             return {}

@@ -24,7 +24,7 @@ from equidp.engines.layers.sums import (
     CHUNK_NUMBERS,
     FEW_POSITIONS,
     ByName,
-    added,
+    add_tensors,
     by_example,
     lengths,
     squared_lengths,
@@ -35,14 +35,14 @@ from equidp.engines.layers.sums import (
 from equidp.kernel.noise import to_double
 
 _CHANNELS_TOGETHER = 8
-"""The library computes so many channels at once; unless both sides are multiples of it, a grouped convolution
-is slower than a product with the unfolded image."""
+"""Number of channels that the library computes at once; unless both sides are multiples of it, a grouped
+convolution is slower than a product with the unfolded image."""
 _COST_IN_FLOAT64 = 2.3
-"""How much longer a product takes in float64 than in float32."""
+"""Ratio of the time of a product in float64 to its time in float32."""
 
 
 class NormWay(Enum):
-    """What norms are computed from."""
+    """Quantity that norms are computed from."""
 
     GRADIENTS = "the examples' gradients"
     PIXELS = "products of pixels"
@@ -51,10 +51,10 @@ class NormWay(Enum):
 
 @final
 class ConvGradients(LayerGradients):
-    """Of a convolution on inputs [batch, channels, ...].
+    """Per-example gradients of a convolution on inputs [batch, channels, ...].
 
     Args:
-        find_operands: (layer, inputs, output gradient) -> what slides over what.
+        find_operands: (layer, inputs, output gradient) -> the two tensors whose correlation is the gradient.
         *of_layer: as for `LayerGradients`.
     """
 
@@ -96,7 +96,7 @@ class ConvGradients(LayerGradients):
             if self._way(operands) is NormWay.GRADIENTS or not _few(operands):
                 # With `GRADIENTS`, these are the same numbers again whose norms were taken.
                 of_examples = self._weight_gradients(operands)
-                sums["weight"] = added(weighted_sum(weights[some], each) for some, each in of_examples)
+                sums["weight"] = add_tensors(weighted_sum(weights[some], each) for some, each in of_examples)
             else:
                 sums["weight"] = _weighted_windows(self.module, operands, weights)
         if "bias" in self.parameters:
@@ -107,7 +107,7 @@ class ConvGradients(LayerGradients):
         return self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
 
     def cheapest(self, operands: Operands) -> NormWay:
-        """Returns what norms cost least from: nothing, where gradients are kept, since the sum needs them."""
+        """Returns the cheapest way to norms; kept gradients cost nothing more, as the sum needs them."""
         if self._keeps():
             return NormWay.GRADIENTS
         costs: dict[NormWay, float] = {
@@ -150,10 +150,10 @@ class ConvGradients(LayerGradients):
         if grouped and not pointwise and not any(side % _CHANNELS_TOGETHER for side in sides):
             # The library's own workspace is eight times as large as the gradients.
             largest = max(module.weight.numel() // 2, rows * image[0].numel(), rows * signal[0].numel())
-            make, size = _grouped, max(1, 2 * CHUNK_NUMBERS // largest)
+            make, size = _gradients_by_groups, max(1, 2 * CHUNK_NUMBERS // largest)
         else:
             windows = rows * module.weight[0].numel() * module.groups * signal[0, 0].numel()
-            make, size = _unfolded, max(1, 4 * CHUNK_NUMBERS // windows)
+            make, size = _gradients_by_windows, max(1, 4 * CHUNK_NUMBERS // windows)
         for place, part in enumerate(operands.chunks(rows * size)):
             yield slice(place * size, (place + 1) * size), make(module, part, rows)
 
@@ -162,7 +162,7 @@ def _few(operands: Operands) -> bool:
     return operands.signal[0, 0].numel() <= FEW_POSITIONS
 
 
-def _grouped(module: Any, operands: Operands, rows: int) -> Tensor:
+def _gradients_by_groups(module: Any, operands: Operands, rows: int) -> Tensor:
     """Per-example gradients by one convolution whose groups are examples, and whose batch are their rows."""
     image, signal = (
         by_example(each, rows).transpose(0, 1).flatten(1, 2) for each in (operands.image, operands.signal)
@@ -173,7 +173,7 @@ def _grouped(module: Any, operands: Operands, rows: int) -> Tensor:
     return gradients
 
 
-def _unfolded(module: Any, operands: Operands, rows: int) -> Tensor:
+def _gradients_by_windows(module: Any, operands: Operands, rows: int) -> Tensor:
     """Per-example gradients by one product with the windows of the image, those of all rows side by side."""
     signal = operands.signal
     batch = len(signal) // rows
@@ -185,7 +185,7 @@ def _unfolded(module: Any, operands: Operands, rows: int) -> Tensor:
 
 def _windows(module: Any, operands: Operands, rows: int) -> Tensor:
     """A view of the image's windows, [batch, channels, *kernel, rows, *positions]."""
-    image = operands.padded().contiguous()
+    image = operands.pad_image().contiguous()
     by_row, by_channel, *steps = image.stride()
     return image.as_strided(
         (len(image) // rows, image.shape[1], *module.kernel_size, rows, *operands.signal.shape[2:]),
@@ -212,11 +212,11 @@ def _weighted_windows(module: Any, operands: Operands, weights: Tensor) -> Tenso
             groups, -1, len(some) * positions
         )
         sums.append(signal @ windows.transpose(1, 2))
-    return added(sums).reshape(module.weight.shape)
+    return add_tensors(sums).reshape(module.weight.shape)
 
 
 def _weight_gradient(module: Any, operands: Operands, batch: int) -> Tensor:
-    """Of a convolution with `batch` times the module's groups, [batch * rows of the weight, ...]."""
+    """Weight gradient of a convolution with `batch` times its groups, [batch * rows of the weight, ...]."""
     weight = module.weight
     gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
         operands.signal,
@@ -254,7 +254,7 @@ def _conv_transpose_operands(module: Any, inputs: Tensor, gradient: Tensor) -> O
             inputs.shape[2:], module.stride, module.kernel_size, module.dilation, strict=True
         )
     )
-    cropped = operands.padded()[(slice(None), slice(None), *reached)]
+    cropped = operands.pad_image()[(slice(None), slice(None), *reached)]
     return Operands(cropped, inputs, (0,) * len(module.padding))
 
 

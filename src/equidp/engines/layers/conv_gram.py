@@ -36,7 +36,7 @@ class Operands(NamedTuple):
     signal: Tensor
     padding: tuple[int, ...]
 
-    def padded(self) -> Tensor:
+    def pad_image(self) -> Tensor:
         """Returns the image with its border."""
         if not any(self.padding):
             return self.image

@@ -36,24 +36,24 @@ def forward_for(module: nn.Module) -> Forward | None:
     if isinstance(module, nn.MultiheadAttention):
         own = {name for name, _ in module.named_parameters()}
         known = own <= ATTENTION_PARAMETERS and not module.add_zero_attn
-        return attention if known and unchanged(module, nn.MultiheadAttention) else None
+        return attention if known and has_forward_of(module, nn.MultiheadAttention) else None
     return _step_by_step(module)
 
 
 def _step_by_step(module: nn.Module) -> Forward | None:
     for layer, forward in _RECURRENT.items():
-        if isinstance(module, layer) and unchanged(module, layer):
+        if isinstance(module, layer) and has_forward_of(module, layer):
             return forward
     return None
 
 
-def unchanged(module: nn.Module, layer: type[nn.Module]) -> bool:
-    """Returns whether the module computes what its class does."""
+def has_forward_of(module: nn.Module, layer: type[nn.Module]) -> bool:
+    """Returns True if the module's forward is the forward of `layer`."""
     return type(module).forward is layer.forward and "forward" not in vars(module)
 
 
 @contextmanager
-def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Replaces the modules' own `forward` by these inside the context."""
     before = {module: vars(module).get("forward") for module in forwards}
     try:
@@ -80,14 +80,14 @@ def attention_in_full() -> Iterator[None]:
 
 
 @contextmanager
-def unrolled(model: nn.Module) -> Iterator[None]:
+def without_fused_layers(model: nn.Module) -> Iterator[None]:
     """Runs the model without fused recurrent layers and attention, which torch.func cannot read."""
     forwards = {
         module: partial(forward, module, partial(project, module))
         for module in model.modules()
         if (forward := _step_by_step(module))
     }
-    with replaced(forwards), attention_in_full():
+    with replace_forwards(forwards), attention_in_full():
         yield
 
 
@@ -145,7 +145,7 @@ class BlockGradients(Gradients):
         self._blocks = blocks
 
     def example_gradients(self) -> ByName:
-        return _joined([block.example_gradients() for block in self._blocks], dimension=1)
+        return _join_blocks([block.example_gradients() for block in self._blocks], dimension=1)
 
     def squared_norms(self) -> Norms:
         norms = [block.squared_norms() for block in self._blocks]
@@ -159,10 +159,10 @@ class BlockGradients(Gradients):
         return BlockGradients([block.without(left_out) for block in self._blocks])
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
-        return _joined([block.weighted_gradients(weights) for block in self._blocks], dimension=0)
+        return _join_blocks([block.weighted_gradients(weights) for block in self._blocks], dimension=0)
 
 
-def _joined(blocks: list[ByName], *, dimension: int) -> ByName:
+def _join_blocks(blocks: list[ByName], *, dimension: int) -> ByName:
     parts: dict[str, list[Tensor]] = {}
     for block in blocks:
         for name, rows in block.items():

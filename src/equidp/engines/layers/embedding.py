@@ -25,7 +25,7 @@ class _TableGradients(LayerGradients):
 
     @final
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Returns the same by example, whose positions are those of all its rows."""
+        """Returns tokens and gradients by example, whose positions are the positions of all its rows."""
         tokens, gradient = self._by_row()
         if self.rows == 1:
             return tokens, gradient
@@ -73,7 +73,7 @@ class EmbeddingBagGradients(_TableGradients):
     """nn.EmbeddingBag, summing or averaging, on bags [batch, tokens], one per row."""
 
     def _shares(self) -> Tensor:
-        """How much of its bag each token is, [batch, tokens]."""
+        """Share of each token in its bag, [batch, tokens]."""
         padding = self.module.padding_idx
         counted = torch.ones_like(self.inputs) if padding is None else (self.inputs != padding)
         counted = counted.to(self.pair()[1].dtype)

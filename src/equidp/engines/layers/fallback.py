@@ -13,7 +13,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.layers.call import Call, Gradients, Norms
-from equidp.engines.layers.decomposed import unrolled
+from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import (
     KEPT,
@@ -51,7 +51,7 @@ def run_twice(
     random = RandomState(next(iter(call.parameters.values())).device)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
-    drew = random.moved()
+    drew = random.has_moved()
     for position, each in enumerate(outputs):
         if not drew and _is_for_all(each, position, whole, tape.batch):
             whole.add((_OUTPUT, position))
@@ -187,7 +187,7 @@ class RerunGradients(Gradients):
         own = [each for each, split in zip(self._flat, self._split, strict=True) if split]
         random = self._random.again() if self._random else nullcontext()
         try:
-            with unrolled(self.module), self._autocast, random:
+            with without_fused_layers(self.module), self._autocast, random:
                 alone = vmap(one, randomness="different" if self._random else "error")
                 by_name, outputs = alone(gradients, *own)
         except RuntimeError as error:

@@ -15,7 +15,7 @@ from equidp.engines.layers.sums import (
     FEW_POSITIONS,
     KEPT,
     ByName,
-    added,
+    add_tensors,
     by_example,
     lengths,
     lost_to_underflow,
@@ -25,7 +25,7 @@ from equidp.engines.layers.sums import (
     squared_lengths,
     weighted_sum,
     with_rounding,
-    zeroed,
+    zero_left_out,
 )
 
 
@@ -115,17 +115,20 @@ class LinearGradients(Gradients):
             return outer_sum(weights, gradient.flatten(0, 1), inputs.flatten(0, 1))
         size = max(1, CHUNK_NUMBERS // (inputs.shape[2] * gradient.shape[2]))
         parts = zip(weights.split(size), gradient.split(size), inputs.split(size), strict=True)
-        return added(weighted_sum(some, left.transpose(1, 2) @ right) for some, left, right in parts)
+        return add_tensors(weighted_sum(some, left.transpose(1, 2) @ right) for some, left, right in parts)
 
     def without(self, left_out: Tensor) -> LinearGradients:
         gradients = copy(self)
-        gradients.inputs, gradients.gradient = zeroed(self.inputs, left_out), zeroed(self.gradient, left_out)
+        gradients.inputs, gradients.gradient = (
+            zero_left_out(self.inputs, left_out),
+            zero_left_out(self.gradient, left_out),
+        )
         return gradients
 
 
 @final
 class TransposedGradients(Gradients):
-    """Gradients of W and b in outputs = inputs W + b: those of a linear layer with W', turned.
+    """Gradients of W and b in outputs = inputs W + b: gradients of a linear layer with W', transposed.
 
     Args:
         linear: of the layer with W'.
@@ -140,20 +143,20 @@ class TransposedGradients(Gradients):
         return cls(LinearGradients.read(call, inputs, gradient))
 
     def example_gradients(self) -> ByName:
-        return _turned(self._linear.example_gradients())
+        return _transpose_weights(self._linear.example_gradients())
 
     def squared_norms(self) -> Norms:
         squares, small = self._linear.squared_norms()
-        return squares, None if small is None else _turned(small)
+        return squares, None if small is None else _transpose_weights(small)
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
-        return _turned(self._linear.weighted_gradients(weights))
+        return _transpose_weights(self._linear.weighted_gradients(weights))
 
     def without(self, left_out: Tensor) -> TransposedGradients:
         return TransposedGradients(self._linear.without(left_out))
 
 
-def _turned(gradients: ByName) -> ByName:
+def _transpose_weights(gradients: ByName) -> ByName:
     return {name: each.mT if name == "weight" else each for name, each in gradients.items()}
 
 

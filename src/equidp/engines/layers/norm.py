@@ -69,8 +69,7 @@ def run_channel_norm(
         gradients[name] = sum_of_rows(gradient.unflatten(0, (batch, -1)), call.rows)
         call.pending = partial(KnownGradients, gradients)
 
-    def copied(name: str) -> Tensor | None:
-        """The parameter once per example, one after the other."""
+    def copy_parameter(name: str) -> Tensor | None:
         if name in call.parameters:
             copy = call.parameters[name].detach().repeat(batch).requires_grad_()
             tape.watch_copy(copy, partial(receive, name))
@@ -79,7 +78,9 @@ def run_channel_norm(
         return None if fixed is None else fixed.repeat(batch)
 
     joined = inputs.reshape(1, batch * channels, *places)
-    outputs = torch.group_norm(joined, batch * groups, copied("weight"), copied("bias"), layer.eps)
+    outputs = torch.group_norm(
+        joined, batch * groups, copy_parameter("weight"), copy_parameter("bias"), layer.eps
+    )
     return outputs.reshape(inputs.shape)
 
 

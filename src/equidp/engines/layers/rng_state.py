@@ -17,13 +17,13 @@ class RandomState:
     def __init__(self, device: torch.device) -> None:
         self._device, self._states = device, GeneratorStates(device)
 
-    def moved(self) -> bool:
-        """Returns whether numbers were drawn since."""
+    def has_moved(self) -> bool:
+        """Returns True if numbers were drawn since this state was taken."""
         return not GeneratorStates(self._device).same(self._states)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draws the same numbers again inside; afterwards as if none had been drawn."""
+        """Draws the same numbers again inside the context; restores the generators at its end."""
         before = GeneratorStates(self._device)
         try:
             self._states.restore()

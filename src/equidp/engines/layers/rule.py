@@ -1,4 +1,4 @@
-"""What a layer rule consists of: how a call is run, and how its per-example gradients follow."""
+"""Layer rules: a way to run a call, and the per-example gradients that follow from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equidp.engines.layers.call import Call, Gradients
-from equidp.engines.layers.sums import KEPT, precise, zeroed
+from equidp.engines.layers.sums import KEPT, precise, zero_left_out
 from equidp.engines.layers.tape import Tape
 
 Forward = Callable[[Tensor], Tensor]
@@ -18,12 +18,12 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Rule(NamedTuple):
-    """How calls of one kind of layer are read, where the layer's class says what it computes.
+    """Rule for calls of one kind of layer, whose computation is known from the layer's class.
 
     Attributes:
-        run: (call, the layer's own forward, inputs [batch, ...], tape) -> the layer's outputs; watches what
-            the call's gradients need.
-        covers: whether the rule knows this layer's settings.
+        run: (call, the layer's own forward, inputs [batch, ...], tape) -> the layer's outputs; watches the
+            tensors that the call's gradients need.
+        covers: returns True if the rule knows this layer's settings.
     """
 
     run: Callable[[Call, Forward, Tensor, Tape], Tensor]
@@ -34,9 +34,9 @@ class LayerGradients(Gradients):
     """Per-example gradients from a layer's input and the gradient of its output.
 
     Args:
-        call: of the layer.
-        inputs: [batch * rows, ...], what it was called with.
-        grad_output: [batch * rows, ...], the gradient of what it returned.
+        call: call of the layer.
+        inputs: [batch * rows, ...], inputs of the call.
+        grad_output: [batch * rows, ...], gradient of its outputs.
     """
 
     def __init__(self, call: Call, inputs: Tensor, grad_output: Tensor) -> None:
@@ -49,8 +49,10 @@ class LayerGradients(Gradients):
     def without(self, left_out: Tensor) -> Gradients:
         rows = left_out.repeat_interleave(self.rows)
         gradients = copy(self)
-        gradients.inputs = zeroed(self.inputs, rows) if self.inputs.is_floating_point() else self.inputs
-        gradients.grad_output = zeroed(self.grad_output, rows)
+        gradients.inputs = (
+            zero_left_out(self.inputs, rows) if self.inputs.is_floating_point() else self.inputs
+        )
+        gradients.grad_output = zero_left_out(self.grad_output, rows)
         return gradients
 
     @final

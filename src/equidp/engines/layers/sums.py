@@ -35,7 +35,7 @@ def by_example(values: Tensor, rows: int) -> Tensor:
     """Returns [batch * rows, ...] as [batch, rows, ...]: the rows of an example (unit of privacy).
 
     Raises:
-        ModelError: there are rows left.
+        ModelError: the rows are not a multiple of `rows`.
 
     >>> by_example(torch.zeros(6, 5), 3).shape
     torch.Size([2, 3, 5])
@@ -54,7 +54,7 @@ def sum_of_rows(values: Tensor, rows: int) -> Tensor:
     return values if rows == 1 else by_example(values, rows).sum(dim=1)
 
 
-def zeroed(values: Tensor, left_out: Tensor) -> Tensor:
+def zero_left_out(values: Tensor, left_out: Tensor) -> Tensor:
     """Returns values [batch, ...] with 0 for the examples that are left out, [batch]."""
     return values.masked_fill(left_out.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
 
@@ -72,7 +72,7 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     few values of a block are converted at a time, so that copies stay in a processor's cache.
     """
     blocks = zip(to_double(weights).split(_ROWS), values.reshape(len(values), -1).split(_ROWS), strict=True)
-    return added(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
+    return add_tensors(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
 
 
 def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
-def added(sums: Iterable[Tensor]) -> Tensor:
-    """Returns the sum of one or more tensors, which it overwrites the first of."""
+def add_tensors(sums: Iterable[Tensor]) -> Tensor:
+    """Returns the sum of one or more tensors; overwrites the first."""
     first, *others = sums
     for each in others:
         first += each
@@ -97,11 +97,11 @@ def added(sums: Iterable[Tensor]) -> Tensor:
 def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Returns sum_i weights[i] left[i] right[i]' in float64, [p, q], of left [batch, p] and right [batch, q].
 
-    Rounding: as of `weighted_sum`.
+    Rounding: as in `weighted_sum`.
     """
     size = min(_ROWS, max(512, 8 * CHUNK_NUMBERS // (left.shape[1] + right.shape[1])))
     parts = zip(to_double(weights).split(size), left.split(size), right.split(size), strict=True)
-    return added(
+    return add_tensors(
         (to_double(first) * some.unsqueeze(1)).T @ to_double(second) for some, first, second in parts
     )
 
@@ -146,7 +146,7 @@ def squared_lengths(gradients: ByName) -> Tensor:
 
 
 def lost_to_underflow(values: Tensor, count: int) -> float:
-    """Returns what a sum of `count` products of two numbers may lack because products underflowed.
+    """Returns the most that a sum of `count` products of two numbers may lack because products underflowed.
 
     Squares of numbers below 1e-19 vanish in float32. That alone is harmless: bounds treat a norm below 1e-10
     as that large (`kernel.bounding`). It matters where such a sum is multiplied by a large one, as |g|^2 by
@@ -154,7 +154,7 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
 
     Args:
         values: of the type that the products are computed in.
-        count: how many products were added.
+        count: number of products that were added.
     """
     return 2.0 * count * torch.finfo(values.dtype).tiny
 
@@ -168,7 +168,7 @@ def gram_norms(products: Tensor, additions: int) -> Tensor:
 
     Args:
         products: in float64.
-        additions: how many numbers were added for a product.
+        additions: number of terms of each product.
     """
     rounding = (additions + products[0].numel()) * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))
@@ -198,7 +198,7 @@ def with_rounding(squares: Tensor, terms: Tensor, additions: int) -> Tensor:
     Args:
         squares: squared norms of the computed sums, [batch].
         terms: the sum of the lengths of each example's terms, or more, [batch].
-        additions: how many terms an example has.
+        additions: number of terms of an example.
     """
     lost = (additions + 2) * torch.finfo(squares.dtype).eps / 2
     return (squares.sqrt() + lost * terms).square()

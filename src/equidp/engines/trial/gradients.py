@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.functional import FunctionalEngine, closeness, second_derivatives
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat, flat_sums
-from equidp.engines.trial.mixing import moved
+from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
-from equidp.engines.trial.running import in_words, losses_of, outputs_of, tried
+from equidp.engines.trial.running import in_words, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
 
 _TOLERANCE = 0.02
-"""How far norms may be apart, relative to the largest; wrong gradients are apart by far more."""
+"""Largest difference of norms, relative to the largest norm; wrong gradients differ by far more."""
 _AUTOCAST_TOLERANCE = 0.2
 """The same under autocast, where rounding alone makes twenty layers differ by several percent."""
 _NEGLIGIBLE = 1e-5
-"""How far a parameter's sum may be off, relative to the longest gradient: rounding of the others."""
+"""Largest error of a parameter's sum, relative to the longest gradient: rounding of the others."""
 _SMALL_PART = 1e-4
 """The same in a larger batch, for each example: more than rounding."""
 _DROPOUT = frozenset(
@@ -41,9 +41,9 @@ _DROPOUT = frozenset(
 )
 """Functions that set some of the numbers to 0 in training mode."""
 _PASSES = 4
-"""How often a model is run to see whether it draws random numbers."""
+"""Number of passes that show whether a model draws random numbers."""
 _LOUD = 1e4
-"""What losses are multiplied by, for limits on gradients of a whole batch."""
+"""Factor of losses that reveals limits on gradients of a whole batch."""
 _LAST_DIGITS = 8
 """Relative change of parameters that only rounding makes large, in units of their last digit."""
 
@@ -81,7 +81,7 @@ def check_engine(
         ModelError: no example has a finite gradient.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with tried(model, loss), torch.enable_grad(), ExitStack() as stack:
+    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
         trial = _Trial(together(engine), model, loss, trained, inputs, targets)
         few = trial.examples()
@@ -103,13 +103,13 @@ def check_engine(
         moderate = rows.moderate()
         if moderate is not None:
             _check_further(trial.of(moderate), huge=True)
-        company = trial.of(rows.varied(batch_size, seed=12))
+        company = trial.of(rows.varied_rows(batch_size, seed=12))
         _check_in_company(company)
         if isinstance(engine, GhostEngine | FunctionalEngine):
             _check_in_company(company.loud(engine))
-        with moved(model):
-            _check_further(trial.of(rows.varied(4, seed=13)), huge=False)
-            _check_in_company(trial.of(rows.varied(16, seed=14)))
+        with moved_parameters(model):
+            _check_further(trial.of(rows.varied_rows(4, seed=13)), huge=False)
+            _check_in_company(trial.of(rows.varied_rows(16, seed=14)))
 
 
 def check_company(
@@ -117,14 +117,14 @@ def check_company(
 ) -> None:
     """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
 
-    Args as of `check_engine`. What it says follows from the model's present parameters and these examples: of
+    Args as for `check_engine`. The result follows from the model's present parameters and these examples: of
     released parameters and public examples it tells nothing about anybody.
 
     Raises:
         EngineRefusal: they change, or the engine cannot be used with this model.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with tried(model, loss), torch.enable_grad(), ExitStack() as stack:
+    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
         trial = _Trial(together(engine), model, loss, trained, inputs, targets)
         few, _ = trial.examples()
         if _random(model, few):
@@ -134,7 +134,7 @@ def check_company(
 
 
 def together(engine: MeasuringEngine) -> MeasuringEngine:
-    """What an engine measures in one pass, without running any example alone where that fails."""
+    """Return an engine that measures in one pass, without running examples alone if that fails."""
     if not isinstance(engine, GhostEngine | FunctionalEngine):
         return engine
 
@@ -146,7 +146,7 @@ def together(engine: MeasuringEngine) -> MeasuringEngine:
 
 
 def _random(model: nn.Module, inputs: Inputs) -> bool:
-    """Returns whether outputs change from pass to pass; a few draws may come out the same by chance."""
+    """Returns True if outputs change from pass to pass; a few draws may be equal by chance."""
     first, *others = (outputs_of(model, inputs, seed=seed).nan_to_num() for seed in range(_PASSES))
     return not all(torch.equal(first, other) for other in others)
 
@@ -195,7 +195,7 @@ class _Trial:
     targets: Tensor
 
     def of(self, inputs: Inputs) -> _Trial:
-        """The same with other examples, of the same targets in turns."""
+        """Return a trial of other examples, with the same targets in turns."""
         places = torch.arange(len(tensors(inputs)[0])) % len(self.targets)
         return replace(self, inputs=inputs, targets=self.targets[places])
 
@@ -207,12 +207,12 @@ class _Trial:
         return replace(self, engine=together(louder), loss=louder.loss)
 
     def examples(self) -> Example:
-        """Those that model and loss take alone."""
+        """Return the examples that model and loss accept alone."""
         inputs, targets = taken((self.inputs, self.targets), self.taken_alone())
         return inputs, targets
 
     def gradients(self) -> _Gradients:
-        """What the engine and autograd say of those examples whose true gradients are finite.
+        """Return gradients by the engine and by autograd of the examples whose true gradients are finite.
 
         Raises:
             ModelError: the model fails on each of them alone.
@@ -225,18 +225,18 @@ class _Trial:
         trial = replace(self, inputs=inputs, targets=targets)
         if not len(true):
             return _Gradients(trial, true.new_empty(0), true.new_empty(0), true)
-        with _explained(self.engine):
+        with _explain_failures(self.engine):
             norms, weights, total = _engines_gradients(self.engine, self.trained, inputs, targets)
         off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
         return _Gradients(trial, norms, off, true)
 
     def true_gradients(self) -> tuple[Tensor, Tensor]:
-        """Those of one backward pass each, [count, parameters], and the places of examples that have them."""
+        """Return gradients by one backward pass each, [count, parameters], and their examples' places."""
         single, places, failed = [], [], None
         for place in range(len(self.targets)):
             x, y = taken((self.inputs, self.targets), [place])
             try:
-                losses = self.loss(called(self.model, x), y).sum()
+                losses = self.loss(call_model(self.model, x), y).sum()
                 single.append(torch.autograd.grad(losses, self.trained, allow_unused=True))
                 places.append(place)
             except Exception as error:
@@ -247,22 +247,22 @@ class _Trial:
         return found, torch.tensor(places, device=found.device)
 
     def own_norm(self, place: int) -> Tensor:
-        """How far one example moves the engine's sum."""
+        """Return the norm of one example's contribution to the engine's sum."""
         measured = self.engine(self.inputs, self.targets)
         alone = (torch.arange(len(self.targets)) == place).to(measured.norms)
         length: Tensor = flat_sums(measured.sum_gradients(alone), self.trained).norm()
         return length
 
-    def measured(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The engine's norms of the examples at these places, and their sum under weights of all places."""
-        with _explained(self.engine):
+    def measure_examples(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the engine's norms of examples at these places, and their sum with weights by place."""
+        with _explain_failures(self.engine):
             measured = self.engine(*taken((self.inputs, self.targets), places))
             norms = measured.norms
             sums = measured.sum_gradients(weights[places].to(norms))
         return norms, flat_sums(sums, self.trained)
 
     def taken_alone(self) -> Tensor:
-        """The places of examples that model and loss take alone."""
+        """Return the places of examples that model and loss accept alone."""
         every = torch.arange(len(self.targets))
         if self._takes(every):
             return every
@@ -272,7 +272,7 @@ class _Trial:
         x, y = taken((self.inputs, self.targets), places)
         try:
             with torch.no_grad():
-                losses_of(self.loss, called(self.model, x), y)
+                losses_of(self.loss, call_model(self.model, x), y)
         except Exception:
             return False
         return True
@@ -330,14 +330,14 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
         # An odd number, beside an even one: some models pair examples, and leave one over.
         staying = places[torch.randperm(len(places), generator=generator)[: len(places) // 2 | 1]]
         some = torch.zeros(len(weights)).index_copy(0, staying, weights[staying])
-        norms, total = trial.measured(places, some)
+        norms, total = trial.measure_examples(places, some)
         finite = torch.isfinite(norms).cpu()
         if finite.all():
             break
         places = places[finite]
     else:
         return
-    fewer_norms, fewer = trial.measured(staying, some)
+    fewer_norms, fewer = trial.measure_examples(staying, some)
     by_place = norms.new_zeros(len(weights)).index_copy(0, places.to(norms.device), norms)
     tolerance = _tolerance(trial.targets) * norms.max()
     apart = (by_place[staying.to(norms.device)] - fewer_norms).abs().max()
@@ -351,7 +351,7 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
         return
     if beside_rounding:
         with _last_digits_changed(trial.trained):
-            nearby, _ = trial.measured(staying, some)
+            nearby, _ = trial.measure_examples(staying, some)
         if not (nearby - fewer_norms).abs().max() <= tolerance / 2:
             return
     raise _differs(trial.engine, len(places), "change with the other examples of the batch")
@@ -377,14 +377,14 @@ def _check_beside_rounding(found: _Gradients) -> None:
 
 
 def _wrong_parts(off: Tensor, true: Tensor, trained: list[nn.Parameter]) -> Tensor:
-    """Which parameters' sums are off by more than rounding, [parameters]."""
+    """Return a mask of parameters whose sums are off by more than rounding, [parameters]."""
     allowed = _TOLERANCE * len(true) * _lengths(true, trained).amax(dim=0)
     most = allowed + _NEGLIGIBLE * true.norm(dim=1).max()
     return torch.logical_not(_lengths(off, trained) <= most)
 
 
 def _lengths(gradients: Tensor, trained: list[nn.Parameter]) -> Tensor:
-    """The length of each parameter's part, [..., parameters]."""
+    """Return the norm of each parameter's part, [..., parameters]."""
     sizes = [parameter.numel() for parameter in trained]
     return torch.stack([part.norm(dim=-1) for part in gradients.split(sizes, dim=-1)], dim=-1)
 
@@ -422,7 +422,7 @@ def _differs(engine: MeasuringEngine, count: int, how: str = "") -> ModelError:
 
 def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
     _show_sizes(engine, inputs, targets)
-    with _explained(engine):
+    with _explain_failures(engine):
         drew_otherwise = engine(inputs, targets).drew_otherwise
     if drew_otherwise is not None and drew_otherwise.any():
         raise EngineRefusal(
@@ -432,7 +432,7 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tens
 
 
 @contextmanager
-def _explained(engine: MeasuringEngine) -> Iterator[None]:
+def _explain_failures(engine: MeasuringEngine) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -478,7 +478,7 @@ def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, target
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     inputs, targets = taken((inputs, targets), slice(4))
-    with tried(model, loss), torch.enable_grad(), second_derivatives():
+    with try_model(model, loss), torch.enable_grad(), second_derivatives():
         model.eval()
         model.zero_grad(set_to_none=True)
         outputs = outputs_of(model, inputs)
@@ -495,7 +495,7 @@ def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, target
         try:
             measured = FunctionalEngine(model, loss).penalised(inputs, targets, factors, direction)
             found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), trained)
-            outputs = called(model, inputs)
+            outputs = call_model(model, inputs)
             losses = loss(outputs, targets)
             slopes = torch.autograd.grad(
                 factors[:, 0] @ losses, trained, create_graph=True, materialize_grads=True

@@ -15,7 +15,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.preserved import same
 from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
-from equidp.engines.trial.running import Attributes, check_parameters, in_words, losses_of, outputs_of, tried
+from equidp.engines.trial.running import (
+    Attributes,
+    check_parameters,
+    in_words,
+    losses_of,
+    outputs_of,
+    try_model,
+)
 from equidp.errors import ModelError, shape_in_words
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
@@ -68,7 +75,7 @@ def check_model(
             )
     if len(targets) == 1:
         inputs, targets = taken((inputs, targets), [0, 0])
-    with tried(model, loss) as buffers:
+    with try_model(model, loss) as buffers:
         outputs = outputs_of(model, inputs)
         _check_buffers(model, buffers, inputs)
         if class_names:
@@ -81,7 +88,7 @@ def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) 
     """Refuses buffers that a forward pass changes, also with other parameters, and says from what."""
     found = _changed_buffer(model, before, inputs)
     if found is None:
-        with moved(model):
+        with moved_parameters(model):
             try:
                 found = _changed_buffer(model, before, inputs)
             except ModelError:
@@ -141,13 +148,13 @@ def _check_last_class(
 _BATCH, _SMALL_BATCH = 40, 8
 """Examples per batch: some models mix in large batches only. Further passes of a random model are small."""
 _SEEDS = 10
-"""How often a model that draws random numbers is run: it may mix examples in some passes only."""
+"""Number of passes of a model that draws random numbers: it may mix examples in some passes only."""
 _OTHER_SIZE, _OTHER_SIZE_AUTOCAST = 0.01, 0.2
-"""How far outputs may be apart in batches of other sizes, relative to the largest: rounding differs."""
+"""Largest difference of outputs between batch sizes, relative to the largest output, by rounding."""
 _LARGER = 1e3
-"""What outputs are multiplied by, for losses that are enormous beside others."""
+"""Factor of outputs that makes losses enormous beside others."""
 _ORDINARY, _PADDED = [0, -1], [1, -2]
-"""Where the examples that are compared stand in every batch."""
+"""Places of the compared examples in every batch."""
 
 Forward = Callable[[Inputs, int], Tensor]
 """(inputs [batch, ...], seed) -> outputs [batch, ...], with the same random numbers for the same seed."""
@@ -168,7 +175,7 @@ def check_mixing(
     take; two padded ones among others as short, then among extremes. All are made up, of the shape and type
     of the inputs. Rows that the model cannot run on alone are left out; a batch of
     others that it cannot run on is refused. All of it is done once more with parameters that were moved
-    (`moved.moved`): a gate that starts at 0 hides what training will open.
+    (`moved_parameters`): a gate that starts at 0 hides what training will open.
     The loss is compared on the same rows, and where one example's outputs are a thousand times as large.
 
     Args:
@@ -185,7 +192,7 @@ def check_mixing(
     torch.manual_seed(0)
     random = RandomState(targets.device)
     trial.run(taken(inputs, slice(2)), 0)
-    seeds = _SEEDS if random.moved() else 1
+    seeds = _SEEDS if random.has_moved() else 1
     rows = trial.rows_like(inputs, model) if rows is None else rows
     short = rows.short(2, seed=3)
     extremes = trial.runnable([*rows.extremes(), *([] if short is None else [short])])
@@ -211,7 +218,7 @@ def check_mixing(
         if seeds == 1:
             _compare(ordinary, trial.run(taken(ordinary.inputs, _ORDINARY), seed), _ORDINARY, other_size=True)
         if not seed:
-            with moved(model):
+            with moved_parameters(model):
                 others = _check_moved(trial, taken(ordinary.inputs, slice(_SMALL_BATCH)), extremes)
             _check_losses(trial, ordinary.outputs if others is None else others)
 
@@ -266,7 +273,7 @@ class _Trial:
         self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
         self._before = Attributes(model, loss)
 
-    def _asked(self, count: int) -> Tensor:
+    def _targets_for(self, count: int) -> Tensor:
         """Targets, the same from either end in batches of all sizes, for examples that are compared."""
         places = torch.arange(count)
         places[count // 2 :] -= count
@@ -274,7 +281,7 @@ class _Trial:
 
     def _pass(self, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
         outputs = self._forward(inputs, seed)
-        return outputs, losses_of(self._loss, outputs, self._asked(len(outputs)))
+        return outputs, losses_of(self._loss, outputs, self._targets_for(len(outputs)))
 
     def run(self, inputs: Inputs, seed: int) -> _Ran:
         try:
@@ -289,7 +296,7 @@ class _Trial:
         """
         torch.manual_seed(0)
         try:
-            return losses_of(self._loss, outputs, self._asked(len(outputs))[places])
+            return losses_of(self._loss, outputs, self._targets_for(len(outputs))[places])
         except ModelError:
             return None
         finally:
@@ -421,13 +428,13 @@ _SHARE = 0.1
 
 
 @contextmanager
-def moved(model: nn.Module) -> Iterator[None]:
+def moved_parameters(model: nn.Module) -> Iterator[None]:
     """Moves each trainable parameter, by the same numbers every time, and back at the end.
 
     A parameter of one value everywhere (a gate, a scale) is drawn anew, with its sign, or with any where it
     is 0, whatever its size: a closed gate opens. Others get normal noise of a tenth of their size. Weights
     are moved the less the more numbers they sum. What the model wrote to meanwhile is left as it is, for
-    `trying.tried` to find.
+    `running.try_model` to find.
     """
     generator = torch.Generator().manual_seed(6)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

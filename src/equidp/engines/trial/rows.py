@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import called
-from equidp.engines.trial.running import check_parameters, losses_of, tried
+from equidp.engines.called import call_model
+from equidp.engines.trial.running import check_parameters, losses_of, try_model
 from equidp.engines.units import UnitModel
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
@@ -82,12 +82,12 @@ class MadeUp(NamedTuple):
         num_classes: int | None = None,
         count: int = 16,
     ) -> MadeUp:
-        """Makes examples up; arguments as of `made_up_examples`."""
+        """Makes examples up; arguments as for `made_up_examples`."""
         check_parameters(model)
         first: MadeUp | None = None
         for number, rows in enumerate(MadeUpInputs.choices(inputs, model)):
             drawn = _targets(model, rows, targets, num_classes, count, centred=number != 1)
-            varied = rows.varied(count, seed=1)
+            varied = rows.varied_rows(count, seed=1)
             made = cls(rows, varied, drawn, *_running(model, loss, varied, drawn))
             if made.running:
                 return made
@@ -96,11 +96,11 @@ class MadeUp(NamedTuple):
         return first
 
     def takes(self, model: nn.Module, loss: LossFunction) -> bool:
-        """Returns whether model and loss take a batch of those that they take alone."""
+        """Returns True if model and loss accept a batch of the examples that they accept alone."""
         return bool(self.running) and not _running(model, loss, *self.examples())[1]
 
     def examples(self) -> tuple[Any, Tensor]:
-        """As many examples, of those that are taken; some twice where others are left out."""
+        """Return `count` examples that model and loss accept; some twice in place of those left out."""
         if not self.running:
             return self.inputs, self.targets
         places = (self.running * len(self.targets))[: len(self.targets)]
@@ -130,10 +130,10 @@ def _targets(
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> int:
-    """As many classes as the outputs have for certain."""
+    """Return the smallest output dimension above 1 as the number of classes; 2 if the model fails."""
     try:
-        with tried(model):
-            outputs = called(model, inputs)
+        with try_model(model):
+            outputs = call_model(model, inputs)
         return min((size for size in outputs.shape[1:] if size > 1), default=2)
     except Exception:
         return 2  # check_model will say what is wrong
@@ -145,11 +145,11 @@ def _running(
     """The places of rows that model and loss take, none if the loss of none is a number, and an error."""
 
     def finite(places: list[int]) -> bool:
-        losses = losses_of(loss, called(model, taken(inputs, places)), targets[places])
+        losses = losses_of(loss, call_model(model, taken(inputs, places)), targets[places])
         return bool(torch.isfinite(losses).any())
 
     every = list(range(len(targets)))
-    with tried(model, loss):
+    with try_model(model, loss):
         failed: Exception | None = None
         found: dict[int, bool] = {}
         for place in every:
@@ -165,7 +165,7 @@ _BYTES = 256
 _LENGTHS = (2, 3, 7, 1000)
 """Whole numbers to try too where no table says how large they are: lengths and indices trim and look up."""
 _SHARES = (0.5, 1.0, 0.25, 0.75, 0.0, 1.0, 0.4, 0.1, 0.9, 0.25, 1.0, 0.6, 0.0, 0.75, 1.0, 0.5)
-"""How much of its first dimension a row has, in turns: in no order, with ties, full rows and empty ones."""
+"""Shares of a row's first dimension that are filled, in turns: unordered, with ties, full and empty rows."""
 _FEWEST, _MOST_COMBINED = (8, 4, 3, 2), 64
 """Bounds of whole numbers that nothing else tells of, and how many combinations of bounds are tried."""
 
@@ -220,7 +220,7 @@ class MadeUpRows:
 
     @property
     def real(self) -> bool:
-        """Whether the numbers are not whole by type."""
+        """True for floating-point and complex types."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
     def full(self, count: int, seed: int) -> Tensor:
@@ -237,9 +237,9 @@ class MadeUpRows:
         else:
             rows = torch.randint(0, self.below - 1, size, generator=generator)
             rows = rows + (rows >= self.padding)
-        return self._ended(rows).to(self.dtype).to(self.device)
+        return self._with_end_marks(rows).to(self.dtype).to(self.device)
 
-    def _ended(self, rows: Tensor) -> Tensor:
+    def _with_end_marks(self, rows: Tensor) -> Tensor:
         """The rows, each with the end mark after its last number that is no padding, and nowhere else."""
         if self.end is None or not self.shape:
             return rows
@@ -256,9 +256,9 @@ class MadeUpRows:
             kept = max(1, self.shape[0] // 4)
             rows[0::2, kept:] = self.filler
             rows[1::2, :-kept] = self.filler
-        return self._ended(rows)
+        return self._with_end_marks(rows)
 
-    def varied(self, count: int, seed: int) -> Tensor:
+    def varied_rows(self, count: int, seed: int) -> Tensor:
         """Returns rows of all lengths in no order, padded at the end and at the beginning in turns."""
         rows = self.full(count, seed)
         for place in range(count if self.shape else 0):
@@ -266,7 +266,7 @@ class MadeUpRows:
             kept = max(math.ceil(_SHARES[place % len(_SHARES)] * size), int(self.mask))
             filled = slice(kept, None) if place % 2 == 0 else slice(0, size - kept)
             rows[place, filled] = self.filler
-        return self._ended(rows)
+        return self._with_end_marks(rows)
 
     @property
     def filler(self) -> int:
@@ -332,7 +332,7 @@ class TrialRows(ABC):
         """Returns ordinary rows, [count, ...]."""
 
     @abstractmethod
-    def varied(self, count: int, seed: int) -> Any:
+    def varied_rows(self, count: int, seed: int) -> Any:
         """Returns rows that differ in every way that rows can, in no order; two of them are the same."""
 
     @abstractmethod
@@ -416,7 +416,7 @@ class MadeUpInputs(TrialRows):
         bounds = sorted((size for size in sizes if size > 1), reverse=True)
         alike = ((bound,) * len(places) for bound in bounds)
         combined = islice(product(bounds, repeat=len(places)), _MOST_COMBINED) if len(places) > 1 else ()
-        with suppress(Exception), tried(model), torch.no_grad():
+        with suppress(Exception), try_model(model), torch.no_grad():
             for each in chain(alike, combined):
                 made = self._with_bounds(dict(zip(places, each, strict=True)))
                 if made._runs(model, places):
@@ -446,31 +446,31 @@ class MadeUpInputs(TrialRows):
             each = tensors(rows)[place]
             each.copy_(values.reshape(-1, *[1] * (each.dim() - 1)).expand_as(each))
         try:
-            called(model, rows)
+            call_model(model, rows)
         except Exception:
             return False
         return True
 
     @property
     def shaped(self) -> bool:
-        """Whether rows can be short."""
+        """True if rows can be short."""
         return any(rows.shape for rows in self._rows)
 
     def full(self, count: int, seed: int) -> Any:
         """See `MadeUpRows.full`."""
         return self._each(lambda rows, seed: rows.full(count, seed), seed)
 
-    def described(self, place: int) -> str:
-        """Returns what the row at this place of `varied` is like, in words."""
+    def describe_row(self, place: int) -> str:
+        """Returns a description of the row at this place of `varied_rows`, in words."""
         share = _SHARES[place % len(_SHARES)]
         if not self.shaped or share == 1.0:
             return "made up"
         ends = "end" if place % 2 == 0 else "beginning"
         return "nothing but padding" if share == 0.0 else f"padded at their {ends}"
 
-    def varied(self, count: int, seed: int) -> Any:
-        """See `MadeUpRows.varied`; all tensors are as short at the same end, and two rows are the same."""
-        made = self._each(lambda rows, seed: rows.varied(count, seed), seed)
+    def varied_rows(self, count: int, seed: int) -> Any:
+        """See `MadeUpRows.varied_rows`; all tensors are equally short at the same end; two rows are equal."""
+        made = self._each(lambda rows, seed: rows.varied_rows(count, seed), seed)
         for each in tensors(made) if count > 3 else ():
             each[-2] = each[1]
         return made
@@ -481,7 +481,7 @@ class MadeUpInputs(TrialRows):
 
     def extremes(self) -> list[Any]:
         """See `MadeUpRows.extremes`; each tensor's kinds in turns, as many as the one with most has."""
-        lengths = self.varied(8, seed=11)
+        lengths = self.varied_rows(8, seed=11)
         kinds = [taken(lengths, slice(first, first + 2)) for first in range(0, 8, 2)] if self.shaped else []
         return [*self._in_turns([rows.extremes() for rows in self._rows]), *kinds]
 
@@ -522,7 +522,7 @@ class GivenRows(TrialRows):
         order = torch.randperm(self._count, generator=torch.Generator().manual_seed(seed))
         return taken(self._examples, order[torch.arange(count) % self._count])
 
-    def varied(self, count: int, seed: int) -> Any:
+    def varied_rows(self, count: int, seed: int) -> Any:
         return self.full(count, seed)
 
     def short(self, count: int, seed: int) -> None:
@@ -538,12 +538,12 @@ class GivenRows(TrialRows):
 
 
 class Reading(NamedTuple):
-    """How a model reads one tensor of its inputs.
+    """A model's use of one tensor of its inputs.
 
     Attributes:
-        tables: of embeddings, whose rows its whole numbers count.
-        mask: whether it tells which positions of others count.
-        unread: whether no table was seen to read the tensor itself, so that `tables` are all of the model.
+        tables: embedding tables whose rows its whole numbers index.
+        mask: True if it marks the positions of other tensors that count.
+        unread: True if no table was seen to read the tensor itself, so that `tables` are all of the model.
     """
 
     tables: list[Any]
@@ -567,7 +567,7 @@ class Reading(NamedTuple):
 
 
 def _names(model: nn.Module, inputs: Inputs) -> list[str]:
-    """Of each tensor: in a mapping its own, in a tuple that of the model's argument."""
+    """Return the name of each tensor: its key in a mapping, or the model's argument for a tuple."""
     if isinstance(inputs, Mapping):
         return [str(name) for name, each in inputs.items() for _ in tensors(each)]
     if not isinstance(inputs, tuple):
@@ -600,8 +600,8 @@ def _tables_read(
             filled = iter([max(value, float(mask)) for mask in masks])
             rows = map_tensors(partial(_rows_of, filled), inputs)
             places[:] = [(each.untyped_storage().data_ptr(), each.numel()) for each in tensors(rows)]
-            with suppress(Exception), tried(model), torch.no_grad():
-                called(model, rows)
+            with suppress(Exception), try_model(model), torch.no_grad():
+                call_model(model, rows)
                 break
             if any(each.device.type != "cpu" for each in tensors(rows)):
                 break

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from equidp.engines.called import called
+from equidp.engines.called import call_model
 from equidp.engines.layers.decomposed import attention_in_full
-from equidp.engines.preserved import preserved, same
+from equidp.engines.preserved import preserve_model, same
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, tensors
@@ -61,7 +61,7 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
     """Returns outputs in training mode, with the same random numbers for the same seed."""
     torch.manual_seed(seed)
     try:
-        outputs = called(model, inputs)
+        outputs = call_model(model, inputs)
     except ModelError:
         raise
     except Exception as error:
@@ -124,7 +124,7 @@ def in_words(error: Exception) -> str:
 
 
 @contextmanager
-def tried(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
+def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
     """Runs the model in training mode without gradients; restores all of it and of the loss at the end.
 
     Yields copies of the buffers. Refuses a model that wrote to its parameters.
@@ -134,7 +134,7 @@ def tried(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[s
     attributes = Attributes(model, loss)
     rewritten: list[str] = []
     try:
-        with preserved(model), torch.no_grad(), attention_in_full():
+        with preserve_model(model), torch.no_grad(), attention_in_full():
             model.train()
             yield buffers
         now = dict(model.named_parameters())
@@ -194,7 +194,7 @@ class Attributes:
             self._owners[label] = owner, {name: self._node(value) for name, value in held.items()}
 
     def restore(self) -> None:
-        """Puts everything back as it was."""
+        """Restores all attributes and their contents."""
         for owner, nodes in self._owners.values():
             _write(owner, {name: node.value for name, node in nodes.items()})
             for node in nodes.values():
@@ -226,7 +226,7 @@ class Attributes:
             return _Node(value, [self._node(each) for each in value])
         if isinstance(value, set | frozenset):
             return _Node(value, set(value))
-        if isinstance(value, FunctionType | nn.Module) or _followed(value):
+        if isinstance(value, FunctionType | nn.Module) or _is_users_object(value):
             return _Node(value, {name: self._node(each) for name, each in _read_all(value).items()})
         return _Node(value, None)
 
@@ -241,12 +241,12 @@ def _owners(model: nn.Module, loss: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(loss, nn.Module):
         for name, module in loss.named_modules():
             yield f"the loss's module {name}" if name else f"the loss ({type(module).__name__})", module
-    elif isinstance(loss, FunctionType) or _followed(loss):
+    elif isinstance(loss, FunctionType) or _is_users_object(loss):
         yield f"the loss ({getattr(loss, '__name__', type(loss).__name__)})", loss
 
 
-def _followed(value: Any) -> bool:
-    """Returns whether a value is an object with attributes, of a class outside Python, torch and NumPy."""
+def _is_users_object(value: Any) -> bool:
+    """Returns True for an object with attributes, of a class outside Python, torch and NumPy."""
     module = type(value).__module__.split(".")[0]
     return hasattr(value, "__dict__") and module not in _OTHERS
 
@@ -260,7 +260,7 @@ def _read(owner: Any) -> dict[str, Any]:
 
 
 def _read_all(owner: Any) -> dict[str, Any]:
-    """The same, and what a module holds in the dictionaries that torch gives it."""
+    """Return the attributes, and the entries of the dictionaries that torch gives a module."""
     if isinstance(owner, nn.Module):
         return _read(owner) | {name: vars(owner)[name] for name in _HOLDING}
     return _read(owner)
