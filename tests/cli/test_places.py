@@ -30,7 +30,6 @@ COMMANDS = {
     "compare --report": ("compare", *TABLE, *ALONE, "--report"),
     "compare --table": ("compare", *TABLE, *ALONE, "--table"),
     "audit --json": ("audit", *TABLE, *QUICK[4:6], "--runs", "80", "--json"),
-    "reproduce --page": ("reproduce", "--page"),
 }
 """Option that names a file to write -> the command up to it."""
 FOLDERS = {
@@ -96,7 +95,7 @@ def test_what_no_file_can_be_written_to_is_refused(folder, option, kind):
 def test_a_name_of_no_new_file_is_refused(folder, option, place):
     if option in BUDGETS and place == "new/":
         pytest.skip("a budget may be named so")
-    if option in ("reproduce --page", "evaluate --json") and place == "people.csv":
+    if option == "evaluate --json" and place == "people.csv":
         pytest.skip("it does not read this table")
     ending = ".md" if option == "compare --table" and place.endswith(("w", "x")) else ""
     refused({**COMMANDS, **BUDGETS}[option], place + ending, folder)

@@ -125,3 +125,15 @@ def test_a_dataset_draws_from_the_system_also_with_a_generator_of_its_own(kind, 
     seen = [round(value, 6) for batch in trainer.batches() for value in batch.inputs[:, 0].tolist()]
     assert len(seen) > 30
     assert len({*seen} & of_the_seed) <= 2  # of a million values each
+
+
+def test_randomness_given_to_a_trainer_fills_generators_of_the_users_code():
+    given = SystemRandomness()
+    known = KINDS["torch"]()
+    of_the_seed = {round(drawn(known), 6) for _ in range(200)}
+    rows = Rows(KINDS["torch"]())
+    trainer = make_trainer(rows, randomness=given, steps=3, epochs=None, delta=1e-3)
+    assert type(trainer.randomness) is SystemRandomness
+    seen = [round(value, 6) for batch in trainer.batches() for value in batch.inputs[:, 0].tolist()]
+    assert len(seen) > 30
+    assert len({*seen} & of_the_seed) <= 2

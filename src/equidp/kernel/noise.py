@@ -16,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from functools import lru_cache
 
 import numpy as np
@@ -113,6 +114,10 @@ class Randomness(ABC):
         """
         return nullcontext()
 
+    def with_owned(self, owned: Sequence[Owned]) -> Randomness:
+        """Returns these draws, whose `for_model` fills generator objects of the user's code as well."""
+        return self
+
     def generator(self) -> torch.Generator:
         """Returns a generator of the processor that follows from one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
@@ -182,6 +187,12 @@ class SystemRandomness(Randomness):
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
         """A context in which the global generators draw from the operating system, and are restored after."""
         return from_the_system(*devices, owned=self._owned)
+
+    def with_owned(self, owned: Sequence[Owned]) -> Randomness:
+        """Returns these draws, whose `for_model` fills more generators than before."""
+        more = copy(self)
+        more._owned = (*self._owned, *owned)
+        return more
 
     def generator(self) -> torch.Generator:
         """Returns a generator of the processor whose whole state is the operating system's."""

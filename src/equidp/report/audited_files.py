@@ -17,6 +17,10 @@ _OF_RELEASES = {
 }
 _PEOPLE = ("data/people.py", "engines/units.py")
 _CHOICE = ("accounting/choice.py", "training/choice.py", "runs/choice.py", "tables/release.py")
+_ENGINES = {
+    "GhostEngine": "engines/ghost.py, engines/layers/",
+    "FunctionalEngine": "engines/functional.py",
+}
 _PROCESSES = ("distributed/", "training/together.py")
 _BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py")
 
@@ -33,7 +37,7 @@ def audited_files(run: Run, releases: Collection[str], *, in_budget: bool = Fals
         in_budget: True where a budget limits the run.
     """
     facts = run.facts
-    engine = "engines/functional.py" if "unctional" in facts.engine else "engines/ghost.py, engines/layers/"
+    engine = _ENGINES.get(facts.engine, f"the code of {facts.engine}, which was given to the trainer")
     files = {
         "each step, its noise, the record and epsilon": ("kernel/",),
         "the record on disk": ("ledger/",),

@@ -31,6 +31,11 @@ from equidp.report.risks import risks_in_words
 from equidp.training.run import Run, RunFacts
 from equidp.training.start import FRESH, Start
 
+_RANDOMNESS = {
+    "SystemRandomness": "the operating system",
+    "DeviceRandomness": "the operating system, and ChaCha20 on the device under its keys",
+    "SeededRandomness": "a seed: for research only",
+}
 _LIMITS = (
     "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
     "results, add to it.",
@@ -191,7 +196,7 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
         "optimizer": facts.optimizer,
         "learning rate": facts.learning_rate,
         "gradient engine": facts.engine,
-        "randomness": "a seed: for research only" if facts.seeded else "the operating system",
+        "randomness": _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}"),
     }
     return {name: value for name, value in settings.items() if value not in (None, "")}
 

@@ -26,7 +26,6 @@ from equidp.kernel.inputs import Inputs, moved_to
 from equidp.kernel.ledger import ROWS, Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
-from equidp.kernel.owned_generators import owned_generators
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.losses import Loss
 from equidp.training.checks import check_examples, check_own_policy
@@ -134,16 +133,16 @@ def open_ledger(
     return ledger, steps
 
 
-def chosen_randomness(secure: bool, seed: int | None, spent: int, *own_code: object) -> Randomness:
-    """Randomness of the operating system, also for generators that `own_code` holds; or, for research, a
-    stream that depends on the seed and the number of steps spent before, so that noise never repeats."""
+def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
+    """Randomness of the operating system; or, for research, a stream that depends on the seed and the number
+    of steps spent before, so that noise never repeats."""
     if secure:
         if seed is not None:
             raise SettingError(
                 f"seed={seed} with secure=True; noise that a seed determines protects nobody. For research, "
                 "say secure=False; for release, leave the seed out."
             )
-        return SystemRandomness(owned_generators(*own_code))
+        return SystemRandomness()
     if seed is None:
         raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
     return SeededRandomness(seed, *([spent] if spent else []))

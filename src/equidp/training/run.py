@@ -20,7 +20,6 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.events import Entries
-from equidp.kernel.noise import SeededRandomness
 from equidp.losses import Loss
 from equidp.training.start import Start, carry_over
 
@@ -36,7 +35,7 @@ class RunFacts:
         planned_steps: T before a budget cut it short.
         optimizer, engine: their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
-        seeded: whether samples and noise come from a seed.
+        randomness: class that draws samples and noise.
         groups, classes: their names.
         rows: the most rows of one person, who is an example; None: an example is a row.
         views, augmentation: how training saw each image.
@@ -56,7 +55,7 @@ class RunFacts:
     optimizer: str = ""
     learning_rate: float | None = None
     engine: str = ""
-    seeded: bool = False
+    randomness: str = "SystemRandomness"
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     rows: int | None = None
@@ -81,7 +80,7 @@ class RunFacts:
             optimizer=type(trainer.optimizer).__name__,
             learning_rate=_first_rate(trainer.optimizer),
             engine=type(trainer.engine).__name__,
-            seeded=isinstance(trainer.randomness, SeededRandomness),
+            randomness=type(trainer.randomness).__name__,
             groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
             rows=trainer.train.rows if isinstance(trainer.train, GroupedDataset) else None,
             views=trainer.views.count,

@@ -23,6 +23,7 @@ from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
+from equidp.kernel.owned_generators import owned_generators
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import averages, checks, optimizers, parts, schedules, together
@@ -153,13 +154,15 @@ class Trainer:
         with self.processes.leave_on_failure():
             steps_of = self.event, self.planned_steps
             kind = engine if isinstance(engine, str) else type(engine).__name__
-            same = (*steps_of, policy, kind, (secure, seed), delta, num_groups, workers, average, views)
+            draws = secure, seed, type(randomness).__name__
+            same = (*steps_of, policy, kind, draws, delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
             opened = partial(parts.open_ledger, ledger, budget, train, *steps_of, beyond_budget)
             self.ledger, self.steps = together.share_ledger(self.processes, opened)
             ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
             own_code = model, loss, train
-            self.randomness = randomness or parts.chosen_randomness(secure, seed, ledger.steps, *own_code)
+            drawn_by = randomness or parts.chosen_randomness(secure, seed, ledger.steps)
+            self.randomness = drawn_by.with_owned(owned_generators(*own_code))
             load = parts.loader(train, num_groups, workers, model, views, self.randomness)
             self.loss = parts.chosen_loss(loss, train, views)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
