@@ -28,6 +28,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/support/house.py
+	$(BIN)/python tests/support/language.py
 
 # Linters, doctests and every test that is not marked soak: under five minutes on two idle cores.
 test: lint

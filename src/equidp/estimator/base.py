@@ -181,7 +181,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fresh = progress.model is None
         loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
-        train, loss = self._weighted(X, y, groups, weights, loss)
+        train, loss = self._build_dataset(X, y, groups, weights, loss)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train if owners is None else of_people(train, owners),
@@ -198,7 +198,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             num_groups=len(self.group_names_),
         )
 
-    def _weighted(
+    def _build_dataset(
         self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, loss: LossFunction
     ) -> tuple[GroupedDataset | Dataset[Any], LossFunction]:
         """Dataset and loss that the Trainer trains with."""

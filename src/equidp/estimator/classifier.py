@@ -177,10 +177,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         found = Loss.of(trainer.loss).class_weights
         weights = torch.ones(self._num_outputs) if found is None else found
         if self._balanced and progress.class_weights is None:
-            progress.class_weights = weights.copy_(self._counted(payment, trainer, targets))
+            progress.class_weights = weights.copy_(self._weigh_classes(payment, trainer, targets))
         self.class_weight_ = weights.double().numpy()
 
-    def _counted(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> Tensor:
+    def _weigh_classes(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> Tensor:
         """Weights by the counts of classes, [classes]: noisy ones where training is private."""
         codes, deviation = targets.numpy(), 1.0
         if payment is not None:
