@@ -19,7 +19,7 @@ import pandas as pd
 from equidp.comparison.grid import split_facts
 from equidp.data import open_source
 from equidp.digest import without_words
-from equidp.extend import check_folder, versions, write_whole
+from equidp.extend import make_folder, versions, write_whole
 from equidp.store import FIGURES
 from papers.reproduction.item import Asked
 
@@ -41,7 +41,7 @@ def kept(
             a stop. The folder is deleted when the run is complete.
         code: modules beyond equidp's figures that it follows from.
     """
-    check_folder(asked.directory)
+    make_folder(asked.directory)
     examples = split_facts(open_source(study.data), seed).digest
     settings = {name: value for name, value in asdict(study).items() if name not in ("hours", "label")}
     sources = [without_words(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in code]
