@@ -9,7 +9,7 @@ import pytest
 
 from equidp.errors import SettingError
 from papers.ablation import ablate
-from support.command import equidp_here, papers_here, people  # noqa: F401
+from support.command import equidp_here, papers, papers_here, people  # noqa: F401
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "64", "--epochs", "1")
 
@@ -49,7 +49,7 @@ def test_an_ablation_takes_a_method_of_the_users_own(people):  # noqa: F811
         "--jobs",
         "1",
     )
-    done = papers_here("ablate", *TABLE, *options, cwd=people)
+    done = papers("ablate", *TABLE, *options, cwd=people)
     assert done.returncode == 0, done.stderr
     assert "own_half:Half" in done.stdout
 

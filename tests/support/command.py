@@ -9,15 +9,35 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+_ROOT = Path(__file__).parents[2]
+
 
 def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+    """`python -m equidp` in a process of its own."""
+    return _run_module("equidp", arguments, cwd)
+
+
+def papers(*arguments: str, cwd) -> subprocess.CompletedProcess:
+    """`python -m papers` in a process of its own."""
+    return _run_module("papers", arguments, cwd)
+
+
+def _run_module(name: str, arguments: Sequence[str], cwd) -> subprocess.CompletedProcess:
+    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
     return subprocess.run(
-        [sys.executable, "-m", "equidp", *arguments],
+        [sys.executable, "-m", name, *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,

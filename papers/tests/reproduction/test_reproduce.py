@@ -391,14 +391,12 @@ def test_an_item_is_whole(item):
 
 @pytest.mark.soak
 def test_the_page_of_results_follows_from_the_kept_results():
-    """`equidp reproduce --page docs/results.md --results docs/results` writes what is there."""
-    page = results_page(judged_items(ROOT / "docs" / "results"))
-    assert (ROOT / "docs" / "results.md").read_text() == page
+    """`python -m papers reproduce --page FILE --results papers/results` writes what is there."""
+    page = results_page(judged_items(ROOT / "results"))
+    assert (ROOT / "results.md").read_text() == page
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "docs" / "results").glob("*.json")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_a_kept_result_is_small_and_of_an_item(path):
     result = Result.load(path)
     assert result.item == path.stem
@@ -409,7 +407,7 @@ def test_a_kept_result_is_small_and_of_an_item(path):
 
 
 def test_each_difference_from_print_has_its_reason():
-    for judged in judged_items(ROOT / "docs" / "results"):
+    for judged in judged_items(ROOT / "results"):
         assert judged.unexplained == [], judged.item.name
 
 
