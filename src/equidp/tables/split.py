@@ -27,7 +27,7 @@ _EXPONENTS = pa.array([f"p{power - 1023:+d}'" for power in range(2048)])
 
 
 def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
-    """Returns a number in [0, 1) for each row, [n].
+    """Return a number in [0, 1) for each row, [n].
 
     Equal rows have draws of their own, as the first, second, ... of them. Memory beyond the result: 8 bytes a
     row, and 24 for each row that is not the only one of its content.
@@ -54,7 +54,7 @@ def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
 
 
 def _earlier(table: pd.DataFrame, places: Codes) -> Codes:
-    """Counts, for each of these rows, those before it of the same content, by a hash of 128 bits."""
+    """Count, for each of these rows, those before it of the same content, by a hash of 128 bits."""
     found = [
         blake2b(row, digest_size=16).digest()
         for block in _blocks(table, places)
@@ -88,7 +88,7 @@ def _blocks(table: pd.DataFrame, places: Codes) -> Iterator[pd.DataFrame]:
 
 
 def _rows(block: pd.DataFrame) -> pa.Array:
-    """What stands between the brackets of `repr` of each row, as a tuple of texts."""
+    """Texts between the brackets of `repr` of each row, as a tuple of texts."""
     columns = [_cells(block[name]) for name in block.columns]
     parts = columns[0] if len(columns) > 1 else [*columns[0], ","]
     for column in columns[1:]:
@@ -136,7 +136,7 @@ def _hexadecimal(bits: Bits) -> list[pa.Array]:
 def rows_by_content(
     drawn: npt.NDArray[np.float64], groups: Codes, group_names: Sequence[str], test_share: float, seed: int
 ) -> tuple[Codes, Codes]:
-    """Returns rows to train on and rows to test on, by their `draw_rows` from the seed and each row's content.
+    """Return rows to train on and rows to test on, by their `draw_rows` from seed and content of each row.
 
     Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
     is. So one more row in the file adds at most one row to the training set and removes none: what holds for
