@@ -43,7 +43,7 @@ def figures(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype, e
     data = split(open_source(name), seed)
     train, test = in_dtype(data.train, dtype), in_dtype(data.test, dtype)
     own = plan.resolve(method, len(train))
-    own = replace(own, factory=partial(_model, own.model, dtype))
+    own = replace(own, plan=replace(own.plan, model=partial(_model, own.plan.model, dtype)))
     run = build(own, train, seed=seed, secure=False, engine=engine).fit()
     return run.metrics(test).set_index("group")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.estimator import classifier
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
+from equidp.losses import Loss
 from equidp.tables.release import private_counts
 from support.releases import paid_for
 
@@ -82,7 +84,7 @@ def test_weights_come_near_the_truth_and_are_what_is_trained_on(kind, weighted):
     model = quick(**given).fit(kind(X), y, sample_weight=rows)
     # The noise's deviation is below 1 of about 160 rows: off by a twentieth with probability below 1e-14.
     np.testing.assert_allclose(model.class_weight_, by_truth(y), rtol=0.05)
-    loss = model.run_.loss.loss if weighted else model.run_.loss
+    loss = replace(Loss.of(model.run_.loss), row_weights=False)
     plain = loss(torch.zeros(2, 2), torch.tensor([0, 1]))
     np.testing.assert_allclose(plain / np.log(2), model.class_weight_, rtol=1e-5)
     again = quick(**given).fit(kind(X), y, sample_weight=rows)
@@ -212,7 +214,7 @@ def test_a_loss_of_ones_own_by_object_or_import_path(monkeypatch):
     by_object = quick(loss=smooth, **given).fit(X, y)
     assert (quick(loss="my_losses:smooth", **given).fit(X, y).coef_ == by_object.coef_).all()
     assert (quick(**given).fit(X, y).coef_ != by_object.coef_).any()
-    assert by_object.run_.loss.weights.tolist() == [0.25, 1.0]
+    assert by_object.run_.loss.class_weights.tolist() == [0.25, 1.0]
     regressor = equidp.PrivateRegressor(loss="my_losses:absolute", accountant="rdp", random_state=0)
     assert regressor.fit(X, X[:, 0]).score(X, X[:, 0]) > 0.5
     assert regressor.run_.loss is absolute

@@ -104,7 +104,7 @@ def test_the_page_states_every_figure_and_the_guarantee(comparison):
         assert points(row.accuracy) in page
         assert row.verdict in page
         if row.worst_group:
-            assert points(row.gap.mean) in page
+            assert points(row.gap.value) in page
     for promise in (
         "one training example",
         "Poisson sample",
@@ -141,7 +141,7 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     for heading in ("hit hardest", "largest gap", "Accuracy, %", "Privacy cost", "Loss", "Excessive risk"):
         assert heading in text
     row = summarise(comparison).overview[1]
-    assert points(row.gap.mean) in text
+    assert points(row.gap.value) in text
     assert row.verdict.split()[0] in text
 
 

@@ -57,7 +57,7 @@ def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_p
     counts = layout.read_counts(tmp_path / "run")
     # The noise's deviation is 9: off by 60 with probability 3e-11.
     assert np.abs(np.array([counts["no"], counts["yes"]]) - true).max() < 60
-    weights = layout.read_config(tmp_path / "run")[1].class_weight
+    weights = layout.read_config(tmp_path / "run")[1].plan.class_weight
     assert weights["yes"] * counts["yes"] == pytest.approx(weights["no"] * counts["no"])
     assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == ((COUNTS, 1),)
 
