@@ -7,6 +7,7 @@ import pytest
 import equidp
 from equidp._validate import check_number, unknown_name
 from equidp.errors import DataError, EquidpError
+from support.errors import raises_field
 
 
 @pytest.mark.parametrize(
@@ -26,9 +27,7 @@ def test_the_field_is_what_the_message_starts_with(error, field):
 
 
 def test_checks_and_settings_name_their_field():
-    with pytest.raises(EquidpError) as caught:
+    with raises_field(EquidpError, "tau"):
         check_number("(0, 1]", tau=2)
-    assert caught.value.field == "tau"
-    with pytest.raises(EquidpError) as caught:
+    with raises_field(EquidpError, "clipping_bound"):
         equidp.DPSGD(clipping_bound=-1.0)
-    assert caught.value.field == "clipping_bound"

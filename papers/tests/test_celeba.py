@@ -16,6 +16,7 @@ from equidp.data import open_source
 from equidp.errors import DataError, SettingError
 from equidp.tables.cache import kept_tables
 from papers.celeba import CelebA
+from support.data_folders import empty_source_folder
 
 ATTRIBUTES = ("5_o_Clock_Shadow", "Eyeglasses", "Male", "Smiling", "Young")
 PARTS = [0] * 8 + [1] * 3 + [2] * 4
@@ -75,11 +76,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Path:
     """An empty folder for CelebA of EQUIDP_DATA."""
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    folder = tmp_path / "celeba"
-    folder.mkdir()
-    return folder
+    return empty_source_folder("celeba", tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -14,6 +14,7 @@ from PIL import Image
 from equidp.data import open_source
 from equidp.errors import DataError, SettingError
 from papers.utkface import UTKFace
+from support.data_folders import empty_source_folder
 
 FACES = [(age, gender, ethnicity) for age in range(20, 40) for gender in (0, 1) for ethnicity in range(5)]
 ODD = ["39_1_20170116174525125.jpg.chip.jpg", "61_3_20170109142408075.jpg.chip.jpg"]
@@ -22,11 +23,7 @@ ODD = ["39_1_20170116174525125.jpg.chip.jpg", "61_3_20170109142408075.jpg.chip.j
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty folder for UTKFace of EQUIDP_DATA."""
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    place = tmp_path / "utkface"
-    place.mkdir()
-    return place
+    return empty_source_folder("utkface", tmp_path, monkeypatch)
 
 
 NAMES = {

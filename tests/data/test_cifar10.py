@@ -20,6 +20,7 @@ from PIL import Image
 from equidp.data import cifar10, open_source
 from equidp.errors import DataError
 from equidp.tables.cache import kept_tables
+from support.data_folders import empty_source_folder
 from support.served import served
 
 SIZES = {name: 10 for names in cifar10._BATCHES.values() for name in names}
@@ -28,11 +29,7 @@ SIZES = {name: 10 for names in cifar10._BATCHES.values() for name in names}
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty folder for CIFAR-10 of EQUIDP_DATA."""
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    place = tmp_path / "cifar10"
-    place.mkdir()
-    return place
+    return empty_source_folder("cifar10", tmp_path, monkeypatch)
 
 
 def made_up(name: str) -> tuple[np.ndarray, list[int]]:
