@@ -4,7 +4,7 @@ from equidp.cli.app import command_line, main
 
 COMMANDS = {
     "reproduce": "Make a table or figure of the papers again, beside what they print.",
-    "leaderboard": "Set every method as well as every other, and show what privacy costs each group.",
+    "leaderboard": "Tune all methods with equal effort, and show what privacy costs each group.",
     "ablate": "Train without noise to see which error of clipping hurts a group.",
     "membership": "Attack models, with and without privacy: whose presence in the data can be detected?",
 }

@@ -1,4 +1,4 @@
-"""`python -m papers leaderboard`: what privacy costs when every method is set as well as every other."""
+"""`python -m papers leaderboard`: what privacy costs when all methods are tuned with equal effort."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from support.toy import make_trainer, toy
 
 
 class OneByOne:
-    """An engine of one's own: a forward and a backward pass for each example."""
+    """A user-defined engine: a forward and a backward pass for each example."""
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss

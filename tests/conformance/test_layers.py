@@ -22,7 +22,7 @@ from support.units import assert_units
 
 
 class OwnScale(nn.Module):
-    """A layer of one's own: a factor for each feature, which must come last."""
+    """A user-defined layer: a factor for each feature, which must come last."""
 
     def __init__(self, features: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Conformance of metrics: value, interval and range; one of one's own is a file and a line in CASES."""
+"""Conformance of metrics: value, interval and range; a user-defined one is a file and a line in CASES."""
 
 from __future__ import annotations
 

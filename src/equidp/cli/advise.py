@@ -51,7 +51,7 @@ class AdviceOptions:
 
     model: options.Model = None
     loss: str | None = None
-    """Loss of one's own, my_module:my_loss, of each example; default: cross entropy."""
+    """User-defined loss of each example, my_module:my_loss; default: cross entropy."""
     epsilon: float = 3.0
     """Epsilon of advice and training together."""
     delta: options.Delta = None

@@ -46,7 +46,7 @@ class ComparisonOptions:
     """Options of the comparison: arguments of `equidp.compare`."""
 
     methods: tuple[options.MethodOrAuto, ...] = DEFAULT_METHODS
-    """Methods to compare, with commas; also of one's own, my_module:MyPolicy; auto: that of equidp train."""
+    """Methods to compare, with commas; also user-defined (my_module:MyPolicy); auto: as in equidp train."""
     seeds: int = 5
     """Number of runs of each method."""
     epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()

@@ -150,7 +150,7 @@ def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -
     probe = _probe_transform(name, transform, inputs)
     shape = (len(inputs), *probe.shape[1:])
     content = inputs.cpu().contiguous().numpy()
-    for version in itertools.count():  # code and weights of one's own change under the same name
+    for version in itertools.count():  # user-defined code and weights change under the same name
         key = key_of("features", name, content, list(shape), version)
         size = 4 * int(np.prod(shape))
         folder, facts = cached_folder(

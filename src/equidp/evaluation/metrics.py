@@ -65,7 +65,7 @@ def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: f
 
 
 def metric_named(metric: str | Metric | Any) -> Metric:
-    """Returns a metric of the table by its name, or one's own.
+    """Return a metric of the table by its name, or a user-defined one.
 
     Args:
         metric: a name from `METRICS`, a `Metric`, an object with its name, function, higher_is_better and
@@ -110,7 +110,7 @@ def check_task(metric: Metric, class_names: Sequence[str]) -> None:
 
 
 def metric_for(metric: str | Metric | Any | None, class_names: Sequence[str]) -> Metric:
-    """Returns a metric by its name, or one's own; None: accuracy, and of predicted numbers rmse.
+    """Return a metric by its name, or a user-defined one; None: accuracy, and of predicted numbers rmse.
 
     Raises:
         SettingError: no such metric, or one that the task has not.

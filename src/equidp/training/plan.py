@@ -167,7 +167,7 @@ class Plan:
     )
     loss: str | LossFunction | None = option(
         None,
-        "Loss of one's own, my_module:my_loss, of each example; default: cross entropy.",
+        "User-defined loss of each example, my_module:my_loss; default: cross entropy.",
         _check_loss,
     )
     recalibration: float = option(
