@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from joblib.externals.loky import get_reusable_executor
 
 import equidp
 from equidp.comparison.asked import named_methods
@@ -142,6 +143,12 @@ def lab(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.fixture
+def new_workers(lab):
+    """Worker processes that start in the user's folder, whatever ran before in this process."""
+    get_reusable_executor().shutdown(wait=True)
+
+
 def own_plan() -> Plan:
     return Plan(
         "own_lab.method:make_model", batch_size=40, epochs=2, delta=1e-4, loss="own_lab.method:smooth"
@@ -185,7 +192,7 @@ def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(lab, file
 
 
 @pytest.mark.soak
-def test_worker_processes_run_the_code_that_is_asked_for(lab):
+def test_worker_processes_run_the_code_that_is_asked_for(lab, new_workers):
     """Workers are kept from one comparison to the next, with the modules that they have imported."""
     runs = {"seeds": 2, "jobs": 2}
     before = figures(**runs)
@@ -196,7 +203,7 @@ def test_worker_processes_run_the_code_that_is_asked_for(lab):
 
 
 @pytest.mark.soak
-def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab):
+def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab, new_workers):
     """Their figures would be of other code than this process names."""
     figures()
     (lab / "own_lab" / "helper.py").write_text(HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
