@@ -27,6 +27,7 @@ DIVERGED = (
 _OPTIONS_OF_CARD = (
     *("model", "loss", "learning_rate", "batch_size", "epochs", "noise_multiplier", "delta", "momentum"),
     *("weight_decay", "schedule", "average", "average_share", "class_weight", "recalibration"),
+    *("optimizer", "views", "augmentation"),  # as the run has them
 )
 """Options of training that the card states in its own sentences, or as figures of the run."""
 

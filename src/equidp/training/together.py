@@ -21,7 +21,10 @@ from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.processes import Processes
 
 _ROWS = 2**16  # of a dataset in memory that are read at a time
-_SETTINGS = ("event", "steps", "policy", "engine", "seed", "delta", "groups", "workers", "average", "views")
+_SETTINGS = (
+    *("event", "steps", "policy", "engine", "seed", "randomness"),
+    *("delta", "groups", "workers", "average", "views"),
+)
 _LOOKED_AT = 64  # examples of another dataset that are compared, evenly spread
 
 

@@ -154,8 +154,9 @@ class Trainer:
         with self.processes.leave_on_failure():
             steps_of = self.event, self.planned_steps
             kind = engine if isinstance(engine, str) else type(engine).__name__
-            draws = secure, seed, type(randomness).__name__
-            same = (*steps_of, policy, kind, draws, delta, num_groups, workers, average, views)
+            given = None if randomness is None else type(randomness).__name__
+            draws = (secure, seed), given
+            same = (*steps_of, policy, kind, *draws, delta, num_groups, workers, average, views)
             together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
             opened = partial(parts.open_ledger, ledger, budget, train, *steps_of, beyond_budget)
             self.ledger, self.steps = together.share_ledger(self.processes, opened)
