@@ -138,7 +138,9 @@ def test_rate_and_batch_size_do_not_say_how_many_canaries_are_in(monkeypatch):
     seen = []
 
     def noting(self, kept, on_progress, checkpoint_seconds):
-        seen.append((int(self.inside.sum()), self.event.sample_rate, self.plan.batch_size, self.plan.steps))
+        seen.append(
+            (int(self.inside.sum()), self.event.sample_rate, self.plan.plan.batch_size, self.plan.steps)
+        )
         raise KeyboardInterrupt
 
     monkeypatch.setattr(WatchedTraining, "scores", noting)

@@ -344,6 +344,7 @@ def test_noisy_sums_are_on_the_grid_of_their_noise():
 
 def test_very_many_words_are_made_on_the_device_unless_it_computes_otherwise(monkeypatch):
     asked = []
+    assert device_randomness.is_exact(DEVICE)  # by the true keystream, once
     monkeypatch.setattr(
         device_randomness, "keystream", lambda *given: asked.append(given) or torch.zeros(given[1])
     )
