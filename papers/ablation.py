@@ -121,10 +121,10 @@ def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, devic
 
 def _train(cell: Cell, error: str, threads: int | None) -> pd.DataFrame:
     with one_at_a_time(threads):
-        return _trained(cell, error)
+        return _train_with_error(cell, error)
 
 
-def _trained(cell: Cell, error: str) -> pd.DataFrame:
+def _train_with_error(cell: Cell, error: str) -> pd.DataFrame:
     data = split(cell.source, cell.seed)
     trainer = cell.trainer(data)
     subject = Subject(reading(trainer.model, trainer.loss), trainer.loss, trainer.engine)
@@ -132,7 +132,7 @@ def _trained(cell: Cell, error: str) -> pd.DataFrame:
     trainer.model.train()
     samples = PoissonSampler(len(data.train), trainer.sample_rate, trainer.steps, trainer.randomness)
     for step, sample in enumerate(samples, start=1):
-        state = _updated_exactly(trainer.policy, state, subject, data.train, sample)
+        state = _update_exactly(trainer.policy, state, subject, data.train, sample)
         gradients = batch_gradients(
             subject,
             trainer.policy,
@@ -141,7 +141,7 @@ def _trained(cell: Cell, error: str) -> pd.DataFrame:
             sample,
             expected_batch_size=trainer.expected_batch_size,
         )
-        _put(ERRORS[error](gradients), subject)
+        _set_gradient(ERRORS[error](gradients), subject)
         trainer.optimizer.step()
         if Schedule(trainer.sample_rate, trainer.steps).ends_epoch(step):
             metrics = trainer.run().metrics(data.test)
@@ -150,7 +150,7 @@ def _trained(cell: Cell, error: str) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[columns]
 
 
-def _updated_exactly(
+def _update_exactly(
     policy: Policy, state: Any, subject: Subject, data: GroupedDataset, sample: Tensor
 ) -> Any:
     """The policy's state after the exact sum of a sample's statistics, where it reads any."""
@@ -164,7 +164,7 @@ def _updated_exactly(
     return policy.update(state, bounded_rows(rows, 1.0).sum(dim=0).to(torch.float32))
 
 
-def _put(gradient: Tensor, subject: Subject) -> None:
+def _set_gradient(gradient: Tensor, subject: Subject) -> None:
     """Makes a flat vector the model's gradient."""
     parts = gradient.split([parameter.numel() for parameter in subject.parameters])
     for parameter, part in zip(subject.parameters, parts, strict=True):

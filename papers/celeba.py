@@ -41,7 +41,7 @@ SIDE = 64
 _PARTS = {"train": 0, "validation": 1, "test": 2}
 _OPPOSITES = {"Male": "Female", "Young": "Old"}
 _FOLDERS = (".", "Anno", "Eval", "Img", "img_align_celeba")
-"""Where files are below celeba/: all in one place, as on Google Drive, or twice nested as on Kaggle."""
+"""Folders below celeba/ that may hold a file: one place, as on Google Drive, or two levels, as on Kaggle."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CelebA:
 
     @property
     def highlighted_groups(self) -> tuple[str, str] | None:
-        """Those without and with a single attribute."""
+        """Groups without and with the attribute, where there is one."""
         return _names(self.group[0]) if len(self.group) == 1 else None
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> CelebA:
@@ -87,7 +87,7 @@ class CelebA:
             DataError: files that are missing, cut, or not CelebA's.
             SettingError: no such attribute; names the nearest.
         """
-        files = _found()
+        files = _find_files()
         rows = _rows(files, (self.target, *self.group))
         paths = {PurePosixPath(path).name: path for path in image_paths(files.images)}
         train, test = (
@@ -97,7 +97,7 @@ class CelebA:
         return train, test
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns these two as a split."""
+        """Returns the training and the test set as a split."""
         train, test = parts
         return DataSplit(train, test, ("The validation part of CelebA is left out.",))
 
@@ -126,11 +126,11 @@ class _Files(NamedTuple):
 
 
 def _names(attribute: str) -> tuple[str, str]:
-    """What those without and with an attribute are called."""
+    """Names of the groups without and with an attribute."""
     return _OPPOSITES.get(attribute, f"no {attribute}"), attribute
 
 
-def _found() -> _Files:
+def _find_files() -> _Files:
     given = data_folder()
     place = None if given is None else given / "celeba"
     if place is None or not place.is_dir():
@@ -147,7 +147,7 @@ def _found() -> _Files:
 
 
 def _first(place: Path, names: Sequence[str]) -> Path | None:
-    """The first file of one of these names, or folder that holds images."""
+    """The first file of one of these names, or folder with images."""
     for path in (place / folder / name for name in names for folder in _FOLDERS):
         if path.is_file() or (path.is_dir() and any(is_image(each.name) for each in path.iterdir())):
             return path
@@ -155,7 +155,7 @@ def _first(place: Path, names: Sequence[str]) -> Path | None:
 
 
 def _rows(files: _Files, attributes: Sequence[str]) -> pd.DataFrame:
-    """By name of an image: its attributes, 0 or 1 each, and its part."""
+    """Table by name of image: its attributes, 0 or 1 each, and its part."""
     table, parts = _attributes(files.attributes), _parts(files.parts)
     for each in attributes:
         if each not in table.columns:
@@ -196,7 +196,7 @@ def _attributes(path: Path) -> pd.DataFrame:
 
 
 def _parts(path: Path) -> pd.Series:
-    """Which part each image is in: CSV with a header, or lines of a name and a number."""
+    """Part of each image, from a CSV file with a header, or lines of a name and a number."""
     try:
         if path.suffix == ".csv":
             return pd.read_csv(path, index_col=0)["partition"]

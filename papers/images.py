@@ -27,7 +27,7 @@ def image_paths(place: Path) -> list[str]:
     """
     if place.is_dir():
         return sorted(filter(is_image, os.listdir(place)))
-    with _opened(place) as archive:
+    with _open_zip(place) as archive:
         return sorted(path for path in archive.namelist() if is_image(path) and "__MACOSX" not in path)
 
 
@@ -45,7 +45,7 @@ def images_in(place: Path, paths: Sequence[str], side: int) -> Iterator[Array]:
                 raise _unreadable(place, path, error) from error
             yield decoded(content, path, side)
         return
-    with _opened(place) as archive:
+    with _open_zip(place) as archive:
         for path in paths:
             try:
                 content = archive.read(path)
@@ -58,7 +58,7 @@ def _unreadable(place: Path, path: str, error: Exception) -> DataError:
     return DataError(f"{place}: {path} cannot be read ({error}); bring the file back.")
 
 
-def _opened(place: Path) -> zipfile.ZipFile:
+def _open_zip(place: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(place)
     except (zipfile.BadZipFile, OSError) as error:

@@ -51,18 +51,18 @@ def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats
         shadows: of the shadow models, [shadows, n].
         inside: which shadow model was trained with which example, [shadows, n].
     """
-    member = stats.norm.logpdf(confidences, *_fitted(shadows, inside))
-    ratio: Floats = member - stats.norm.logpdf(confidences, *_fitted(shadows, ~inside))
+    member = stats.norm.logpdf(confidences, *_fit_shadows(shadows, inside))
+    ratio: Floats = member - stats.norm.logpdf(confidences, *_fit_shadows(shadows, ~inside))
     return ratio
 
 
 def offline_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
     """Returns how many deviations the confidence lies above shadow models without the example, [n]."""
-    mean, spread = _fitted(shadows, ~inside)
+    mean, spread = _fit_shadows(shadows, ~inside)
     return (confidences - mean) / spread
 
 
-def _fitted(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
+def _fit_shadows(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
     """Returns mean and deviation over the chosen shadows of each example, [n]."""
     kept = np.where(chosen, shadows, np.nan)
     mean = np.nanmean(kept, axis=0)
@@ -82,7 +82,7 @@ def sensitive_attack_table(
     seed: int = 0,
     risks: Mapping[str, Risk] | None = None,
 ) -> pd.DataFrame:
-    """Returns how well scores tell members from others, in each group and in all.
+    """Returns the success of an attack by its scores, in each group and in all.
 
     Args:
         scores: [n]; a higher score means that the attack takes the example for a member.
@@ -94,7 +94,7 @@ def sensitive_attack_table(
 
     Returns:
         Rows by group, then "all": group, members, others, and with _low and _high success_rate (mean share of
-        members and of others told right on one half, by the threshold that is best on the other half), auc,
+        members and of others classified right on one half, by the best threshold of the other half), auc,
         tpr_at_0.1%_fpr and tpr_at_1%_fpr (share of members found by the best threshold that takes at most
         that share of others for members). NaN for a group with fewer than 4 members or others.
     """
@@ -110,7 +110,7 @@ def sensitive_attack_table(
 
 
 def _at_most(risk: Risk | None) -> dict[str, float]:
-    """Returns what no attack exceeds, by the names of the figures; NaN where it is not known."""
+    """Returns upper bounds on all attacks, by the names of the figures; NaN where none is known."""
     names = ("success_rate", "auc", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
     found = {} if risk is None else {**risk.figures(), "success_rate": (1 + risk.advantage) / 2}
     return {f"{name}_at_most": found.get(name, np.nan) for name in names}

@@ -82,7 +82,7 @@ class UTKFace:
 
     def everything(self) -> tuple[GroupedDataset]:
         """Returns all faces whose names have every field, of these ethnicities."""
-        place = _found()
+        place = _find_images()
         paths, fields, _ = _faces(place)
         images = kept_pixels(
             "UTKFace", images_key(place, paths), len(paths), SIDE, images_in(place, paths, SIDE)
@@ -102,17 +102,17 @@ class UTKFace:
         return (whole,)
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the split of a seed of all faces."""
+        """Returns a split of all faces by the seed."""
         (whole,) = parts
         order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
-        paths, _, left_out = _faces(_found())
+        paths, _, left_out = _faces(_find_images())
         notes = []
         if left_out:
             notes.append(
                 f"{left_out} of {left_out + len(paths)} images were left out: their names lack a field."
             )
         if self.balanced:
-            order = _balanced(whole, order)
+            order = _balance_classes(whole, order)
             notes.append(
                 "Faces were removed at random, so that each group has as many of each class; epsilon does "
                 "not cover the counts that this goes by."
@@ -134,8 +134,8 @@ class UTKFace:
         return Labels((ethnicity[:, None] == places).long().argmax(1), self.ethnicities)
 
 
-def _balanced(data: GroupedDataset, order: Tensor) -> Tensor:
-    """The first examples of `order` of each class of a group, as many of each class as of the rarest."""
+def _balance_classes(data: GroupedDataset, order: Tensor) -> Tensor:
+    """Rows of `order` in which each group has as many examples of each class as of its rarest one."""
     cells = (data.groups * data.num_classes + data.targets)[order]
     counts = torch.bincount(cells, minlength=data.num_groups * data.num_classes)
     kept = counts.view(data.num_groups, data.num_classes).min(1).values.repeat_interleave(data.num_classes)
@@ -143,7 +143,7 @@ def _balanced(data: GroupedDataset, order: Tensor) -> Tensor:
     return order[torch.cat(rows).sort().values]
 
 
-def _found() -> Path:
+def _find_images() -> Path:
     given = data_folder()
     names = ("utkface/UTKFace.zip", "utkface/UTKFace", "UTKFace.zip", "UTKFace", "utkface")
     for place in (given / name for name in names) if given else ():
@@ -153,7 +153,7 @@ def _found() -> Path:
 
 
 def _faces(place: Path) -> tuple[list[str], Tensor, int]:
-    """Paths in order, [n, 3] ages, genders and ethnicities, and how many other images lack one."""
+    """Paths in order, [n, 3] ages, genders and ethnicities, and the number of images whose names lack one."""
     every = image_paths(place)
     read = [(path, _NAME.fullmatch(PurePosixPath(path).name)) for path in every]
     faces = [(path, tuple(map(int, found.groups()))) for path, found in read if found]

@@ -21,8 +21,8 @@ from papers.reproduction.page import WORDS, based_on, in_words, results_page
 from papers.reproduction.reproduce import (
     RESULTS,
     RUNS,
-    asked_seeds,
     check_data,
+    choose_seeds,
     file_stem,
     item_named,
     judged_items,
@@ -88,7 +88,7 @@ def reproduce_command(
     for folder in (results, directory):
         check_folder(folder)
     check_data(found, 0)
-    chosen, fewer = asked_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
+    chosen, fewer = choose_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
     if not quick:
         wanted = len(chosen)
         expected = duration(3600 * found.hours(wanted, fewer))

@@ -28,7 +28,7 @@ KEPT = Path("results") / "leaderboard"
 """Folder of results and plots, beside the page."""
 STANDARD = "dpsgd"
 TARGET = 0.005
-"""Half a point: the price that counts as nearly gone."""
+"""Accuracy that the worst-off group may lose where a method counts as nearly free: half a point."""
 MATTERS = 0.001
 """Differences below a tenth of a point, one person in a thousand, are too small to choose a method by."""
 RECALIBRATION = 0.05
@@ -68,7 +68,7 @@ choose on data of your own, use `equidp advise`, or charge the choice."""
 
 def write_page(folder: Path) -> None:
     """Writes leaderboard.md and a plot for each dataset that has results."""
-    kept = list(_kept(folder))
+    kept = list(_load_reported(folder))
     for contest, results in kept:
         draw(contest, results, folder / KEPT / f"{contest.name}.png")
     (folder / "leaderboard.md").write_text(page(folder), encoding="utf-8")
@@ -76,7 +76,7 @@ def write_page(folder: Path) -> None:
 
 def page(folder: Path) -> str:
     """The text of leaderboard.md, from the results that the folder keeps."""
-    kept = list(_kept(folder))
+    kept = list(_load_reported(folder))
     answers = [sentence for contest, results in kept for sentence in _answers(contest, results)]
     seen = {contest.name for contest, _ in kept}
     unseen = [contest.title for contest in CONTESTS.values() if contest.name not in seen]
@@ -84,12 +84,12 @@ def page(folder: Path) -> str:
     if unseen:
         parts.append(f"Declared in `papers/leaderboard/space.py` and not run yet: {'; '.join(unseen)}.")
     for contest, results in kept:
-        parts += _part(contest, results)
+        parts += _contest_part(contest, results)
     return "\n\n".join(parts) + "\n"
 
 
-def _kept(folder: Path) -> Iterator[tuple[Contest, Results]]:
-    """Each contest whose baseline is reported."""
+def _load_reported(folder: Path) -> Iterator[tuple[Contest, Results]]:
+    """Yields contests whose baseline is reported, with their results."""
     for contest in CONTESTS.values():
         results = Results.load(folder / KEPT / f"{contest.name}.json", contest.name)
         results.reported = [run for run in results.reported if run.seed in contest.reported]
@@ -98,19 +98,19 @@ def _kept(folder: Path) -> Iterator[tuple[Contest, Results]]:
 
 
 def _methods(contest: Contest, results: Results, epsilon: float) -> list[str]:
-    """Those that are reported on all seeds."""
+    """Methods that are reported on all seeds."""
     return [name for name in PRIVATE if len(results.runs(name, epsilon)) == len(contest.reported)]
 
 
 def _costs(results: Results, runs: dict[int, Reported]) -> np.ndarray:
-    """[seeds, groups and all]: what each run lost against the tuned baseline of its seed."""
+    """Accuracy that each run lost against the tuned baseline of its seed, [seeds, groups and all]."""
     reference = results.runs(BASELINE, None)
     pairs = [(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
     return np.array([np.subtract(before, after) for before, after in pairs])
 
 
-def _worst(results: Results, runs: dict[int, Reported]) -> np.ndarray:
-    """[seeds]: the score of each run."""
+def _worst_costs(results: Results, runs: dict[int, Reported]) -> np.ndarray:
+    """Score of each run, [seeds]."""
     reference = results.runs(BASELINE, None)
     return np.array(
         [worst_cost(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
@@ -118,16 +118,16 @@ def _worst(results: Results, runs: dict[int, Reported]) -> np.ndarray:
 
 
 def _points(values: Sequence[float] | np.ndarray, sign: bool = False) -> str:
-    """A mean in percentage points, with its interval."""
+    """Mean in percentage points, with its interval."""
     mean, low, high = (100 * value for value in mean_interval(values))
     form = "+.2f" if sign else ".2f"
     return f"{mean:{form}} ({low:{form}} to {high:{form}})"
 
 
 def _against_standard(results: Results, method: str, epsilon: float) -> np.ndarray:
-    """[seeds]: how much more the worst-off group lost than under DPSGD; below 0 where it lost less."""
-    standard: np.ndarray = _worst(results, results.runs(STANDARD, epsilon))
-    lost: np.ndarray = _worst(results, results.runs(method, epsilon)) - standard
+    """Accuracy that the worst-off group lost beyond its loss under DPSGD, [seeds]; below 0: less."""
+    standard: np.ndarray = _worst_costs(results, results.runs(STANDARD, epsilon))
+    lost: np.ndarray = _worst_costs(results, results.runs(method, epsilon)) - standard
     return lost
 
 
@@ -136,17 +136,17 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
         methods = _methods(contest, results, epsilon)
         if STANDARD not in methods:
             continue
-        lost = _points(_worst(results, results.runs(STANDARD, epsilon)))
+        lost = _points(_worst_costs(results, results.runs(STANDARD, epsilon)))
         others = [name for name in methods if name != STANDARD]
         yield (
             f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst-off group loses "
-            f"{lost} points. {_beaten(results, others, epsilon)}{_untuned(results, methods, epsilon)}"
-            f"{_exposed(contest, results, epsilon)}"
+            f"{lost} points. {_compare_with_standard(results, others, epsilon)}"
+            f"{_describe_untuned(results, methods, epsilon)}{_describe_exposure(contest, results, epsilon)}"
         )
 
 
-def _beaten(results: Results, others: Sequence[str], epsilon: float) -> str:
-    """Whether a method beats DPSGD, at a level that allows for as many questions as there are methods."""
+def _compare_with_standard(results: Results, others: Sequence[str], epsilon: float) -> str:
+    """Sentences on methods that beat DPSGD, at a level corrected for the number of methods."""
     if not others:
         return "No other method is compared yet."
     level = 1 - 0.05 / len(others)
@@ -172,8 +172,8 @@ def _beaten(results: Results, others: Sequence[str], epsilon: float) -> str:
     return said + (f" Worse beyond that noise: {', '.join(worse)}." if worse else "")
 
 
-def _untuned(results: Results, methods: Sequence[str], epsilon: float) -> str:
-    """What one random setting loses on average, in place of the best of all, in a sentence."""
+def _describe_untuned(results: Results, methods: Sequence[str], epsilon: float) -> str:
+    """Sentence on the mean loss of one random setting, in place of the best of all."""
     means = {
         name: 100 * float(np.mean(scores)) for name in methods if (scores := _scores(results, name, epsilon))
     }
@@ -188,7 +188,7 @@ def _untuned(results: Results, methods: Sequence[str], epsilon: float) -> str:
 
 
 def _scores(results: Results, method: str, epsilon: float) -> list[float]:
-    """What each setting lost by on the first tuning seed."""
+    """Score of each setting on the first tuning seed."""
     numbers = results.numbers(method, epsilon)
     return [results.score(method, epsilon, number, TUNING_SEEDS[0]) for number in numbers]
 
@@ -199,8 +199,8 @@ def _ratio(run: Reported) -> float | None:
     return highest / lowest if lowest else math.inf if highest else None
 
 
-def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
-    """What methods do to privacy by group, in a sentence."""
+def _describe_exposure(contest: Contest, results: Results, epsilon: float) -> str:
+    """Sentence on privacy by group under each method."""
     runs = {name: results.runs(name, epsilon) for name in _methods(contest, results, epsilon)}
     ratios = {
         name: ratio
@@ -219,7 +219,7 @@ def _exposed(contest: Contest, results: Results, epsilon: float) -> str:
     )
 
 
-def _part(contest: Contest, results: Results) -> Iterator[str]:
+def _contest_part(contest: Contest, results: Results) -> Iterator[str]:
     yield f"## {contest.title}"
     yield _facts(contest, results)
     if contest.note:
@@ -227,8 +227,8 @@ def _part(contest: Contest, results: Results) -> Iterator[str]:
     done = [epsilon for epsilon in contest.epsilons if _methods(contest, results, epsilon)]
     for epsilon in done:
         yield f"### Epsilon {epsilon:g}"
-        yield _table(contest, results, epsilon)
-        yield from _targets(contest, results, epsilon)
+        yield _cost_table(contest, results, epsilon)
+        yield from _targets_reached(contest, results, epsilon)
     if done:
         yield "### Everything that was tried"
         yield (
@@ -242,13 +242,13 @@ def _part(contest: Contest, results: Results) -> Iterator[str]:
             "in points, that the best of so many random settings has on average: what a smaller budget would "
             "have reported."
         )
-        yield _effort(contest, results, done[0])
-        yield from _privacy(contest, results, done)
-    yield from _recalibrated(contest, results)
-    yield from _published(contest, results)
+        yield _effort_table(contest, results, done[0])
+        yield from _privacy_part(contest, results, done)
+    yield from _recalibration_part(contest, results)
+    yield from _published_part(contest, results)
     yield "### Settings"
-    yield _spaces(contest)
-    yield _chosen(contest, results, done)
+    yield _space_table(contest)
+    yield _chosen_table(contest, results, done)
 
 
 def _facts(contest: Contest, results: Results) -> str:
@@ -263,13 +263,13 @@ def _facts(contest: Contest, results: Results) -> str:
         f"and epsilon, {len(runs)} seeds reported ({', '.join(map(str, sorted(runs)))}).",
         f"Without privacy, tuned: {reached}.",
         f"{count} runs in {hours:.1f} hours of one core.",
-        *_missing(contest, results),
+        *_missing_runs(contest, results),
     )
     return " ".join(sentences)
 
 
-def _missing(contest: Contest, results: Results) -> Iterator[str]:
-    """What of the declared contest was not run yet."""
+def _missing_runs(contest: Contest, results: Results) -> Iterator[str]:
+    """Sentences on methods and epsilons of the contest that were not run yet."""
     compared = {epsilon: _methods(contest, results, epsilon) for epsilon in contest.epsilons}
     for epsilon, methods in compared.items():
         left = [name for name in PRIVATE if name not in methods]
@@ -279,15 +279,15 @@ def _missing(contest: Contest, results: Results) -> Iterator[str]:
         yield f"Epsilon {' and '.join(unseen)}: not run yet."
 
 
-def _table(contest: Contest, results: Results, epsilon: float) -> str:
+def _cost_table(contest: Contest, results: Results, epsilon: float) -> str:
     few = len(results.groups) <= 5
     groups = [f"{name} loses" for name in results.groups] if few else ["hardest hit"]
     head = ["method", "overall accuracy", *groups, "worst-off group loses", "against DPSGD"]
     lines = []
     methods = _methods(contest, results, epsilon)
-    for method in sorted(methods, key=lambda name: _worst(results, results.runs(name, epsilon)).mean()):
+    for method in sorted(methods, key=lambda name: _worst_costs(results, results.runs(name, epsilon)).mean()):
         runs = results.runs(method, epsilon)
-        costs, worst = _costs(results, runs), _worst(results, runs)
+        costs, worst = _costs(results, runs), _worst_costs(results, runs)
         means = costs[:, :-1].mean(axis=0)
         shown = [_points(costs[:, place]) for place in range(len(means))]
         if not few:
@@ -300,38 +300,38 @@ def _table(contest: Contest, results: Results, epsilon: float) -> str:
     return _markdown(head, lines)
 
 
-def _targets(contest: Contest, results: Results, epsilon: float) -> Iterator[str]:
-    """Which methods nearly lost nothing in every group, and whose predicted rates hold."""
+def _targets_reached(contest: Contest, results: Results, epsilon: float) -> Iterator[str]:
+    """Sentences on methods that lost nearly nothing in every group, and on right predicted rates."""
     methods = _methods(contest, results, epsilon)
     small = [
         method
         for method in methods
         if _costs(results, results.runs(method, epsilon))[:, :-1].mean(axis=0).max() <= TARGET
     ]
-    listed = _named(small, methods)
+    listed = _list_methods(small, methods)
     text = (
         f"Every group within half a point of its accuracy without privacy, on average over seeds: {listed}."
     )
     if results.runs(methods[0], epsilon)[contest.reported[0]].predicted:
-        off = {method: _off(results.runs(method, epsilon)) for method in methods}
+        off = {method: _rate_errors(results.runs(method, epsilon)) for method in methods}
         held = [name for name in methods if max(off[name]) <= _CALIBRATED]
         best = min(methods, key=lambda name: max(off[name]))
         text += (
             " Mean predicted rate within a tenth of what happened in every group: "
-            f"{_named(held, methods)} (closest: `{best}`, {100 * max(off[best]):.0f}% off; without privacy: "
-            f"{100 * max(_off(results.runs(BASELINE, None))):.0f}%)."
+            f"{_list_methods(held, methods)} (closest: `{best}`, {100 * max(off[best]):.0f}% off; "
+            f"without privacy: {100 * max(_rate_errors(results.runs(BASELINE, None))):.0f}%)."
         )
     yield text
 
 
-def _named(some: Sequence[str], every: Sequence[str]) -> str:
+def _list_methods(some: Sequence[str], every: Sequence[str]) -> str:
     if len(some) == len(every):
         return "every method"
     return ", ".join(f"`{name}`" for name in some) or "no method"
 
 
-def _off(runs: dict[int, Reported]) -> list[float]:
-    """How far predicted rates lie from observed ones by group, as a share of these: means over seeds."""
+def _rate_errors(runs: dict[int, Reported]) -> list[float]:
+    """Relative error of predicted rates by group: means over seeds."""
     each = [
         [abs(p - o) / o for p, o in zip(run.predicted[:-1], run.observed[:-1], strict=True)]
         for run in runs.values()
@@ -339,7 +339,7 @@ def _off(runs: dict[int, Reported]) -> list[float]:
     return [float(value) for value in np.mean(each, axis=0)]
 
 
-def _effort(contest: Contest, results: Results, epsilon: float) -> str:
+def _effort_table(contest: Contest, results: Results, epsilon: float) -> str:
     draws = [count for count in (1, 2, 4, 8, 16, 32) if count <= contest.draws]
     head = ["method", *(f"best of {count}" for count in draws), "median"]
     lines = []
@@ -350,8 +350,8 @@ def _effort(contest: Contest, results: Results, epsilon: float) -> str:
     return _markdown(head, lines)
 
 
-def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> Iterator[str]:
-    """Mean epsilons of each group's examples."""
+def _privacy_part(contest: Contest, results: Results, epsilons: Sequence[float]) -> Iterator[str]:
+    """Part of the page on mean epsilons of each group's examples."""
     lines, few = [], len(results.groups) <= 5
     for epsilon in epsilons:
         for method in _methods(contest, results, epsilon):
@@ -376,8 +376,8 @@ def _privacy(contest: Contest, results: Results, epsilons: Sequence[float]) -> I
     yield _markdown(["epsilon", "method", *groups, "highest over lowest"], lines)
 
 
-def _recalibrated(contest: Contest, results: Results) -> Iterator[str]:
-    """What part of epsilon for recalibration does to costs and predicted rates."""
+def _recalibration_part(contest: Contest, results: Results) -> Iterator[str]:
+    """Part of the page on costs and predicted rates where a share of epsilon goes to recalibration."""
     first = contest.epsilons[0]
     kinds = {"as chosen": CHOSEN, f"{RECALIBRATION:.0%} of epsilon to recalibrate": RECALIBRATED}
     by_kind = {name: results.runs(STANDARD, first, kind) for name, kind in kinds.items()}
@@ -386,7 +386,9 @@ def _recalibrated(contest: Contest, results: Results) -> Iterator[str]:
     lines = []
     for name, runs in by_kind.items():
         costs = [_points(each) for each in _costs(results, runs)[:, :-1].T]
-        rates = [f"{100 * off:.0f}%" for off in _off(runs)] if runs[contest.reported[0]].predicted else []
+        rates = (
+            [f"{100 * off:.0f}%" for off in _rate_errors(runs)] if runs[contest.reported[0]].predicted else []
+        )
         lines.append([name, *costs, *rates])
     head = ["DPSGD", *(f"{name} loses" for name in results.groups)]
     head += [f"{name}: predicted rate off by" for name in results.groups][: len(lines[0]) - len(head)]
@@ -398,8 +400,8 @@ def _recalibrated(contest: Contest, results: Results) -> Iterator[str]:
     yield _markdown(head, lines)
 
 
-def _published(contest: Contest, results: Results) -> Iterator[str]:
-    """What published settings cost at the same epsilon."""
+def _published_part(contest: Contest, results: Results) -> Iterator[str]:
+    """Part of the page on the cost of published settings at the same epsilon."""
     first, lines = contest.epsilons[0], []
     for method in (BASELINE, *PRIVATE):
         runs = results.runs(method, first, PUBLISHED)
@@ -417,7 +419,7 @@ def _published(contest: Contest, results: Results) -> Iterator[str]:
         yield _markdown(["method", "overall accuracy", *(f"{name} loses" for name in results.groups)], lines)
 
 
-def _spaces(contest: Contest) -> str:
+def _space_table(contest: Contest) -> str:
     lines = [
         *(["every private method", f"`{name}`", str(space)] for name, space in contest.common.items()),
         *(["without privacy", f"`{name}`", str(space)] for name, space in contest.baseline.items()),
@@ -437,7 +439,7 @@ def _spaces(contest: Contest) -> str:
     return f"{note}\n\n{_markdown(['method', 'setting', 'drawn from'], lines)}"
 
 
-def _chosen(contest: Contest, results: Results, epsilons: Sequence[float]) -> str:
+def _chosen_table(contest: Contest, results: Results, epsilons: Sequence[float]) -> str:
     lines = []
     for epsilon in [None, *epsilons]:
         for method in [BASELINE] if epsilon is None else _methods(contest, results, epsilon):
@@ -455,7 +457,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw(contest: Contest, results: Results, path: Path) -> None:
-    """A panel a method: all its settings in colour before those of the others, the chosen one ringed."""
+    """Draws a panel for each method: its settings in colour, others in grey, the chosen one ringed."""
     epsilon = contest.epsilons[0]
     methods = _methods(contest, results, epsilon)
     if not methods:

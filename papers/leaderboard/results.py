@@ -1,4 +1,4 @@
-"""What the leaderboard keeps of its runs, one file a dataset, and what is chosen by it."""
+"""Results of the leaderboard, one file a dataset, and the choice of settings by them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TUNING_SEEDS = (100, 101, 102)
 CHOSEN, PUBLISHED, RECALIBRATED = "chosen", "published", "recalibrated"
 
 Accuracies = Sequence[float]
-"""Of each group, and last of all together."""
+"""Accuracy of each group, and last that of all together."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What one setting reached on the validation part of one tuning seed."""
+    """Accuracies of one setting on the validation part of one tuning seed."""
 
     method: str
     epsilon: float | None
@@ -59,7 +59,7 @@ class Reported:
 
 @dataclass
 class Results:
-    """All that is kept of a contest.
+    """All results of a contest.
 
     Attributes:
         settings: method -> number -> random settings, as they were tried.
@@ -76,7 +76,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path, contest: str) -> Results:
-        """What the file holds; nothing where there is none."""
+        """Reads a file of results; without a file, there are none yet."""
         if not path.exists():
             return cls(contest)
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -103,14 +103,14 @@ class Results:
         )  # fmt: skip
         lines.append(' "settings": {\n' + ",\n".join(settings) + "}")
         tried = sorted(self.tried, key=lambda row: (row.method, row.epsilon or 0, row.seed, row.number))
-        lines.append(_listed("tried", (list(vars(row).values()) for row in tried)))
+        lines.append(_json_lines("tried", (list(vars(row).values()) for row in tried)))
         order = sorted(self.reported, key=lambda row: (row.kind, row.epsilon or 0, row.method, row.seed))
-        lines.append(_listed("reported", (vars(row) for row in order)))
+        lines.append(_json_lines("reported", (vars(row) for row in order)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def accuracies(self, method: str, epsilon: float | None, number: int, seed: int) -> Accuracies | None:
-        """What a setting reached; None where it was not tried."""
+        """Accuracies of a setting; None where it was not tried."""
         key = method, epsilon, number, seed
         found = (row.accuracies for row in self.tried if _key(row) == key)
         return next(found, None)
@@ -186,5 +186,5 @@ def _key(row: Tried) -> tuple[str, float | None, int, int]:
     return row.method, row.epsilon, row.number, row.seed
 
 
-def _listed(name: str, rows: Iterator[Mapping[str, Any]] | Iterator[list[Any]]) -> str:
+def _json_lines(name: str, rows: Iterator[Mapping[str, Any]] | Iterator[list[Any]]) -> str:
     return f' "{name}": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "]"

@@ -60,8 +60,8 @@ PUBLISHED_METHODS = (BASELINE, STANDARD)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A run of a contest that is not kept yet; `kind` is None where it tries the settings of a number."""
+class PendingRun:
+    """Run of a contest without a result yet; `kind` is None where it tries the settings of a number."""
 
     method: str
     epsilon: float | None
@@ -86,7 +86,7 @@ class Stopped(Exception):
 
 @dataclass
 class Runner:
-    """Trains what a contest lacks, and keeps each result as it comes."""
+    """Trains missing runs of a contest, and saves each result as it comes."""
 
     contest: Contest
     methods: Sequence[str]
@@ -102,15 +102,15 @@ class Runner:
         self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
 
     def run(self, place: int) -> None:
-        """What is missing at one of the epsilons, and of the baseline; at the first, all else too."""
+        """Trains missing runs at one of the epsilons, and of the baseline; at the first, all others too."""
         epsilon = self.contest.epsilons[place]
         self._stages([BASELINE], None)
         self._stages(self.methods, epsilon)
         if not place:
-            self._train([*self._recalibrated(epsilon), *self._published(epsilon)])
+            self._train([*self._missing_recalibrated(epsilon), *self._missing_published(epsilon)])
 
     def in_words(self) -> str:
-        """How many runs of the search and the report are missing, and about how long they take."""
+        """Sentence on the number of missing runs, and about how long they take."""
         contest, results = self.contest, self.results
         finalists = min(FINALISTS, contest.draws)
         each = contest.draws + finalists * (len(TUNING_SEEDS) - 1) + len(contest.reported)
@@ -132,7 +132,7 @@ class Runner:
         settings = {**self.contest.settings("dpsgd", 0), "epochs": 2}
         plan = Plan(delta=self.contest.delta).with_changes(settings)
         data = split(Validated(self.source), TUNING_SEEDS[0])
-        trainer = Asked("dpsgd", None, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
+        trainer = PendingRun("dpsgd", None, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
         began = time.perf_counter()
         trainer.fit()
         return (time.perf_counter() - began) / 2
@@ -147,7 +147,7 @@ class Runner:
             }
             self._train(
                 [
-                    Asked(method, epsilon, seed, self._plan(method, number), number)
+                    PendingRun(method, epsilon, seed, self._plan(method, number), number)
                     for method in methods
                     for number in tried[method]
                     if results.accuracies(method, epsilon, number, seed) is None
@@ -157,7 +157,7 @@ class Runner:
         first = self.contest.reported[0]
         self._train(
             [
-                Asked(
+                PendingRun(
                     method, epsilon, seed, self._plan(method, number), number, CHOSEN,
                     account=epsilon is not None and seed == first,
                 )
@@ -178,35 +178,35 @@ class Runner:
             )
         return Plan(delta=self.contest.delta).with_changes(settings)
 
-    def _recalibrated(self, epsilon: float) -> list[Asked]:
+    def _missing_recalibrated(self, epsilon: float) -> list[PendingRun]:
         """DPSGD with its chosen settings, and part of epsilon for recalibration."""
         if len(self.results.runs(STANDARD, epsilon)) < len(self.contest.reported):
             return []
         chosen = self.results.choice(STANDARD, epsilon, range(self.contest.draws))
         plan = replace(self._plan(STANDARD, chosen), recalibration=RECALIBRATION)
-        return self._lacking({STANDARD: epsilon}, plan, RECALIBRATED)
+        return self._missing_runs({STANDARD: epsilon}, plan, RECALIBRATED)
 
-    def _published(self, epsilon: float) -> list[Asked]:
+    def _missing_published(self, epsilon: float) -> list[PendingRun]:
         if not self.contest.published:
             return []
         plan = replace(default_plan(self.contest.source), delta=self.contest.delta)
         epsilons = {method: None if method == BASELINE else epsilon for method in PUBLISHED_METHODS}
-        return self._lacking(epsilons, plan, PUBLISHED)
+        return self._missing_runs(epsilons, plan, PUBLISHED)
 
-    def _lacking(self, epsilons: Mapping[str, float | None], plan: Plan, kind: str) -> list[Asked]:
+    def _missing_runs(self, epsilons: Mapping[str, float | None], plan: Plan, kind: str) -> list[PendingRun]:
         return [
-            Asked(method, epsilon, seed, plan, kind=kind)
+            PendingRun(method, epsilon, seed, plan, kind=kind)
             for seed in self.contest.reported
             for method, epsilon in epsilons.items()
             if seed not in self.results.runs(method, epsilon, kind)
         ]
 
-    def _train(self, asked: list[Asked]) -> None:
-        """Trains a few at a time, and keeps what each gives."""
-        for start in range(0, len(asked), CHUNK * self.jobs):
+    def _train(self, missing: list[PendingRun]) -> None:
+        """Trains a few runs at a time, and saves each result."""
+        for start in range(0, len(missing), CHUNK * self.jobs):
             if time.monotonic() > self.ends:
                 raise Stopped
-            began, some = time.monotonic(), asked[start : start + CHUNK * self.jobs]
+            began, some = time.monotonic(), missing[start : start + CHUNK * self.jobs]
             with remembered(self.folder):
                 cells = [each.cell(self.source) for each in some]
             place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
@@ -220,14 +220,14 @@ class Runner:
             last = some[-1]
             print(
                 f"{self.contest.name} {last.method} epsilon={last.epsilon} {last.kind or 'tuning'} "
-                f"seed={last.seed}: {start + len(some)} of {len(asked)}, "
+                f"seed={last.seed}: {start + len(some)} of {len(missing)}, "
                 f"{duration(time.monotonic() - began)}",
                 flush=True,
             )
 
-    def _keep(self, asked: Asked, cell: Cell, record: RunRecord) -> None:
+    def _keep(self, run: PendingRun, cell: Cell, record: RunRecord) -> None:
         groups, rows = self.results.groups, record.settings["results"]
-        if asked.kind is not None:  # predicted and observed rates too
+        if run.kind is not None:  # predicted and observed rates too
             test = split(cell.source, cell.seed).test
             found = kept_predictions(self.folder / cell.file_name(), test, Cut())
             rows = with_metrics(rows, found, test, METRICS["accuracy"], 0.95)
@@ -237,19 +237,19 @@ class Runner:
             values = [by_group[group].get(name) for group in (*groups, ALL)]
             return () if None in values else tuple(round(float(value), digits) for value in values)
 
-        if asked.kind is None:
+        if run.kind is None:
             self.results.tried.append(
-                Tried(asked.method, asked.epsilon, asked.number, asked.seed, figures("accuracy"))
+                Tried(run.method, run.epsilon, run.number, run.seed, figures("accuracy"))
             )
             return
         privacy = {row["group"]: round(row["sensitive_mean"], 4) for row in record.settings["individual"]}
         self.results.reported.append(
             Reported(
-                asked.method,
-                asked.epsilon,
-                asked.kind,
-                asked.seed,
-                None if asked.epsilon is None else figures("epsilon")[-1],
+                run.method,
+                run.epsilon,
+                run.kind,
+                run.seed,
+                None if run.epsilon is None else figures("epsilon")[-1],
                 figures("accuracy"),
                 figures("mean_predicted"),
                 figures("observed"),

@@ -1,4 +1,4 @@
-"""What the leaderboard tries: datasets, epsilons, and the space of each method's settings."""
+"""Contests of the leaderboard: datasets, epsilons, and the space of each method's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRAWS = 20260
 
 
 class Space(Protocol):
-    """Where the values of one setting are drawn from."""
+    """Distribution of the values of one setting."""
 
     def draw(self, randomness: np.random.Generator) -> Any: ...
 
@@ -93,7 +93,7 @@ _SECOND_BOUND = {
 
 @dataclass(frozen=True)
 class Contest:
-    """A dataset, and what is tried on it.
+    """A dataset, and the settings that are tried on it.
 
     Attributes:
         name: of its file of results.
@@ -128,7 +128,7 @@ class Contest:
     note: str = ""
 
     def data(self) -> DataSource:
-        """Where its splits come from."""
+        """Source of its splits."""
         return open_source(self.source, features=self.features)
 
     def settings(self, method: str, number: int) -> dict[str, Any]:

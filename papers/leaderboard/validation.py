@@ -1,4 +1,4 @@
-"""What settings are chosen by: a part of the training set, never the test set."""
+"""Validation sets for the choice of settings: parts of training sets, never of test sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equidp import DataSource, DataSplit
 
 @dataclass(frozen=True)
 class Validated:
-    """A source whose test set is a fifth of another's training set: what settings are chosen by."""
+    """Source whose test set is a fifth of the training set of another source."""
 
     source: DataSource
 

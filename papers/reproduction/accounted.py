@@ -37,8 +37,8 @@ from equidp.kernel.ledger import MemoryLedger
 from equidp.training.build import build
 from papers.membership import sensitive_attack_table
 from papers.reproduction import watchers
-from papers.reproduction.item import COLUMNS, Asked
-from papers.reproduction.runs import kept
+from papers.reproduction.item import COLUMNS, Request
+from papers.reproduction.runs import load_or_make
 from papers.reproduction.watchers import COMPARED, HeldExamples, MedianNorms, passes
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -95,18 +95,18 @@ class Accounted:
     quick_epochs: float = 1
     label: str = ""
 
-    def shortened(self) -> Accounted:
-        """The same with fewer epochs, and few examples held."""
+    def shorten(self) -> Accounted:
+        """Return the short form: fewer epochs, and few examples held."""
         changes = {**self.changes, "epochs": self.quick_epochs}
         return replace(self, changes=changes, held=min(self.held, 50))
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = []
-        for done, seed in enumerate(asked.seeds, start=1):
-            parts.append(kept(self, seed, asked, self._one, code=(sys.modules[__name__], watchers)))
-            if asked.on_progress is not None:
-                asked.on_progress(done, len(asked.seeds))
+        for done, seed in enumerate(request.seeds, start=1):
+            parts.append(load_or_make(self, seed, request, self._one, code=(sys.modules[__name__], watchers)))
+            if request.on_progress is not None:
+                request.on_progress(done, len(request.seeds))
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
         return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Compared
-from papers.reproduction.item import BEYOND, Claim, Found, Item, Verdict, told
+from papers.reproduction.item import BEYOND, Claim, Found, Item, Verdict
 from papers.reproduction.pictures import Bars, Curves
 from papers.reproduction.yu import worst_over_best
 
@@ -24,9 +24,9 @@ _DATA = ("adult", "dutch")
 
 
 def _direction(found: Found) -> Verdict:
-    """Whether the mean step of DPSGD costs each group more by direction than by magnitude, on both.
+    """Verdict: the mean step of DPSGD costs each group more by direction than by magnitude, on both datasets.
 
-    Nothing is told where a group's loss falls by direction: neither is a cost then.
+    Undecided where a group's loss falls by direction: neither is a cost then.
     """
     direction, magnitude = (
         found.where(data=_DATA, method="dpsgd", quantity=quantity).groupby(["data", "group"])["mean"].mean()
@@ -40,16 +40,16 @@ def _direction(found: Found) -> Verdict:
         for (data, group), value in terms.items()
     }
     costs = bool((direction > 0).all())
-    return told(bool((direction > magnitude).all()) if costs else None, figures)
+    return Verdict.of(bool((direction > magnitude).all()) if costs else None, figures)
 
 
 def _simultaneous(found: Found) -> Verdict:
     ratios = {f"ratio on {data}": worst_over_best(found, data) for data in _DATA}
-    return told(min(ratios.values()) > 1, ratios)
+    return Verdict.of(min(ratios.values()) > 1, ratios)
 
 
 def _evens(found: Found) -> Verdict:
-    """Whether the method with the smaller gap in cost also has the smaller ratio of mean epsilons."""
+    """Verdict: the method with the smaller gap in cost has the smaller ratio of mean epsilons."""
     held, figures = [], {}
     for data in _DATA:
         gaps, ratios = {}, {}
@@ -62,7 +62,7 @@ def _evens(found: Found) -> Verdict:
             figures[f"ratio of {method} on {data}"] = float(ratios[method])
         evener = min(gaps, key=lambda name: gaps[name])
         held.append(ratios[evener] == min(ratios.values()))
-    return told(all(held), figures)
+    return Verdict.of(all(held), figures)
 
 
 ITEMS = (

@@ -14,8 +14,8 @@ import pandas as pd
 from equidp import Comparison, DiagnosisPlan, Effort, compare, default_plan
 from equidp.data.dataset import ALL
 from papers import ablation
-from papers.reproduction.item import COLUMNS, Asked
-from papers.reproduction.runs import kept
+from papers.reproduction.item import COLUMNS, Request
+from papers.reproduction.runs import load_or_make
 
 RELEASE = 0.1
 """What a release of individual privacy may cost; nothing here is released."""
@@ -63,8 +63,8 @@ class Compared:
     quick_epochs: float | None = None
     label: str = ""
 
-    def shortened(self) -> Compared:
-        """The same with fewer epochs, two values of a sweep and little diagnosed."""
+    def shorten(self) -> Compared:
+        """Return the short form: fewer epochs, two values of a sweep and little diagnosed."""
         changes = dict(self.changes)
         if self.quick_epochs is not None:
             changes["epochs"] = self.quick_epochs
@@ -72,17 +72,17 @@ class Compared:
         diagnosis = self.diagnosis and replace(self.diagnosis, effort=_QUICK_EFFORT)
         return replace(self, changes=changes, sweep=sweep, diagnosis=diagnosis)
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         comparison = compare(
             self.data,
             methods=self.methods,
-            seeds=asked.seeds,
+            seeds=request.seeds,
             plan=default_plan(self.data).with_changes(dict(self.changes)),
             sweep=None if self.sweep is None else {self.sweep[0]: self.sweep[1]},
-            directory=asked.directory,
-            jobs=asked.jobs,
-            on_progress=asked.on_progress,
+            directory=request.directory,
+            jobs=request.jobs,
+            on_progress=request.on_progress,
             release_epsilon=RELEASE if self.individual else None,
             diagnosis=self.diagnosis,
         )
@@ -119,11 +119,11 @@ class Compared:
     def _further(self, comparison: Comparison) -> list[pd.DataFrame]:
         parts = []
         if comparison.sensitive_diagnosis is not None:
-            parts += _diagnosed(comparison.sensitive_diagnosis.sensitive_groups, self.diagnosed)
+            parts += _diagnosis_rows(comparison.sensitive_diagnosis.sensitive_groups, self.diagnosed)
             if self.pairs:
                 pairs = comparison.sensitive_diagnosis.sensitive_pairs
                 named = pairs["group"] + " less " + pairs["other"]
-                parts += _diagnosed(pairs.assign(group=named), self.pairs)
+                parts += _diagnosis_rows(pairs.assign(group=named), self.pairs)
         if self.individual:
             own = comparison.individual.rename(columns={"sensitive_mean": "individual epsilon"})
             parts += long(own.assign(at=self._at(own)), ["individual epsilon"])
@@ -151,15 +151,17 @@ class Ablated:
     quick_epochs: float = 2
     label: str = ""
 
-    def shortened(self) -> Ablated:
-        """The same with fewer epochs."""
+    def shorten(self) -> Ablated:
+        """Return the short form: fewer epochs."""
         return replace(self, changes={**self.changes, "epochs": self.quick_epochs})
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = [
-            kept(replace(self, errors=(error,)), seed, asked, partial(self._one, error), code=(ablation,))
-            for seed in asked.seeds
+            load_or_make(
+                replace(self, errors=(error,)), seed, request, partial(self._one, error), code=(ablation,)
+            )
+            for seed in request.seeds
             for error in self.errors
         ]
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
@@ -181,7 +183,7 @@ def _with_change(epochs: pd.DataFrame) -> pd.DataFrame:
     return both.assign(change=both["accuracy"] - both["plain"])
 
 
-def _diagnosed(table: pd.DataFrame, columns: Sequence[str]) -> list[pd.DataFrame]:
+def _diagnosis_rows(table: pd.DataFrame, columns: Sequence[str]) -> list[pd.DataFrame]:
     named = table.rename(columns=lambda name: name.removeprefix("sensitive_"))
     return long(named.assign(at=named["epoch"].round(3)), columns)
 

@@ -15,7 +15,7 @@ from equidp.data.dataset import ALL
 from equidp.individual.epsilons import individual_epsilons
 from equidp.individual.histories import Histories
 from equidp.kernel.ledger import StepEvent
-from papers.reproduction.item import COLUMNS, Asked
+from papers.reproduction.item import COLUMNS, Request
 
 _TIMED = 20
 """Computations without rounding that are timed; all are as long."""
@@ -25,7 +25,7 @@ _DELTA = 1e-5
 @final
 @dataclass(frozen=True)
 class AccountingCosts:
-    """How many Renyi divergences the epsilons of all examples take, and how long, rounded and not.
+    """Renyi divergences that the epsilons of all examples take, and their time, rounded and not.
 
     Attributes:
         hours: about how long one seed takes on one core.
@@ -46,17 +46,20 @@ class AccountingCosts:
     data: str = ""
     label: str = "CIFAR-10's size"
 
-    def shortened(self) -> AccountingCosts:
-        """The same: it takes a minute."""
+    def shorten(self) -> AccountingCosts:
+        """Return this study: it takes a minute."""
         return self
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Measures both; returns a row per figure and seed, `COLUMNS`, and seconds."""
         began = time.perf_counter()
         rows = [
             (self.label, method, ALL, quantity, np.nan, seed, value)
-            for seed in asked.seeds
-            for method, figures in (("rounded", self._rounded(seed)), ("not rounded", self._exact(seed)))
+            for seed in request.seeds
+            for method, figures in (
+                ("rounded", self._measure_rounded(seed)),
+                ("not rounded", self._measure_exact(seed)),
+            )
             for quantity, value in figures.items()
         ]
         return pd.DataFrame(rows, columns=COLUMNS), time.perf_counter() - began
@@ -64,7 +67,7 @@ class AccountingCosts:
     def _shares(self, randomness: np.random.Generator) -> np.ndarray:
         return np.minimum(randomness.lognormal(-0.5, 0.6, self.examples), 1.0)
 
-    def _rounded(self, seed: int) -> dict[str, float]:
+    def _measure_rounded(self, seed: int) -> dict[str, float]:
         histories, randomness, taken = Histories(self.examples), np.random.default_rng(seed), 0.0
         for _ in range(self.passes):
             shares = self._shares(randomness)
@@ -78,7 +81,7 @@ class AccountingCosts:
         seconds = taken + time.perf_counter() - began
         return {"computations": float(len(histories.shares) - 1), "seconds": seconds}
 
-    def _exact(self, seed: int) -> dict[str, float]:
+    def _measure_exact(self, seed: int) -> dict[str, float]:
         shares = self._shares(np.random.default_rng(seed))[:_TIMED]
         began = time.perf_counter()
         for share in shares:

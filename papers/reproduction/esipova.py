@@ -11,7 +11,7 @@ import numpy as np
 from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Ablated, Compared
-from papers.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, Verdict, printed_table, told
+from papers.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, Verdict, printed_table
 from papers.reproduction.pictures import Bars, Curves
 from papers.reproduction.result import CLOSE, ERRORS
 
@@ -99,7 +99,7 @@ def _improve(
 
 
 def _better(data: Data, method: str, other: str, quantity: str, or_comparable: bool, found: Found) -> Verdict:
-    """Whether a method is better. Within two standard errors they are comparable, and neither is told.
+    """Verdict: a method is better. Within two standard errors they are comparable, and none is decided.
 
     Of one seed, within half a point of accuracy, or a twentieth of a loss.
     """
@@ -112,8 +112,8 @@ def _better(data: Data, method: str, other: str, quantity: str, or_comparable: b
     allowed = close if math.isnan(errors) else ERRORS * errors
     figures = {_NAMES[method]: abs(one), _NAMES[other]: abs(another)}
     if abs(one - another) <= allowed:
-        return told(or_comparable or None, figures)
-    return told(one > another, figures)
+        return Verdict.of(or_comparable or None, figures)
+    return Verdict.of(one > another, figures)
 
 
 def _worth(found: Found, data: Data, method: str, quantity: str) -> tuple[float, float]:
@@ -208,7 +208,7 @@ def _curves(number: int, data: Data) -> Item:
 
 
 def _closer(found: Found, data: Data) -> Verdict:
-    """Whether the gap in loss of Global-Adapt is nearer to that of SGD, on average over epochs."""
+    """Verdict: the gap in loss of Global-Adapt is nearer to that of SGD, on average over epochs."""
 
     def gaps(method: str) -> list[float]:
         lines = [
@@ -225,7 +225,7 @@ def _closer(found: Found, data: Data) -> Verdict:
         f"mean distance of {name}": float(np.mean([abs(a - b) for a, b in zip(line, without, strict=False)]))
         for name, line in (("Global-Adapt", adapt), ("DPSGD", dpsgd))
     }
-    return told(away["mean distance of Global-Adapt"] < away["mean distance of DPSGD"], away)
+    return Verdict.of(away["mean distance of Global-Adapt"] < away["mean distance of DPSGD"], away)
 
 
 _ACCURACY_ITEMS = (
@@ -281,7 +281,7 @@ def _terms(number: int, data: Data) -> Item:
             Curves("Cosine of the batch's gradient before and after clipping", "cosine_turned", "cosine",
                    groups=data.groups[:1]),
         ),
-        notes=(_diagnosed(data),),
+        notes=(_diagnosis_note(data),),
     )  # fmt: skip
 
 
@@ -300,11 +300,11 @@ def _noise(number: int, data: Data) -> Item:
             ),
         ),
         pictures=(Curves("Excess risk by noise", "noise", _RISK, groups=data.groups),),
-        notes=(_diagnosed(data),),
+        notes=(_diagnosis_note(data),),
     )
 
 
-def _diagnosed(data: Data) -> str:
+def _diagnosis_note(data: Data) -> str:
     return (
         f"Diagnosed every {data.every} steps from 8 batches, 1,000 examples a group and 64 for products "
         "with Hessians."
@@ -320,12 +320,12 @@ def _means(found: Found, data: Data, quantity: str) -> list[float]:
 
 def _below_dpsgd(found: Found, data: Data, quantity: str, share: float) -> Verdict:
     dpsgd, *others = means = _means(found, data, quantity)
-    return told(max(others) < share * dpsgd, dict(zip(_COMPARED, means, strict=True)))
+    return Verdict.of(max(others) < share * dpsgd, dict(zip(_COMPARED, means, strict=True)))
 
 
 def _above_dpsgd(found: Found, data: Data, quantity: str) -> Verdict:
     dpsgd, *others = means = _means(found, data, quantity)
-    return told(min(others) > dpsgd, dict(zip(_COMPARED, means, strict=True)))
+    return Verdict.of(min(others) > dpsgd, dict(zip(_COMPARED, means, strict=True)))
 
 
 _ACCURACY = {"magnitude": (0.990, 0.935), "direction": (0.968, 0.841)}
@@ -380,17 +380,17 @@ def _costlier(found: Found) -> Verdict:
         for name in ("direction", "magnitude")
     }
     by_direction, by_magnitude = accuracies.values()
-    return told(by_direction < by_magnitude, accuracies)
+    return Verdict.of(by_direction < by_magnitude, accuracies)
 
 
-def _bounded(found: Found) -> Verdict:
-    """Whether Proposition 3's bound lies below the measured difference, and closer than the older one."""
+def _judge_bound(found: Found) -> Verdict:
+    """Verdict: Proposition 3's bound lies below the measured difference, and closer than the older one."""
     by_step = found.where(method="dpsgd", group="Male less Female").pivot_table("mean", "at", "quantity")
     if not {*PAIRS} <= set(by_step):
         return Verdict(None)
     below = float((by_step["direction_bound"] <= by_step["direction_gap"] + 1e-9).mean())
     above = float((by_step["direction_bound"] >= by_step["norm_bound"]).mean())
-    return told(below > 0.9 and above > 0.9, {"share of steps below": below, "above": above})
+    return Verdict.of(below > 0.9 and above > 0.9, {"share of steps below": below, "above": above})
 
 
 _BOUNDS = Item(
@@ -400,7 +400,7 @@ _BOUNDS = Item(
     (ADULT.diagnosed,),
     seeds=1,
     columns=(),
-    claims=(Claim("Proposition 3's bound lies below the difference and above Tran et al.'s", _bounded),),
+    claims=(Claim("Proposition 3's bound lies below the difference and above Tran et al.'s", _judge_bound),),
     pictures=tuple(
         Curves(title, name, "loss a step", groups=("Male less Female",))
         for name, title in (
@@ -435,7 +435,7 @@ _ASSUMPTIONS = Item(
 
 def _small_steps(found: Found) -> Verdict:
     largest = float(found.where(method="dpsgd", quantity="largest_eigenvalue")["mean"].max())
-    return told(largest <= 1 / 0.01, {"largest eigenvalue": largest})
+    return Verdict.of(largest <= 1 / 0.01, {"largest eigenvalue": largest})
 
 
 ITEMS = (

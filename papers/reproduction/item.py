@@ -1,4 +1,4 @@
-"""An item: a table or figure of a paper, how it is made here, and what the paper says of it."""
+"""Items: tables and figures of papers, the studies that make them again, and claims of the papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equidp.comparison.kept import Progress
 from papers.reproduction.pictures import Picture
 
 KEY = ["data", "method", "group", "quantity", "at"]
-"""What a figure is about: `at` is an epoch, a share or the value of a swept setting; NaN where it is none."""
+"""Names of a figure: `at` is an epoch, a share or the value of a swept setting, else NaN."""
 COLUMNS = [*KEY, "seed", "value"]
 
 
@@ -52,8 +52,8 @@ PAPERS = (XU, ESIPOVA, YU, BEYOND)
 
 @final
 @dataclass(frozen=True)
-class Asked:
-    """How a study is to be made.
+class Request:
+    """Request for the figures of a study.
 
     Attributes:
         seeds: one run of each kind for each.
@@ -73,17 +73,17 @@ class Study(Protocol):
 
     @property
     def hours(self) -> float:
-        """About how long one seed takes on one core."""
+        """Hours that one seed takes on one core, about."""
 
     @property
     def data(self) -> str:
         """Name of the source that it trains on; "" for none."""
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
 
-    def shortened(self) -> Study:
-        """The same in minutes: fewer epochs."""
+    def shorten(self) -> Study:
+        """Return the short form of this study: minutes, of fewer epochs."""
 
 
 @final
@@ -102,7 +102,7 @@ class Printed:
 @final
 @dataclass(frozen=True)
 class Reason:
-    """Why figures differ from printed ones: a sentence with its evidence, and which; "" stands for any."""
+    """Reason why figures differ from printed ones: a sentence with its evidence, and the figures; "": any."""
 
     text: str
     data: str = ""
@@ -111,7 +111,7 @@ class Reason:
     quantity: str = ""
 
     def covers(self, printed: Printed) -> bool:
-        """Whether it is about this figure."""
+        """Return True for a figure that the reason is about."""
         wanted = (self.data, self.method, self.group, self.quantity)
         given = (printed.data, printed.method, printed.group, printed.quantity)
         return all(not want or want == have for want, have in zip(wanted, given, strict=True))
@@ -130,7 +130,7 @@ class Found:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Found:
-        """Of rows by seed. Figures that are not finite are left out, and so are missing ones."""
+        """Take means of rows by seed, without figures that are missing or not finite."""
         rows = rows[np.isfinite(rows["value"].astype(float))]
         grouped = rows.groupby(KEY, dropna=False, sort=False)["value"]
         table = grouped.agg(mean="mean", error="sem", seeds="count")
@@ -161,32 +161,32 @@ class Found:
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """Whether figures support a claim, and which they are.
+    """Support of a claim by figures.
 
     Attributes:
-        holds: None where figures do not tell.
-        figures: that it rests on, by name.
+        holds: None where figures do not decide.
+        figures: basis of the verdict, by name.
     """
 
     holds: bool | None
     figures: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, holds: bool | None, figures: Mapping[str, float]) -> Verdict:
+        """Verdict by these figures; undecided where one is missing, or all are.
 
-def told(holds: bool | None, figures: Mapping[str, float]) -> Verdict:
-    """The verdict from these figures; nothing is told where one is missing, or all are.
-
-    >>> told(0.4 < 0.5, {"DPSGD-F": 0.4, "DPSGD": 0.5}).holds, told(False, {"gap": float("nan")})
-    (True, Verdict(holds=None, figures={}))
-    """
-    if not figures or any(math.isnan(each) for each in figures.values()):
-        return Verdict(None)
-    return Verdict(None if holds is None else bool(holds), figures)
+        >>> Verdict.of(0.4 < 0.5, {"DPSGD-F": 0.4, "DPSGD": 0.5}).holds, Verdict.of(False, {"gap": math.nan})
+        (True, Verdict(holds=None, figures={}))
+        """
+        if not figures or any(math.isnan(each) for each in figures.values()):
+            return cls(None)
+        return cls(None if holds is None else bool(holds), figures)
 
 
 @final
 @dataclass(frozen=True)
 class Claim:
-    """What a paper concludes from an item, and whether figures support it.
+    """Conclusion that a paper draws from an item, with a check by figures.
 
     Attributes:
         text: the conclusion, in our words.
@@ -231,11 +231,11 @@ class Item:
     notes: tuple[str, ...] = ()
 
     def hours(self, seeds: int | None = None, seeds_of: Mapping[str, int] | None = None) -> float:
-        """About how long the full form takes on two cores."""
+        """Hours that the full form takes on two cores, about."""
         fewer = seeds_of or {}
         return sum(s.hours * fewer.get(s.data, seeds or self.seeds) for s in self.studies) / 2
 
-    def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def select_rows(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows without curves and points that no picture, table or printed figure is of."""
         named = {*self.columns, *(each.quantity for each in self.printed)}
         named |= {name for picture in self.pictures for name in picture.quantities}

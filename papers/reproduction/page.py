@@ -53,7 +53,7 @@ def _pictures(judged: Judged) -> list[Drawn]:
 
 
 def in_words(verdict: Verdict) -> str:
-    """Whether a conclusion holds."""
+    """Verdict on a conclusion, in words."""
     return {True: "holds", False: "does not hold", None: "cannot be told"}[verdict.holds]
 
 

@@ -21,18 +21,18 @@ _LONGEST_BARS = 6
 
 
 class Picture(Protocol):
-    """How figures are drawn."""
+    """A picture of figures."""
 
     @property
     def title(self) -> str:
-        """What the picture shows."""
+        """Title of the picture."""
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of what it shows."""
+        """Names of the quantities that it shows."""
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
-        """A picture of the table of a `Found`; None where it has nothing to show."""
+        """Draw the table of a `Found`; None where it has nothing to show."""
 
 
 def _panel_names(table: pd.DataFrame, column: str) -> list[str]:
@@ -40,7 +40,7 @@ def _panel_names(table: pd.DataFrame, column: str) -> list[str]:
 
 
 def _titles(table: pd.DataFrame, column: str) -> list[str]:
-    """Of a panel each; a single one needs none."""
+    """Titles of panels; a single panel needs none."""
     names = _panel_names(table, column)
     return names if len(names) > 1 else [""]
 
@@ -69,7 +69,7 @@ class Bars:
         return self.quantity, self.sort
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
-        """A picture of the table of a `Found`; None where it has nothing to show."""
+        """Draw the table of a `Found`; None where it has nothing to show."""
         rows = table[(table["quantity"] == self.quantity) & (table["group"] != ALL)]
         rows = rows[rows["at"].isna() if self.at is None else rows["at"] == self.at]
         if rows.empty:
@@ -139,7 +139,7 @@ class Curves:
         return (self.quantity,)
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
-        """A picture of the table of a `Found`; None where it has nothing to show."""
+        """Draw the table of a `Found`; None where it has nothing to show."""
         rows = table[(table["quantity"] == self.quantity) & table["at"].notna()]
         if self.data:
             rows = rows[rows["data"] == self.data]
@@ -216,7 +216,7 @@ class Points:
         return self.x, self.y
 
     def draw(self, table: pd.DataFrame, layout: Layout) -> Figure | None:
-        """A picture of the table of a `Found`; None where it has nothing to show."""
+        """Draw the table of a `Found`; None where it has nothing to show."""
         key = ["data", "method", "group", "at"]
         pairs = (
             table[table["quantity"].isin((self.x, self.y))]

@@ -93,7 +93,7 @@ class Learner:
             The norms of the gradients, [batch].
         """
         measured = [
-            self._measured(engine, part, inputs, targets)
+            self._measure(engine, part, inputs, targets)
             for engine, part in zip(self._engines, self._parts, strict=True)
         ]
         norms = torch.stack([each.norms.detach() for each in measured]).square().sum(dim=0).sqrt()
@@ -107,7 +107,7 @@ class Learner:
         self.optimizer.step()
         return norms
 
-    def _measured(
+    def _measure(
         self, engine: MeasuringEngine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor
     ) -> MeasuredBatch:
         if not len(targets):
@@ -198,7 +198,7 @@ def take_epoch(
     train: GroupedDataset,
     epoch: int,
     randomness: Randomness,
-    seen: Callable[[Tensor, Tensor], None],
+    on_batch: Callable[[Tensor, Tensor], None],
 ) -> None:
     """Takes the steps of one epoch.
 
@@ -207,12 +207,12 @@ def take_epoch(
         train: what batches are drawn from.
         epoch: counted from 0.
         randomness: where batches and noise come from.
-        seen: is told the norms and groups of each batch, [batch] each.
+        on_batch: called with the norms and groups of each batch, [batch] each.
     """
     for indices in epoch_of_batches(learner.reading, learner.planned, epoch, randomness):
         groups = train.groups[indices]
         norms = learner.step(train.one_tensor[indices], train.targets[indices], groups, randomness)
-        seen(norms, groups)
+        on_batch(norms, groups)
 
 
 Row = dict[str, Any]
@@ -229,7 +229,7 @@ class ReadingRun:
         epochs: passes over the data, before those that the reading adds.
         seed: of data, weights, batches and noise.
         data: name of a source, whose published settings are used.
-        commit: of the code, or a digest of it, to be told with the figures.
+        commit: of the code, or a digest of it, saved with the figures.
     """
 
     method: str = "dpsgd"
@@ -258,7 +258,7 @@ class ReadingRun:
 @final
 @dataclass(frozen=True)
 class KeptRun:
-    """What a run gave.
+    """Figures of a run.
 
     Attributes:
         rows: data, method, reading, group, quantity, at (epoch), seed and value, of every epoch. Quantities
@@ -280,7 +280,7 @@ def kept_run(
     Args:
         run: what to train.
         folder: of kept runs; made if it is not there.
-        on_epoch: is told how many epochs are done, and the rows of the last one.
+        on_epoch: called with the number of epochs done, and the rows of the last one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{run.key}.json"
@@ -288,14 +288,14 @@ def kept_run(
         content = json.loads(path.read_text(encoding="utf-8"))
         return KeptRun(content["rows"], content["seconds"])
     checkpoint = folder / f"{run.key}.pt"
-    found = _trained(run, checkpoint, on_epoch)
+    found = _train(run, checkpoint, on_epoch)
     facts = {"run": asdict(run), "reading": asdict(READINGS[run.reading]), "versions": versions()}
     write_whole(path, (json.dumps({**facts, **asdict(found)}, indent=1) + "\n").encode())
     checkpoint.unlink(missing_ok=True)
     return found
 
 
-def _trained(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]) -> KeptRun:
+def _train(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]) -> KeptRun:
     split = open_source(run.data).split(run.seed)
     train = split.train
     learner = learner_of(run, train)
@@ -374,15 +374,15 @@ class _Means:
 def _figures(run: ReadingRun, learner: Learner, test: GroupedDataset, epoch: int, norms: _Means) -> list[Row]:
     """Accuracy and loss on the test set by class, and the norms of this epoch's gradients."""
     table = group_metrics(predict(learner.model, test.inputs), test.targets, test.groups, test.group_names)
-    told = {"data": run.data, "method": run.method, "reading": run.reading}
+    names = {"data": run.data, "method": run.method, "reading": run.reading}
     figures = [
         (str(row["group"]), quantity, round(float(row[quantity]), 5))
         for row in table.to_dict("records")
         for quantity in ("accuracy", "loss")
     ]
-    names = [*test.group_names, ALL]
-    figures += [(name, "norm", value) for name, value in zip(names, norms.by_group(), strict=True)]
+    groups = [*test.group_names, ALL]
+    figures += [(name, "norm", value) for name, value in zip(groups, norms.by_group(), strict=True)]
     return [
-        {**told, "group": group, "quantity": quantity, "at": epoch, "seed": run.seed, "value": value}
+        {**names, "group": group, "quantity": quantity, "at": epoch, "seed": run.seed, "value": value}
         for group, quantity, value in figures
     ]

@@ -19,7 +19,7 @@ from equidp.digest import without_words
 from equidp.kernel.policy import statistics_noise
 from equidp.store import FIGURES
 from papers.reproduction import reading_runs, readings
-from papers.reproduction.item import COLUMNS, XU, Asked, Item
+from papers.reproduction.item import COLUMNS, XU, Item, Request
 from papers.reproduction.pictures import Curves
 from papers.reproduction.reading_runs import ReadingRun, kept_run
 from papers.reproduction.readings import READINGS, Planned, worth
@@ -29,9 +29,9 @@ FIRST = (
     "layers", "layers-whole", "no-noise", "momentum-.5", "momentum-.9", "learning-rate-10", "decay",
     "other-weights", "counts-floored", "noise-by-example", "epoch-less", "epoch-more",
 )  # fmt: skip
-"""What is read otherwise for a few epochs, to find what matters."""
+"""Readings that are trained for a few epochs, to find those that matter."""
 _LARGEST_BOUND = 2.65
-"""That DPSGD-F reaches on MNIST, over C."""
+"""Largest bound that DPSGD-F reaches on MNIST, over C."""
 GROUPS_ALONE = ("present-groups", "noise-without-bound", "bounds-as-weights")
 """Readings that change nothing for DPSGD, which has one bound for all."""
 _DRAWN = (ALL, "2", "8", "Male", "Female")
@@ -57,18 +57,18 @@ class ReadingStudy:
     hours: float
     epochs: int = 60
 
-    def shortened(self) -> ReadingStudy:
-        """The same with one epoch, or two where a reading takes one away."""
+    def shorten(self) -> ReadingStudy:
+        """Return the short form: one epoch, or two where a reading takes one away."""
         return replace(self, epochs=2)
 
-    def rows(self, asked: Asked) -> tuple[pd.DataFrame, float]:
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts, seconds = [], 0.0
         names = list(self.readings)
-        for seed in asked.seeds:
+        for seed in request.seeds:
             for done, name in enumerate(names):
                 run = ReadingRun(self.method, name, self.epochs, seed, self.data, _code())
-                found = kept_run(run, asked.directory)
+                found = kept_run(run, request.directory)
                 table = pd.DataFrame(found.rows).assign(method=f"{self.method}, {name}")
                 last = table[table["at"] == table["at"].max()].assign(at=np.nan)
                 parts += [
@@ -77,12 +77,12 @@ class ReadingStudy:
                     last[:1].assign(**self._epsilon(name, seed)),
                 ]
                 seconds += found.seconds
-                if asked.on_progress is not None:
-                    asked.on_progress(done + 1, len(names))
+                if request.on_progress is not None:
+                    request.on_progress(done + 1, len(names))
         return pd.concat(parts, ignore_index=True)[COLUMNS], seconds
 
     def _epsilon(self, name: str, seed: int) -> dict[str, Any]:
-        """What the runs of a reading are worth, as changes of a row; infinite where nothing is proven."""
+        """Epsilon of the runs of a reading, as changes of a row; infinite where nothing is proven."""
         examples = split_facts(open_source(self.data), seed).num_train
         resolved = default_plan(self.data).resolve(self.method, examples)
         planned = Planned(

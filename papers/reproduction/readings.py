@@ -20,7 +20,7 @@ from equidp.kernel.ledger import StepEvent
 
 @dataclass(frozen=True)
 class Reading:
-    """How a setup is read; the defaults are equidp's own training.
+    """One reading of a setup; the defaults are equidp's own training.
 
     Attributes:
         shuffled: batches of a fixed size from shuffled passes over the data, the rest of a pass dropped, in
@@ -113,7 +113,7 @@ of their loop has them.
 
 @dataclass(frozen=True)
 class Planned:
-    """What a training step needs to know beside the reading; all of it is public.
+    """Public sizes and rates of a training, beside the reading.
 
     Attributes:
         num_examples: n.
@@ -137,7 +137,7 @@ class Planned:
 @final
 @dataclass(frozen=True)
 class Worth:
-    """What can be said of a reading's privacy.
+    """Privacy of a reading.
 
     Attributes:
         epsilon: the smallest that is proven, for one example added or removed (shuffled: replaced by a
@@ -173,7 +173,7 @@ def worth(
     layers: int = 4,
     parameters: int = 431_080,
 ) -> Worth:
-    """What a training under this reading is worth; see `equidp.epsilon` for how it is bounded.
+    """Epsilon of a training under this reading, bounded as by `equidp.epsilon`.
 
     | choice | what follows |
     | --- | --- |
@@ -239,7 +239,7 @@ def worth(
 
 
 def _reason(reading: Reading) -> str:
-    """What of a reading changes epsilon, in a sentence; "" where nothing does."""
+    """Sentence on the choices that change epsilon; "" where none does."""
     known = {
         "noise_factor": "noise of another size",
         "noise_per_bound": "noise is not scaled to the largest bound",

@@ -23,7 +23,7 @@ from equidp.extend import check_number, make_folder, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.training.plan import checked_seeds
 from papers.reproduction.catalogue import ITEMS
-from papers.reproduction.item import COLUMNS, Asked, Item
+from papers.reproduction.item import COLUMNS, Item, Request
 from papers.reproduction.page import page
 from papers.reproduction.result import Judged, Result
 
@@ -66,30 +66,30 @@ def reproduce(
         DataError: data that is not there; before anything is trained.
     """
     item = item_named(name)
-    chosen, fewer = asked_seeds(item, seeds, seeds_of, quick=quick)
+    chosen, fewer = choose_seeds(item, seeds, seeds_of, quick=quick)
     check_data(item, chosen[0])
     into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
     for place in (folder, Path(directory)):
         make_folder(place)
-    asked = Asked(tuple(chosen), Path(directory), jobs)
+    request = Request(tuple(chosen), Path(directory), jobs)
     check_number("(0, inf]", hours=hours)
-    studies = [study.shortened() for study in item.studies] if quick else item.studies
+    studies = [study.shorten() for study in item.studies] if quick else item.studies
     parts = [
         (study, seed)
         for study in sorted(studies, key=lambda study: study.hours)
-        for seed in asked.seeds[: fewer.get(study.data)]
+        for seed in request.seeds[: fewer.get(study.data)]
     ]
     made: list[tuple[pd.DataFrame, float]] = []
     ends = time.monotonic() + 3600 * hours
     overall = _Overall(on_progress, sum(study.hours for study, _ in parts))
     for study, seed in parts:
         if not made or time.monotonic() < ends:
-            with overall.part(study.hours) as told:
-                made.append(study.rows(replace(asked, seeds=(seed,), on_progress=told)))
+            with overall.part(study.hours) as report:
+                made.append(study.rows(replace(request, seeds=(seed,), on_progress=report)))
     rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
     seconds = sum(seconds for _, seconds in made)
-    result = Result.of(item, rows, asked.seeds, seconds, quick=quick, seeds_of=fewer)
+    result = Result.of(item, rows, request.seeds, seconds, quick=quick, seeds_of=fewer)
     judged = Judged(item, result)
     _write(judged, rows, folder)
     result.save(into / f"{stem}.json")
@@ -98,7 +98,7 @@ def reproduce(
 
 @final
 class _Overall:
-    """Progress of all parts as one. A part counts as its hours; one that tells nothing is kept: no work."""
+    """Progress of all parts as one, weighted by their hours; parts that report nothing are no work."""
 
     def __init__(self, tell: Progress | None, hours: float) -> None:
         self._tell, self._done, self._all = tell, 0.0, hours
@@ -107,14 +107,14 @@ class _Overall:
     def part(self, hours: float) -> Iterator[Progress]:
         trained = False
 
-        def told(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal trained
             trained = True
             if self._tell is not None:
                 now = self._done + hours * done / total
                 self._tell(round(3600 * now), round(3600 * self._all))
 
-        yield told
+        yield report
         if trained:
             self._done += hours
         else:
@@ -122,12 +122,12 @@ class _Overall:
 
 
 def file_stem(name: str, *, quick: bool) -> str:
-    """What an item's results are called."""
+    """Name of the files of an item's results."""
     return f"{name}-quick" if quick else name
 
 
 def item_named(name: str) -> Item:
-    """The item of this name.
+    """Return the item of this name.
 
     Raises:
         SettingError: there is none; names the nearest.
@@ -137,10 +137,10 @@ def item_named(name: str) -> Item:
     return ITEMS[name]
 
 
-def asked_seeds(
+def choose_seeds(
     item: Item, seeds: int | None, seeds_of: Mapping[str, int] | None, *, quick: bool
 ) -> tuple[list[int], dict[str, int]]:
-    """Which seeds `reproduce` takes with these arguments, and how many of some data.
+    """Seeds that `reproduce` takes with these arguments, and the number of seeds of some data.
 
     Raises:
         SettingError: data that the item has not, or a number that is not from 1 to that of the others.
@@ -156,7 +156,7 @@ def asked_seeds(
 
 
 def check_data(item: Item, seed: int) -> None:
-    """Reads what an item trains on, before anything is trained.
+    """Read the data of an item, before anything is trained.
 
     Raises:
         DataError: some of it is not there.

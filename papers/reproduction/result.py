@@ -1,4 +1,4 @@
-"""What an item gave: kept as a small file, judged against the paper."""
+"""Result of an item: kept as a small file, and compared with the paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from equidp.extend import versions, write_whole
 from papers.reproduction.item import KEY, Claim, Found, Item, Printed, Verdict
 
 _DIGITS = 6
-"""Of the figures that are kept."""
+"""Significant digits of kept figures."""
 CLOSE = 0.005
 """Figures of one seed have no standard error: up to half a point of accuracy counts as no difference."""
 ERRORS = 2
@@ -63,11 +63,11 @@ class Result:
         quick: bool,
         seeds_of: Mapping[str, int] | None = None,
     ) -> Result:
-        """Of rows by seed, made by the code as it is now; curves that the item does not show are left out."""
+        """Result from rows by seed, made by the current code, without curves that the item does not show."""
         options = " --quick" if quick else f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
         if seeds_of:
             options += f" --seeds-of {','.join(f'{data}={count}' for data, count in seeds_of.items())}"
-        command = f"equidp reproduce {item.name}{options}"
+        command = f"python -m papers reproduce {item.name}{options}"
         return cls(
             item.name,
             command,
@@ -76,7 +76,7 @@ class Result:
             round(seconds / 3600, 3),
             quick,
             versions(),
-            Found.of(item.shown(rows)),
+            Found.of(item.select_rows(rows)),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -94,18 +94,18 @@ class Result:
 
     @property
     def seeds_in_words(self) -> str:
-        """How many seeds stand behind figures, "1 to 5 seeds" where not all were run."""
+        """Number of seeds of the figures, "1 to 5 seeds" where not all were run."""
         return f"{self.seeds_counted} seed{'s' if len(self.seeds) > 1 else ''}"
 
     @property
     def seeds_counted(self) -> str:
-        """The same as "5" or "1 to 5"."""
+        """Number of seeds as "5" or "1 to 5"."""
         most, fewest = len(self.seeds), int(self.found.table["seeds"].min())
         return f"{fewest} to {most}" if fewest < most else str(most)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
-        """From a file that `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
             DataError: it is missing, damaged or of another kind.
@@ -141,12 +141,12 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """Found less printed."""
+        """Reproduced value minus printed value."""
         return self.mean - self.printed.value
 
     @property
     def differs(self) -> bool:
-        """Whether it is beyond two standard errors; of one seed, beyond half a point of accuracy."""
+        """True beyond two standard errors; of one seed, beyond half a point of accuracy."""
         scale = 1.0 if self.printed.quantity in ("accuracy", "change") else max(1.0, abs(self.printed.value))
         allowed = ERRORS * self.error if self.error > 0 else CLOSE * scale
         return abs(self.value) > allowed
@@ -207,7 +207,7 @@ class Judged:
         return "in part" if self.not_run else "reproduced"
 
     def why(self, difference: Difference) -> str:
-        """The sentence on why a figure differs; "" where none is known."""
+        """Sentence on the reason why a figure differs; "" where none is known."""
         reasons = (each.text for each in self.item.reasons if each.covers(difference.printed))
         return next(reasons, "")
 

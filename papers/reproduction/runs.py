@@ -21,13 +21,13 @@ from equidp.data import open_source
 from equidp.digest import without_words
 from equidp.extend import make_folder, versions, write_whole
 from equidp.store import FIGURES
-from papers.reproduction.item import Asked
+from papers.reproduction.item import Request
 
 
-def kept(
+def load_or_make(
     study: Any,
     seed: int,
-    asked: Asked,
+    request: Request,
     make: Callable[[int, Path], pd.DataFrame],
     code: tuple[ModuleType, ...] = (),
 ) -> tuple[pd.DataFrame, float]:
@@ -36,20 +36,20 @@ def kept(
     Args:
         study: a frozen dataclass that says all that the run depends on, but its data and seed.
         seed: of the run.
-        asked: says where runs are kept.
+        request: says where runs are kept.
         make: trains it, given the seed and the path of a folder, where it may keep what it goes on from after
             a stop. The folder is deleted when the run is complete.
         code: modules beyond equidp's figures that it follows from.
     """
-    make_folder(asked.directory)
+    make_folder(request.directory)
     examples = split_facts(open_source(study.data), seed).digest
     settings = {name: value for name, value in asdict(study).items() if name not in ("hours", "label")}
     sources = [without_words(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in code]
     facts = [type(study).__name__, settings, seed, examples, FIGURES, versions(), *sources]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    path = asked.directory / f"{key}-study.parquet"
+    path = request.directory / f"{key}-study.parquet"
     if not path.exists():
-        folder = asked.directory / f"{key}-study"
+        folder = request.directory / f"{key}-study"
         clock = folder / "seconds"
         began = time.process_time() - (float(clock.read_text()) if clock.exists() else 0.0)
         try:

@@ -1,4 +1,4 @@
-"""What is watched of a run for Yu et al.'s figures and kept with its checkpoints: of public data alone."""
+"""Callbacks that measure a run for Yu et al.'s figures, kept with its checkpoints: for public data alone."""
 
 from __future__ import annotations
 
@@ -97,19 +97,19 @@ class HeldExamples(_KeptArrays):
     def before_training(self, trainer: Trainer) -> None:
         self._every = [1, *(max(1, round(1 / (trainer.sample_rate * each))) for each in self._per_epoch)]
         if not len(self._norms[0]):
-            self._norms = [self._taken(trainer)] * len(self._histories)
+            self._norms = [self._take_norms(trainer)] * len(self._histories)
 
     def after_step(self, trainer: Trainer) -> None:
         for norms, histories in zip(self._norms, self._histories, strict=True):
             shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups)
             histories.add(histories.cells(shares))
-        now = self._taken(trainer)
+        now = self._take_norms(trainer)
         self._norms = [
             norms if trainer.steps_done % every else now
             for norms, every in zip(self._norms, self._every, strict=True)
         ]
 
-    def _taken(self, trainer: Trainer) -> npt.NDArray[np.float64]:
+    def _take_norms(self, trainer: Trainer) -> npt.NDArray[np.float64]:
         norms = dataset_norms(trainer.engine, self._inputs, self._targets, PART)
         return np.asarray(norms.double())
 

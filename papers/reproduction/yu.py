@@ -12,7 +12,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from papers.reproduction.accounted import Accounted
 from papers.reproduction.costs import AccountingCosts
-from papers.reproduction.item import YU, Claim, Found, Item, Printed, Reason, Verdict, told
+from papers.reproduction.item import YU, Claim, Found, Item, Printed, Reason, Verdict
 from papers.reproduction.pictures import Bars, Curves, Points
 from papers.reproduction.watchers import COMPARED, passes
 
@@ -124,16 +124,16 @@ _ACCOUNT = (
 )
 
 
-def _worse(name: str) -> Claim:
-    """The claim of the groups that are served worst and best."""
+def _claim_worse(name: str) -> Claim:
+    """Claim on the groups with the worst and the best accuracy."""
     return Claim(
         f"on {name} the group with the worst accuracy has a higher mean epsilon than the one with the best",
         lambda found: above("ratio", worst_over_best(found, name), 1),
     )
 
 
-def _ordered(name: str) -> Claim:
-    """The claim of all classes."""
+def _claim_order(name: str) -> Claim:
+    """Claim on all classes."""
     return Claim(
         f"classes of {name} with worse accuracy have a higher mean epsilon (rank correlation below -.3)",
         lambda found: below("correlation", _ranks(found, name), -0.3),
@@ -141,11 +141,11 @@ def _ordered(name: str) -> Claim:
 
 
 def below(name: str, value: float, than: float) -> Verdict:
-    return told(value < than, {name: value})
+    return Verdict.of(value < than, {name: value})
 
 
 def above(name: str, value: float, than: float) -> Verdict:
-    return told(value > than, {name: value})
+    return Verdict.of(value > than, {name: value})
 
 
 def _by_group(found: Found, name: str) -> pd.DataFrame:
@@ -171,7 +171,7 @@ def worst_over_best(found: Found, name: str) -> float:
     return float(epsilons[table["accuracy"].idxmin()] / epsilons[table["accuracy"].idxmax()])
 
 
-def correlated(name: str, least: float) -> Claim:
+def claim_correlation(name: str, least: float) -> Claim:
     return Claim(
         f"on {name} epsilon correlates with the log of the final loss at {least:g} or more",
         lambda found: above(
@@ -184,8 +184,8 @@ def correlated(name: str, least: float) -> Claim:
 RARE = passes(COMPARED[0])
 
 
-def estimated(name: str, group: str) -> Claim:
-    """The claim on one way to estimate norms: ours, or the paper's rarest passes."""
+def claim_estimates(name: str, group: str) -> Claim:
+    """Claim on one way to estimate norms: ours, or the paper's rarest passes."""
     how = "norms of draws, and of a pass every ten epochs," if group == ALL else f"norms of {group}"
     return Claim(
         f"on {name} epsilons from {how} correlate with exact ones at .99 or more",
@@ -206,7 +206,8 @@ def groups_item(name: str, *studies: Accounted, notes: tuple[str, ...] = NOTES) 
         seeds=1,
         columns=_ACCOUNT,
         claims=(
-            *map(_worse, names), *(_ordered(each) for each in names if not each.startswith("utkface")),
+            *map(_claim_worse, names),
+            *(_claim_order(each) for each in names if not each.startswith("utkface")),
         ),
         pictures=(
             Bars("Mean epsilon of each group's examples", "individual epsilon", "mean epsilon",
@@ -234,10 +235,10 @@ def spread_by_data(studies: tuple[Accounted, ...]) -> tuple[Curves, ...]:
 
 def _more_at_worst(found: Found, one: str, other: str) -> Verdict:
     shares = {name: found.mean(data=name, quantity="share at the worst case") for name in (one, other)}
-    return told(shares[one] > shares[other], shares)
+    return Verdict.of(shares[one] > shares[other], shares)
 
 
-def _stratified(found: Found) -> float:
+def _share_stratified(found: Found) -> float:
     """The share of the later epochs after which cats have a larger median norm than ships and automobiles."""
     rows = found.where(data="cifar10", quantity="median norm", group=("cat", "ship", "automobile"))
     table = rows.pivot_table("mean", "at", "group")
@@ -289,7 +290,7 @@ _ACCOUNTING_ITEMS = (
             Claim(
                 "from a fourth of the epochs on, the median norm of cats is above those of ships and of "
                 "automobiles after nine of ten epochs",
-                lambda found: above("share of epochs", _stratified(found), 0.9),
+                lambda found: above("share of epochs", _share_stratified(found), 0.9),
                 STRATIFIED,
             ),
         ),
@@ -301,7 +302,7 @@ _ACCOUNTING_ITEMS = (
         (MNIST, CIFAR, GENDER), seeds=1,
         columns=("correlation with exact", "mean error of estimates", "epsilon"),
         claims=tuple(
-            estimated(study.label or study.data, group)
+            claim_estimates(study.label or study.data, group)
             for study in (MNIST, CIFAR, GENDER)
             for group in (ALL, RARE)
         ),
@@ -315,7 +316,7 @@ _ACCOUNTING_ITEMS = (
     Item(
         "yu-figure-5", YU, "Final training loss and epsilon of each example, four tasks", _FOUR, seeds=1,
         columns=("correlation with log loss", "epsilon"),
-        claims=tuple(correlated(each.label or each.data, 0.9) for each in _FOUR),
+        claims=tuple(claim_correlation(each.label or each.data, 0.9) for each in _FOUR),
         pictures=(LOSSES,), notes=NOTES,
     ),
     groups_item("yu-figure-6", MNIST, _AGE),
@@ -361,7 +362,7 @@ _SMALL = replace(
 )  # fmt: skip
 
 
-def _released(name: str, mean: float, *quantiles: float) -> tuple[Printed, ...]:
+def _printed_quantiles(name: str, mean: float, *quantiles: float) -> tuple[Printed, ...]:
     return (
         Printed(name, "dpsgd", ALL, "true mean", mean),
         *(
@@ -377,7 +378,7 @@ def _accuracies(found: Found) -> Verdict:
         - found.mean(data=name, quantity="accuracy", group=ALL)
         for name in (study.label or study.data for study in (_SMALLER, MNIST))
     }
-    return told(all(abs(change) < 0.01 for change in changes.values()), changes)
+    return Verdict.of(all(abs(change) < 0.01 for change in changes.values()), changes)
 
 
 def _shares(found: Found) -> Verdict:
@@ -388,31 +389,31 @@ def _shares(found: Found) -> Verdict:
         for study in _BOUNDS
     }
     values = list(shares.values())
-    return told(values == sorted(values, reverse=True) and values[0] > values[-1], shares)
+    return Verdict.of(values == sorted(values, reverse=True) and values[0] > values[-1], shares)
 
 
 def _risen(found: Found) -> Verdict:
-    """Whether cats' mean epsilon rises more than ships' from a bound of 1.5 medians to one of .5."""
+    """Verdict: the mean epsilon of cats rises more than that of ships from a bound of 1.5 medians to .5."""
     rises = {
         f"rise of {group}": found.mean(data=str(_BOUNDS[2].label), quantity="individual epsilon", group=group)
         - found.mean(data=str(_BOUNDS[3].label), quantity="individual epsilon", group=group)
         for group in ("cat", "ship")
     }
-    return told(rises["rise of cat"] > rises["rise of ship"], rises)
+    return Verdict.of(rises["rise of cat"] > rises["rise of ship"], rises)
 
 
 def _same_order(found: Found) -> Verdict:
-    """Whether classes have the same order of mean epsilon with individual clipping and without."""
+    """Verdict: classes have the same order of mean epsilon with individual clipping and without."""
     plain, clipped = (
         found.where(data=str(study.label), quantity="individual epsilon").set_index("group")["mean"]
         for study in (_SMALLER, _CLIPPED[0])
     )
     correlation = plain.drop(ALL, errors="ignore").corr(clipped, method="spearman")
-    return told(correlation > 1 - 1e-9, {"rank correlation": float(correlation)})
+    return Verdict.of(correlation > 1 - 1e-9, {"rank correlation": float(correlation)})
 
 
-def _attacked(name: str) -> Claim:
-    """The claim of the groups with the highest and the lowest mean epsilon."""
+def _claim_attack(name: str) -> Claim:
+    """Claim on the groups with the highest and the lowest mean epsilon."""
 
     def judge(found: Found) -> Verdict:
         rates = found.where(data=name, method="sgd", quantity="success of membership inference")
@@ -423,7 +424,7 @@ def _attacked(name: str) -> Claim:
             return Verdict(None)
         rate, own = both["mean_x"], both["mean_y"]
         figures = {name: float(rate[name]) for name in (own.idxmax(), own.idxmin())}
-        return told(rate[own.idxmax()] > rate[own.idxmin()], figures)
+        return Verdict.of(rate[own.idxmax()] > rate[own.idxmin()], figures)
 
     return Claim(
         f"on {name}, membership in the group with the highest mean epsilon is inferred better without "
@@ -449,12 +450,12 @@ def _with_claims(item: Item, *claims: Claim) -> Item:
     return replace(item, claims=(*item.claims, *claims))
 
 
-def _compared(item: Item, title: str) -> Item:
+def _add_estimates(item: Item, title: str) -> Item:
     """A figure of two parts: estimates beside exact values, and groups."""
     (study,) = item.studies
     name = str(getattr(study, "label", ""))
     return replace(
-        _with_claims(item, *(estimated(name, group) for group in (ALL, RARE))),
+        _with_claims(item, *(claim_estimates(name, group) for group in (ALL, RARE))),
         title=title,
         columns=("correlation with exact", "accuracy", "individual epsilon", "epsilon"),
         pictures=(EXACT, *item.pictures),
@@ -466,7 +467,7 @@ ITEMS = (
     Item(
         "yu-figure-7", YU, "Final training loss and epsilon with individual clipping", _CLIPPED, seeds=1,
         columns=("correlation with log loss", "epsilon"),
-        claims=tuple(correlated(str(each.label), 0.9) for each in _CLIPPED), pictures=(LOSSES,),
+        claims=tuple(claim_correlation(str(each.label), 0.9) for each in _CLIPPED), pictures=(LOSSES,),
         notes=(_FEATURES, *NOTES[1:]),
     ),
     _with_claims(
@@ -503,7 +504,7 @@ ITEMS = (
         ),
         reasons=ATTACKS,
         claims=(
-            _attacked("cifar10, features"), _attacked("utkface-yu"),
+            _claim_attack("cifar10, features"), _claim_attack("utkface-yu"),
             Claim("with privacy, success is within five points of guessing in every group", _near_guessing),
         ),
         pictures=(
@@ -519,7 +520,7 @@ ITEMS = (
             _at_bound(times) for times in (5.0, 10.0)
         ),
         seeds=1, columns=("correlation with log loss", "accuracy", "epsilon"),
-        claims=tuple(correlated(f"cifar10, C = {times} medians", 0.8) for times in (5, 10)),
+        claims=tuple(claim_correlation(f"cifar10, C = {times} medians", 0.8) for times in (5, 10)),
         pictures=(LOSSES,),
         notes=(
             _FEATURES,
@@ -527,11 +528,11 @@ ITEMS = (
             "correlations are .89 and .90.",
         ),
     ),
-    _compared(
+    _add_estimates(
         groups_item("yu-figure-13", _HINGE, notes=(_FEATURES,)),
         "Estimates, accuracy and epsilon with the hinge loss",
     ),
-    _compared(
+    _add_estimates(
         groups_item("yu-figure-14", _SMALL, notes=(_TWO_LAYERS,)),
         "Estimates, accuracy and epsilon with a small CNN",
     ),
@@ -562,8 +563,8 @@ ITEMS = (
     Item(
         "yu-table-2", YU, "Statistics of epsilons released with noise at epsilon .1", (MNIST, CIFAR), seeds=1,
         printed=(
-            *_released("mnist-whole", 0.686, 0.236, 0.318, 0.431, 0.697, 1.682),
-            *_released("cifar10", 5.942, 2.713, 4.892, 6.730, 7.692, 7.815),
+            *_printed_quantiles("mnist-whole", 0.686, 0.236, 0.318, 0.431, 0.697, 1.682),
+            *_printed_quantiles("cifar10", 5.942, 2.713, 4.892, 6.730, 7.692, 7.815),
         ),
         columns=(
             "true mean", "released mean", "true quantile", "released quantile", "mean error of releases",

@@ -27,11 +27,11 @@ ROWS = {
 
 
 def grey(name: str) -> int:
-    """How bright the made-up face of a name is."""
+    """Brightness of the made-up face of a name."""
     return 10 * int(name[:6])
 
 
-def encoded(level: int, size: tuple[int, int] = (178, 218)) -> bytes:
+def encode_face(level: int, size: tuple[int, int] = (178, 218)) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), level, np.uint8)).save(file, "JPEG")
     return file.getvalue()
@@ -41,7 +41,7 @@ def of_kaggle(place: Path) -> None:
     folder = place / "img_align_celeba" / "img_align_celeba"
     folder.mkdir(parents=True)
     for name in ROWS:
-        (folder / name).write_bytes(encoded(grey(name)))
+        (folder / name).write_bytes(encode_face(grey(name)))
     lines = [",".join(["image_id", *ATTRIBUTES])]
     lines += [",".join([name, *map(str, values)]) for name, (_, values) in ROWS.items()]
     (place / "list_attr_celeba.csv").write_text("\n".join(lines))
@@ -54,7 +54,7 @@ def of_its_page(place: Path, *, zipped: bool) -> None:
         (place / folder).mkdir()
     with zipfile.ZipFile(place / "Img" / "img_align_celeba.zip", "w") as archive:
         for name in ROWS:
-            archive.writestr(f"img_align_celeba/{name}", encoded(grey(name)))
+            archive.writestr(f"img_align_celeba/{name}", encode_face(grey(name)))
     if not zipped:
         with zipfile.ZipFile(place / "Img" / "img_align_celeba.zip") as archive:
             archive.extractall(place / "Img")
@@ -123,7 +123,7 @@ def test_pixels_are_decoded_once_whatever_the_target(place):
 def test_an_image_of_another_size_is_resized(place):
     of_kaggle(place)
     path = place / "img_align_celeba" / "img_align_celeba" / "000001.jpg"
-    path.write_bytes(encoded(200, (500, 90)))
+    path.write_bytes(encode_face(200, (500, 90)))
     inputs = open_source("papers.celeba:CelebA").split(0).train.inputs
     assert inputs.shape == (8, 3, 64, 64)
     assert float(inputs[0].mean()) == pytest.approx(200 / 255, abs=0.01)
@@ -163,7 +163,7 @@ def test_images_that_are_missing_or_cut_are_named(place):
     assert len(open_source("papers.celeba:CelebA").split(0).train) == 8
 
 
-def changed(path: Path, old: str, new: str) -> None:
+def change_text(path: Path, old: str, new: str) -> None:
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
 
@@ -172,25 +172,25 @@ def changed(path: Path, old: str, new: str) -> None:
     ("break_it", "says"),
     [
         (
-            lambda place: changed(place / "Anno/list_attr_celeba.txt", "15\n", "202599\n"),
+            lambda place: change_text(place / "Anno/list_attr_celeba.txt", "15\n", "202599\n"),
             r"announces 202,599 images and lists 15",
         ),
         (
-            lambda place: changed(place / "Anno/list_attr_celeba.txt", "15\n", ""),
+            lambda place: change_text(place / "Anno/list_attr_celeba.txt", "15\n", ""),
             r"list_attr_celeba\.txt cannot be read as a list of CelebA",
         ),
         (
-            lambda place: changed(
+            lambda place: change_text(
                 place / "Anno/list_attr_celeba.txt", "000001.jpg  -1 -1", "000001.jpg  -1  7"
             ),
             r"has 7 for 000001\.jpg, in Eyeglasses; expected one of -1, 1",
         ),
         (
-            lambda place: changed(place / "Eval/list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5"),
+            lambda place: change_text(place / "Eval/list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5"),
             r"has 5 for 000002\.jpg, in partition; expected one of 0, 1, 2",
         ),
         (
-            lambda place: changed(place / "Eval/list_eval_partition.txt", "000002.jpg 0\n", ""),
+            lambda place: change_text(place / "Eval/list_eval_partition.txt", "000002.jpg 0\n", ""),
             r"lists 15 images and list_eval_partition\.txt 14, and 000002\.jpg is in one of them only",
         ),
         (

@@ -8,7 +8,7 @@ import pytest
 
 from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.compared import Compared
-from papers.reproduction.item import XU, Claim, Item, told
+from papers.reproduction.item import XU, Claim, Item, Verdict
 from papers.reproduction.result import Result
 from support.command import papers_here
 
@@ -18,7 +18,7 @@ TOY = Item(
     "A toy",
     (Compared("digits", ("dpsgd",), 1e-9, changes={"epochs": 1, "batch_size": 256}),),
     seeds=2,
-    claims=(Claim("it trains", lambda found: told(True, {"rows": len(found.table)})),),
+    claims=(Claim("it trains", lambda found: Verdict.of(True, {"rows": len(found.table)})),),
 )
 
 

@@ -34,7 +34,7 @@ NAMES = {
 }
 
 
-def encoded(level: int, side: int = 48) -> bytes:
+def encode_face(level: int, side: int = 48) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((side, side, 3), level, np.uint8)).save(file, "PNG")
     return file.getvalue()
@@ -42,9 +42,9 @@ def encoded(level: int, side: int = 48) -> bytes:
 
 def made_up() -> dict[str, bytes]:
     """Grey faces, as bright as their age."""
-    found = {f"{age}_{gender}_{race}_2017{at:013d}.jpg.chip.jpg": encoded(age)
+    found = {f"{age}_{gender}_{race}_2017{at:013d}.jpg.chip.jpg": encode_face(age)
              for at, (age, gender, race) in enumerate(FACES)}  # fmt: skip
-    return found | dict.fromkeys(ODD, encoded(0))
+    return found | dict.fromkeys(ODD, encode_face(0))
 
 
 def write_zip(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_seed_gives_one_split_and_another_seed_another(folder):
 def test_faces_of_another_size_are_resized(folder):
     write_folder(folder)
     path = folder / "UTKFace" / next(iter(made_up()))
-    path.write_bytes(encoded(20, side=200))
+    path.write_bytes(encode_face(20, side=200))
     assert open_source("papers.utkface:UTKFace").split(0).train.inputs.shape[1:] == (3, 48, 48)
 
 
@@ -177,11 +177,11 @@ def test_files_that_are_missing_cut_or_foreign_are_refused(folder):
     with pytest.raises(DataError, match="cannot be read as a zip file"):
         open_source("papers.utkface:UTKFace").split(0)
     with zipfile.ZipFile(folder / "UTKFace.zip", "w") as archive:
-        archive.writestr("UTKFace/face.jpg", encoded(3))
+        archive.writestr("UTKFace/face.jpg", encode_face(3))
     with pytest.raises(DataError, match="has no images named"):
         open_source("papers.utkface:UTKFace").split(0)
     with zipfile.ZipFile(folder / "UTKFace.zip", "w") as archive:
-        archive.writestr("UTKFace/20_0_0_2017.jpg", encoded(3)[:60])
+        archive.writestr("UTKFace/20_0_0_2017.jpg", encode_face(3)[:60])
     with pytest.raises(DataError, match=r"'UTKFace/20_0_0_2017\.jpg' cannot be decoded"):
         open_source("papers.utkface:UTKFace").split(0)
 

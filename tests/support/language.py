@@ -1,6 +1,6 @@
 """Checks names and docstrings of a package: the two rules of language that a program can judge.
 
-    python tests/support/language.py [src/equidp ...]
+    python tests/support/language.py [FOLDER ...]    # default: src/equidp and papers
 
 Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any.
 
@@ -114,8 +114,9 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def main() -> int:
-    """Checks the folders that are named on the command line, or the package."""
-    roots = [Path(each) for each in sys.argv[1:]] or [Path(__file__).parents[2] / "src" / "equidp"]
+    """Checks the folders that are named on the command line, or the package and papers."""
+    here = Path(__file__).parents[2]
+    roots = [Path(each) for each in sys.argv[1:]] or [here / "src" / "equidp", here / "papers"]
     found = [each for root in roots for each in find_offences(root)]
     for offence in found:
         print(offence)

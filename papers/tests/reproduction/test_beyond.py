@@ -1,4 +1,4 @@
-"""Whether the papers' conclusions hold at well-chosen settings, judged by figures."""
+"""Verdicts on the papers' conclusions at well-chosen settings, by figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from papers.reproduction.item import COLUMNS, Found, Verdict
 (DIRECTION,) = ITEMS["beyond-direction"].claims
 
 
-def judged(adult: tuple[float, float], dutch: tuple[float, float] | None) -> Verdict:
+def judge_direction(adult: tuple[float, float], dutch: tuple[float, float] | None) -> Verdict:
     """From direction and magnitude on each dataset, the same for both groups."""
     rows = [
         (data, "dpsgd", group, quantity, at, 0, value)
@@ -34,8 +34,8 @@ def judged(adult: tuple[float, float], dutch: tuple[float, float] | None) -> Ver
     ],
 )
 def test_direction_is_compared_with_magnitude_where_it_is_a_cost(adult, dutch, holds):
-    assert judged(adult, dutch).holds is holds
+    assert judge_direction(adult, dutch).holds is holds
 
 
 def test_the_verdict_names_group_and_data():
-    assert judged((0.3, 0.1), (0.2, 0.1)).figures["magnitude of Male on dutch"] == 0.1
+    assert judge_direction((0.3, 0.1), (0.2, 0.1)).figures["magnitude of Male on dutch"] == 0.1

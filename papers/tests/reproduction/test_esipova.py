@@ -1,4 +1,4 @@
-"""What Esipova et al. conclude from their tables and figures, judged by figures."""
+"""Verdicts on conclusions of Esipova et al. from their tables and figures."""
 
 from __future__ import annotations
 

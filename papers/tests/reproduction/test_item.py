@@ -29,12 +29,12 @@ def item(*printed: Printed, **changes: object) -> Item:
     return Item("xu-table-9", XU, "What it shows", **{"studies": (), "printed": printed, **changes})
 
 
-def judged(found: pd.DataFrame, *printed: Printed, quick: bool = False, **changes: object) -> Judged:
+def judge_rows(found: pd.DataFrame, *printed: Printed, quick: bool = False, **changes: object) -> Judged:
     made = item(*printed, **changes)
     return Judged(made, Result.of(made, found, (0, 1, 2), 7200.0, quick=quick))
 
 
-def printed(value: float, quantity: str = "accuracy") -> Printed:
+def print_figure(value: float, quantity: str = "accuracy") -> Printed:
     return Printed("d", "dpsgd", "a", quantity, value)
 
 
@@ -68,7 +68,7 @@ def test_points_of_a_curve_are_told_from_a_figure_without_a_point():
 
 def test_a_result_comes_back_from_its_file_as_it_was(tmp_path):
     found = pd.concat([rows(0.1, 0.2, 0.4), rows(1.0, 2.0, at=3.0, quantity="loss")])
-    result = judged(found).result
+    result = judge_rows(found).result
     result.save(tmp_path / "r.json")
     again = Result.load(tmp_path / "r.json")
     pd.testing.assert_frame_equal(again.found.table, result.found.table, rtol=1e-5, check_dtype=False)
@@ -86,7 +86,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, content):
 
 def test_a_figure_differs_beyond_two_standard_errors():
     found = rows(0.50, 0.52, 0.54)  # mean .52, standard error .0115
-    near, far = (judged(found, printed(value)) for value in (0.54, 0.55))
+    near, far = (judge_rows(found, print_figure(value)) for value in (0.54, 0.55))
     assert near.state == "reproduced"
     assert far.state == "differs"
     (difference,) = far.differences
@@ -97,11 +97,11 @@ def test_a_figure_differs_beyond_two_standard_errors():
 
 @pytest.mark.parametrize(("value", "differs"), [(0.504, False), (0.51, True)])
 def test_one_seed_differs_beyond_half_a_point(value, differs):
-    assert judged(rows(0.5), printed(value)).differences[0].differs is differs
+    assert judge_rows(rows(0.5), print_figure(value)).differences[0].differs is differs
 
 
 def test_what_was_not_found_is_no_difference():
-    assert judged(rows(0.5), printed(0.5, "loss")).differences == []
+    assert judge_rows(rows(0.5), print_figure(0.5, "loss")).differences == []
 
 
 @pytest.mark.parametrize(
@@ -109,46 +109,46 @@ def test_what_was_not_found_is_no_difference():
     [
         ((True,), "reproduced"),
         ((True, None), "reproduced"),
-        ((None,), "measured"),  # nothing was told
+        ((None,), "measured"),  # undecided
         ((True, False), "differs"),
     ],
 )
 def test_a_conclusion_that_fails_is_a_difference(held, state):
     claims = tuple(Claim("so it is", lambda found, each=each: Verdict(each), "because") for each in held)
-    made = judged(rows(0.5), claims=claims)
+    made = judge_rows(rows(0.5), claims=claims)
     assert made.state == state
     assert made.reasons == (["because"] if False in held else [])
 
 
 def test_the_short_form_says_nothing_about_the_paper():
-    assert judged(rows(0.5), printed(0.9), quick=True).state == "quick"
+    assert judge_rows(rows(0.5), print_figure(0.9), quick=True).state == "quick"
 
 
 def test_figures_without_anything_to_agree_with_are_measured():
-    assert judged(rows(0.5)).state == "measured"
+    assert judge_rows(rows(0.5)).state == "measured"
 
 
 def test_what_agrees_on_some_of_the_data_is_reproduced_in_part():
     studies = tuple(SimpleNamespace(data=data) for data in ("d", "not run"))
-    assert judged(rows(0.5), printed(0.5), studies=studies[:1]).state == "reproduced"
-    assert judged(rows(0.5), printed(0.5), studies=studies).state == "in part"
-    assert judged(rows(0.5), printed(0.9), studies=studies).state == "differs"
+    assert judge_rows(rows(0.5), print_figure(0.5), studies=studies[:1]).state == "reproduced"
+    assert judge_rows(rows(0.5), print_figure(0.5), studies=studies).state == "in part"
+    assert judge_rows(rows(0.5), print_figure(0.9), studies=studies).state == "differs"
 
 
 def test_an_item_without_a_result_is_not_run():
-    assert Judged(item(printed(0.5)), None).state == "not run"
+    assert Judged(item(print_figure(0.5)), None).state == "not run"
 
 
 def test_a_difference_has_its_reason_and_others_are_named_as_unexplained():
     reasons = (Reason("the data differs", group="b"), Reason("the loss differs", quantity="loss"))
     found = pd.concat([rows(0.5), rows(2.0, quantity="loss")])
-    made = judged(found, printed(0.9), printed(1.0, "loss"), reasons=reasons)
+    made = judge_rows(found, print_figure(0.9), print_figure(1.0, "loss"), reasons=reasons)
     assert made.reasons == ["the loss differs"]
     assert [each.printed.quantity for each in made.unexplained] == ["accuracy"]
 
 
 def test_a_table_shows_found_beside_printed():
-    made = judged(rows(0.50, 0.52, 0.54), printed(0.9))
+    made = judge_rows(rows(0.50, 0.52, 0.54), print_figure(0.9))
     (table,) = tables(made)
     assert table.rows == (("dpsgd", "0.5200 ± 0.0115 ≠ 0.9000"),)
     assert markdown(table).splitlines()[0] == "Accuracy: d"
@@ -156,10 +156,10 @@ def test_a_table_shows_found_beside_printed():
 
 def test_a_table_keeps_a_sweep_and_leaves_curves_to_pictures():
     swept = pd.concat([rows(0.9, method="sgd"), rows(0.1, at=1.0), rows(0.7, at=2.0)])
-    (table,) = tables(judged(swept))
+    (table,) = tables(judge_rows(swept))
     assert [row[:2] for row in table.rows] == [("sgd", ""), ("dpsgd", "1"), ("dpsgd", "2")]
     curve = pd.concat([rows(0.9), rows(0.1, at=1.0), rows(0.7, at=2.0)])
-    (table,) = tables(judged(curve))
+    (table,) = tables(judge_rows(curve))
     assert table.rows == (("dpsgd", "0.9000"),)
 
 
@@ -193,6 +193,6 @@ def test_curves_that_nothing_shows_are_not_kept():
         Printed("digits", "dpsgd", ALL, "loss", 0.5, 1.0),
         columns=("accuracy",), pictures=(Points("Points", "final loss", "norm", "loss", "norm"),),
     )  # fmt: skip
-    kept = shows.shown(table)
+    kept = shows.select_rows(table)
     assert set(kept[kept["at"].notna()]["quantity"]) == {"accuracy", "loss", "final loss", "norm"}
     assert set(kept[kept["at"].isna()]["quantity"]) == set(names)

@@ -16,7 +16,7 @@ from equidp.data import open_source
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies import DPSGD, DPSGDF, SGD, DPSGDFCode, Naive
-from papers.reproduction.item import COLUMNS, Asked
+from papers.reproduction.item import COLUMNS, Request
 from papers.reproduction.reading_runs import (
     Learner,
     ReadingRun,
@@ -43,8 +43,8 @@ def model():
 BASE, CLIPPED = Reading(), DPSGD(0.3)
 
 
-def moved(reading=BASE, policy=CLIPPED, planned=SILENT, batch=BATCH, steps=1):
-    """How far each parameter moved in these steps."""
+def take_steps(reading=BASE, policy=CLIPPED, planned=SILENT, batch=BATCH, steps=1):
+    """Move of each parameter in these steps."""
     learner = Learner(model(), policy, reading, planned, num_groups=2)
     randomness = SeededRandomness(0)
     before = [parameter.detach().clone() for parameter in learner.parameters]
@@ -94,8 +94,8 @@ def test_with_no_choice_changed_an_epoch_is_the_trainers(policy):
 def test_an_empty_batch_is_a_step_of_noise_alone():
     empty = tuple(part[:0] for part in BATCH)
     for reading in (Reading(), Reading(realised_size=True), Reading(layer_bound=1.0)):
-        assert flat(moved(reading, DPSGDF(0.3), PLANNED, empty)).abs().min() > 0
-        assert flat(moved(reading, DPSGDF(0.3), SILENT, empty)).abs().max() == 0
+        assert flat(take_steps(reading, DPSGDF(0.3), PLANNED, empty)).abs().min() > 0
+        assert flat(take_steps(reading, DPSGDF(0.3), SILENT, empty)).abs().max() == 0
 
 
 def test_shuffled_batches_are_of_one_size_and_hold_no_example_twice():
@@ -114,7 +114,7 @@ def test_epochs_of_poisson_samples_add_up_to_the_trainers_steps():
 
 
 def test_realised_size_divides_by_the_batch():
-    torch.testing.assert_close(flat(moved(Reading(realised_size=True))), flat(moved()) * 10 / 12)
+    torch.testing.assert_close(flat(take_steps(Reading(realised_size=True))), flat(take_steps()) * 10 / 12)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_realised_size_divides_by_the_batch():
 def test_noise_is_of_the_size_that_a_reading_says(reading, expected):
     """Equal draws, up to the grid that noisy sums are rounded to: a thousandth of the noise."""
     empty = tuple(part[:0] for part in BATCH)
-    base, found = (flat(moved(each, planned=PLANNED, batch=empty)) for each in (Reading(), reading))
+    base, found = (flat(take_steps(each, planned=PLANNED, batch=empty)) for each in (Reading(), reading))
     torch.testing.assert_close(found, expected * base, rtol=0, atol=3e-3 * expected * float(base.std()))
 
 
@@ -136,7 +136,7 @@ def test_noise_is_of_the_size_that_a_reading_says(reading, expected):
     "reading", [Reading(noise_factor=3.0), Reading(noise_per_bound=False), Reading(present_groups=True)]
 )
 def test_readings_of_noise_leave_the_sum_as_it_is(reading):
-    torch.testing.assert_close(moved(reading), moved(), rtol=0, atol=0)
+    torch.testing.assert_close(take_steps(reading), take_steps(), rtol=0, atol=0)
 
 
 def test_present_groups_scale_noise_to_the_bounds_of_the_batch():
@@ -159,7 +159,7 @@ def test_layers_are_clipped_each_to_its_share():
             norm = flat(example[layer]).norm()
             for place in range(4)[layer]:
                 expected[place] -= 0.1 * example[place] * min(1.0, 0.7 * 0.3 / float(norm)) / 10
-    torch.testing.assert_close(moved(Reading(layer_bound=0.7)), expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(take_steps(Reading(layer_bound=0.7)), expected, rtol=1e-4, atol=1e-7)
 
 
 def test_bounds_as_weights_multiply_clipped_gradients_by_their_bound_over_the_mean():
@@ -191,9 +191,9 @@ def test_floored_counts_are_whole_numbers():
 def test_momentum_goes_on_with_the_step_before():
     """One step is as without it; the second adds half of the first."""
     reading = Reading(momentum=0.5)
-    torch.testing.assert_close(moved(reading), moved(), rtol=0, atol=0)
+    torch.testing.assert_close(take_steps(reading), take_steps(), rtol=0, atol=0)
     policy = DPSGD(0.01)  # moves little, so both gradients are about equal
-    first, both = (flat(moved(reading, policy, steps=steps)) for steps in (1, 2))
+    first, both = (flat(take_steps(reading, policy, steps=steps)) for steps in (1, 2))
     torch.testing.assert_close(both, 2.5 * first, rtol=1e-2, atol=1e-6)
 
 
@@ -201,7 +201,7 @@ def test_penalty_2_takes_off_twice_as_much_of_the_weights():
     weights = flat([parameter.detach() for parameter in model().parameters()])
     penalized = replace(SILENT, weight_decay=0.2)
     for reading, factor in ((BASE, 1), (READINGS["penalty-2"], 2)):
-        off = flat(moved(reading, planned=penalized)) - flat(moved(reading))
+        off = flat(take_steps(reading, planned=penalized)) - flat(take_steps(reading))
         torch.testing.assert_close(off, -factor * SILENT.learning_rate * 0.2 * weights)
 
 
@@ -265,8 +265,8 @@ def test_a_run_that_cannot_be_is_refused(wrong):
 
 @pytest.mark.soak
 def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
-    study, asked = ReadingStudy("digits", "dpsgd", ("base", "momentum-.5"), 0.1, 2), Asked((0,), tmp_path)
-    rows, _ = study.rows(asked)
+    study, request = ReadingStudy("digits", "dpsgd", ("base", "momentum-.5"), 0.1, 2), Request((0,), tmp_path)
+    rows, _ = study.rows(request)
     assert list(rows.columns) == COLUMNS
     assert set(rows["method"]) == {"dpsgd, base", "dpsgd, momentum-.5"}
     last, curve = rows[rows["at"].isna()], rows[rows["at"].notna()]
@@ -277,14 +277,14 @@ def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     assert set(curve["group"]) == {"2", "8", "all"}  # what the pictures show
     assert len(curve) == 2 * 2 * 3
     monkeypatch.setattr("papers.reproduction.reading_runs._trained", None)
-    pd.testing.assert_frame_equal(study.rows(asked)[0], rows)
+    pd.testing.assert_frame_equal(study.rows(request)[0], rows)
 
 
 def test_items_name_readings_that_there_are():
     for item in ITEMS:
         for study in item.studies:
             assert set(study.readings) <= set(READINGS)
-            assert study.shortened().epochs == 2
+            assert study.shorten().epochs == 2
 
 
 XU = {"planned": Planned(54_649), "epochs": 60, "delta": 1e-6}

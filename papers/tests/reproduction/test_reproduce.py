@@ -24,7 +24,7 @@ from papers.reproduction.accounted import Accounted
 from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.compared import Ablated, Compared
 from papers.reproduction.costs import AccountingCosts
-from papers.reproduction.item import COLUMNS, XU, Asked, Item, Printed, Verdict
+from papers.reproduction.item import COLUMNS, XU, Item, Printed, Request, Verdict
 from papers.reproduction.page import results_page
 from papers.reproduction.pictures import Bars, Curves
 from papers.reproduction.reproduce import judged_items, reproduce
@@ -48,13 +48,13 @@ def toy():
         yield TOY
 
 
-def made(place: Path, **changes):
+def reproduce_demo(place: Path, **changes):
     return reproduce(TOY.name, into=place / "results", directory=place / "runs", jobs=1, **changes)
 
 
 @pytest.mark.soak
 def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
-    judged = made(tmp_path)
+    judged = reproduce_demo(tmp_path)
     folder = tmp_path / "results" / TOY.name
     names = {
         "index.html",
@@ -72,7 +72,7 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
     assert judged.state == "differs"  # nothing has an accuracy of 2
     kept = Result.load(tmp_path / "results" / f"{TOY.name}.json")
     assert kept.seeds == (0, 1)
-    assert kept.command == "equidp reproduce xu-table-9"
+    assert kept.command == "python -m papers reproduce xu-table-9"
     assert kept.found.mean(method="sgd", group=ALL, quantity="accuracy") == pytest.approx(
         by_seed.query("method == 'sgd' and group == 'all' and quantity == 'accuracy'")["value"].mean(),
         rel=1e-5,
@@ -81,9 +81,9 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
 
 @pytest.mark.soak
 def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
-    first = made(tmp_path, seeds=1)
+    first = reproduce_demo(tmp_path, seeds=1)
     with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
-        again = made(tmp_path, seeds=1)
+        again = reproduce_demo(tmp_path, seeds=1)
     pd.testing.assert_frame_equal(first.result.found.table, again.result.found.table)
     assert again.result.hours == first.result.hours
 
@@ -91,24 +91,24 @@ def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
 @pytest.mark.soak
 def test_progress_is_of_all_seeds_together_and_kept_runs_are_no_work(toy, tmp_path):
     progress = []
-    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    reproduce_demo(tmp_path, on_progress=lambda *steps: progress.append(steps))
     assert {total for _, total in progress} == {7}  # seconds: twice .001 hours
     done = [done for done, _ in progress]
     assert done == sorted(done)
     assert {0, 4, 7} <= set(done)
     progress.clear()
-    made(tmp_path, on_progress=lambda *told: progress.append(told))
+    reproduce_demo(tmp_path, on_progress=lambda *steps: progress.append(steps))
     assert not progress
-    made(tmp_path, seeds=3, on_progress=lambda *told: progress.append(told))
+    reproduce_demo(tmp_path, seeds=3, on_progress=lambda *steps: progress.append(steps))
     assert progress[0] == (0, 4)
     assert progress[-1] == (4, 4)
 
 
 @pytest.mark.soak
 def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
-    made(tmp_path, seeds=1)
+    reproduce_demo(tmp_path, seeds=1)
     before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()
-    judged = made(tmp_path, quick=True)
+    judged = reproduce_demo(tmp_path, quick=True)
     assert judged.state == "quick"
     assert (tmp_path / "results" / f"{TOY.name}.json").read_bytes() == before
     assert (tmp_path / "results" / f"{TOY.name}-quick.json").exists()
@@ -116,7 +116,7 @@ def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
 
 @pytest.mark.soak
 def test_after_the_hours_no_further_run_begins(toy, tmp_path):
-    judged = made(tmp_path, hours=1e-9)
+    judged = reproduce_demo(tmp_path, hours=1e-9)
     assert judged.result.seeds_in_words == "1 to 2 seeds"
     assert judged.result.found.table["seeds"].max() == 1
 
@@ -136,10 +136,10 @@ TWO = Item(
 @pytest.mark.soak
 def test_slow_data_may_have_fewer_seeds_and_the_command_says_so(tmp_path):
     with patch.dict(ITEMS, {TWO.name: TWO}), patch.dict(SOURCES, {"demo": SOURCES["digits"]}):
-        judged = made(tmp_path, seeds_of={"demo": 1})
+        judged = reproduce_demo(tmp_path, seeds_of={"demo": 1})
     table = judged.result.found.table
     assert table.groupby("data")["seeds"].unique().map(list).to_dict() == {"demo": [1], "digits": [2]}
-    assert judged.result.command == "equidp reproduce xu-table-9 --seeds-of demo=1"
+    assert judged.result.command == "python -m papers reproduce xu-table-9 --seeds-of demo=1"
     assert judged.result.seeds_in_words == "1 to 2 seeds"
 
 
@@ -160,7 +160,7 @@ def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(
     toy, tmp_path, seeds_of, message
 ):
     with pytest.raises(SettingError, match=re.escape(message)):
-        made(tmp_path, seeds_of=seeds_of)
+        reproduce_demo(tmp_path, seeds_of=seeds_of)
 
 
 def test_a_name_with_a_typo_gets_the_nearest():
@@ -171,7 +171,7 @@ def test_a_name_with_a_typo_gets_the_nearest():
 @pytest.mark.parametrize("hours", [0, -1, math.nan])
 def test_hours_are_positive(toy, tmp_path, hours):
     with pytest.raises(SettingError, match="hours"):
-        made(tmp_path, hours=hours)
+        reproduce_demo(tmp_path, hours=hours)
 
 
 def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_pat
         patch.object(grid, "train_cell", side_effect=AssertionError("trained")),
         pytest.raises(DataError, match=r"xu-table-9 trains on 'papers\.utkface:UTKFace': "),
     ):
-        made(tmp_path)
+        reproduce_demo(tmp_path)
 
 
 @pytest.mark.soak
@@ -191,10 +191,10 @@ def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
         raise OSError(28, "No space left on device")
 
     with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="No space left"):
-        made(tmp_path, seeds=1)
+        reproduce_demo(tmp_path, seeds=1)
     assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
     with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
-        made(tmp_path, seeds=1)
+        reproduce_demo(tmp_path, seeds=1)
 
 
 def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
@@ -206,27 +206,27 @@ def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
         patch.object(runs, "write_whole", side_effect=OSError(28, "No space left on device")),
         pytest.raises(CheckpointError, match="no checkpoint can be kept"),
     ):
-        runs.kept(SMALL, 0, Asked((0,), tmp_path, 1), make)
+        runs.load_or_make(SMALL, 0, Request((0,), tmp_path, 1), make)
 
 
 def test_a_stopped_run_counts_the_time_before(tmp_path):
-    asked = Asked((0,), tmp_path, 1)
+    request = Request((0,), tmp_path, 1)
 
-    def stopped(seed, folder):
+    def stop_run(seed, folder):
         folder.mkdir()
         raise TrainingStopped("stopped", signal.SIGTERM)
 
     with pytest.raises(TrainingStopped):
-        runs.kept(SMALL, 0, asked, stopped)
+        runs.load_or_make(SMALL, 0, request, stop_run)
     (clock,) = tmp_path.glob("*-study/seconds")
     clock.write_text("1000")
-    _, seconds = runs.kept(SMALL, 0, asked, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
+    _, seconds = runs.load_or_make(SMALL, 0, request, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
     assert 1000 < seconds < 2000
 
 
 def test_a_sweep_gives_each_value_its_point(tmp_path):
     study = Compared("digits", ("dpsgd",), 0.001, changes=LITTLE, sweep=("clipping_bound", (0.5, 2.0)))
-    rows, seconds = study.rows(Asked((0,), tmp_path, 1))
+    rows, seconds = study.rows(Request((0,), tmp_path, 1))
     change = rows[(rows["quantity"] == "change") & (rows["group"] == ALL) & (rows["method"] == "dpsgd")]
     assert sorted(change["at"]) == [0.5, 2.0]
     assert seconds > 0
@@ -235,7 +235,7 @@ def test_a_sweep_gives_each_value_its_point(tmp_path):
 
 def test_curves_are_of_the_groups_that_are_followed(tmp_path):
     study = replace(SMALL, followed=("2", "8"))
-    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    rows, _ = study.rows(Request((0,), tmp_path, 1))
     assert set(rows[rows["at"].notna()]["group"]) == {"2", "8"}
     assert set(rows[rows["at"].isna()]["group"]) > {"0", "2", "8", ALL}
 
@@ -244,7 +244,7 @@ def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tm
     """The last epoch has the figures of the whole run."""
     changes = {**LITTLE, "epochs": 2}
     study = replace(SMALL, changes=changes, by_epoch=("change", "epsilon"), followed=("2", "8"))
-    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    rows, _ = study.rows(Request((0,), tmp_path, 1))
     private = rows[rows["method"] == "dpsgd"]
     change = private[(private["quantity"] == "change") & private["group"].isin(("2", "8"))]
     assert sorted(change["at"].dropna()) == [1, 1, 2, 2]
@@ -260,15 +260,15 @@ def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tm
 
 def test_an_ablation_names_the_error_as_the_method(tmp_path):
     study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
-    rows, _ = study.rows(Asked((0,), tmp_path, 1))
+    rows, _ = study.rows(Request((0,), tmp_path, 1))
     assert set(rows["method"]) == {"magnitude", "direction"}
     with patch("papers.ablation.ablate", side_effect=AssertionError("trained again")):
-        again, _ = study.rows(Asked((0,), tmp_path, 1))
+        again, _ = study.rows(Request((0,), tmp_path, 1))
     pd.testing.assert_frame_equal(rows, again)
 
 
 @pytest.fixture(scope="module")
-def accounted(tmp_path_factory):
+def accounted_rows(tmp_path_factory):
     study = Accounted(
         "digits",
         0.001,
@@ -278,7 +278,7 @@ def accounted(tmp_path_factory):
         held=20,
         attacked=True,
     )
-    return study.rows(Asked((0,), tmp_path_factory.mktemp("runs"), 1))[0]
+    return study.rows(Request((0,), tmp_path_factory.mktemp("runs"), 1))[0]
 
 
 def one(rows: pd.DataFrame, quantity: str) -> float:
@@ -286,41 +286,41 @@ def one(rows: pd.DataFrame, quantity: str) -> float:
 
 
 @pytest.mark.soak
-def test_no_example_has_more_than_the_epsilon_of_the_run(accounted):
-    largest = one(accounted, "epsilon")
-    own = accounted[accounted["quantity"] == "epsilon of an example"]["value"]
+def test_no_example_has_more_than_the_epsilon_of_the_run(accounted_rows):
+    largest = one(accounted_rows, "epsilon")
+    own = accounted_rows[accounted_rows["quantity"] == "epsilon of an example"]["value"]
     assert 0 < own.min() <= own.max() <= largest * (1 + 1e-9)
-    quantiles = accounted[accounted["quantity"] == "quantile of epsilon"].sort_values("at")["value"]
+    quantiles = accounted_rows[accounted_rows["quantity"] == "quantile of epsilon"].sort_values("at")["value"]
     assert quantiles.is_monotonic_increasing
-    assert 0 <= one(accounted, "share at the worst case") <= 1
+    assert 0 <= one(accounted_rows, "share at the worst case") <= 1
 
 
-def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted):
-    assert one(accounted, "correlation with exact") > 0.9
-    assert one(accounted, "mean error of estimates") < 0.1 * one(accounted, "epsilon")
+def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted_rows):
+    assert one(accounted_rows, "correlation with exact") > 0.9
+    assert one(accounted_rows, "mean error of estimates") < 0.1 * one(accounted_rows, "epsilon")
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
     study = Accounted("digits", 0.001, changes={**LITTLE, "epochs": 2}, median_bound=0.5, held=5)
-    asked, steps, seen, watch = Asked((0,), tmp_path, 1), [], [], HeldExamples.after_step
+    request, steps, seen, watch = Request((0,), tmp_path, 1), [], [], HeldExamples.after_step
 
-    def stopped(held, trainer):
+    def stop_run(held, trainer):
         watch(held, trainer)
         steps.append(trainer.steps_done)
         seen.append(held)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with patch.object(HeldExamples, "after_step", stopped):
+    with patch.object(HeldExamples, "after_step", stop_run):
         with pytest.raises(TrainingStopped, match="the same command"):
-            study.rows(asked)
+            study.rows(request)
         (kept,) = tmp_path.glob("*-study/sensitive-watched-2-checkpoint-000000005-*.npz")
         whole = kept.read_bytes()
         kept.write_bytes(whole[:100])
         with pytest.raises(CheckpointError, match="damaged"):
-            study.rows(asked)
+            study.rows(request)
         kept.write_bytes(whole)
-        rows, _ = study.rows(asked)
+        rows, _ = study.rows(request)
     assert steps == [*range(1, len(steps) + 1)]
     for histories in (seen[-1].exact, *seen[-1].estimates.values()):
         assert set(histories.counts.sum(axis=1)) == {len(steps)}
@@ -334,13 +334,13 @@ def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm
     )
     seen, make = [], accounted_module.build
 
-    def built(plan, train, **settings):
+    def record_build(plan, train, **settings):
         trainer = make(plan, train, **settings)
         seen.append((plan, train, trainer))
         return trainer
 
-    with patch.object(accounted_module, "build", built):
-        study.rows(Asked((0,), tmp_path, 1))
+    with patch.object(accounted_module, "build", record_build):
+        study.rows(Request((0,), tmp_path, 1))
     (_, _, before), (plan, train, _) = seen
     assert train.inputs.shape[1:] == (81, 2, 2)
     norms = dataset_norms(before.engine, train.inputs, train.targets)
@@ -350,10 +350,10 @@ def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm
 
 @pytest.mark.soak
 def test_individual_clipping_and_no_privacy_are_studies_too(tmp_path):
-    asked = Asked((0,), tmp_path, 1)
-    clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(asked)
+    request = Request((0,), tmp_path, 1)
+    clipped, _ = Accounted("digits", 0.001, changes=LITTLE, clipped=True, per_epoch=1).rows(request)
     assert one(clipped, "individual epsilon") <= one(clipped, "epsilon") * (1 + 1e-9)  # a mean is rounded
-    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, held=5, attacked=True).rows(asked)
+    plain, _ = Accounted("digits", 0.001, method="sgd", changes=LITTLE, held=5, attacked=True).rows(request)
     assert set(plain["quantity"]) == {"accuracy", "median norm", "success of membership inference"}
 
 
@@ -381,7 +381,7 @@ def test_each_paper_has_its_tables_and_figures():
 def test_an_item_is_whole(item):
     """Its short form is of the same data, its claims judge nothing without figures, what is printed fits."""
     for study in item.studies:
-        assert study.shortened().data == study.data
+        assert study.shorten().data == study.data
         assert study.hours > 0
     nothing = Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found
     assert all(claim.judge(nothing) == Verdict(None) for claim in item.claims)
@@ -414,7 +414,7 @@ def test_each_difference_from_print_has_its_reason():
 @pytest.mark.soak
 def test_costs_of_accounting_are_measured_rounded_and_not(tmp_path):
     """Little is timed; how many computations there are is certain."""
-    rows, _ = AccountingCosts(examples=200, passes=3, batch_size=50).rows(Asked((0,), tmp_path))
+    rows, _ = AccountingCosts(examples=200, passes=3, batch_size=50).rows(Request((0,), tmp_path))
     counted = rows[rows["quantity"] == "computations"].set_index("method")["value"]
     assert counted.to_dict() == {"rounded": 100, "not rounded": 600}
     assert (rows[rows["quantity"] == "seconds"]["value"] > 0).all()

@@ -1,4 +1,4 @@
-"""What Xu et al. conclude from their tables and figures, judged by figures."""
+"""Verdicts on conclusions of Xu et al. from their tables and figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LESS = "DPSGD-F loses less accuracy in all than DPSGD on mnist"
 NARROWS = "DPSGD-F narrows the gap in cost between groups 2 and 8 of mnist that DPSGD has"
 
 
-def judged(item: str, figures: dict[tuple, float]) -> dict[str, Verdict]:
+def judge_item(item: str, figures: dict[tuple, float]) -> dict[str, Verdict]:
     """Each conclusion with its verdict, from (method, group, quantity, at) -> figure of MNIST."""
     rows = [("mnist", *key, 0, value) for key, value in figures.items()]
     found = Found.of(pd.DataFrame(rows, columns=COLUMNS))
@@ -34,7 +34,7 @@ def changes(at: float = math.nan, **by_method: tuple[float, float, float]) -> di
 
 
 def test_table_1_as_printed_bears_out_its_conclusions():
-    found = judged(
+    found = judge_item(
         "xu-table-1",
         changes(
             dpsgd=(-0.108, -0.071, -0.681),
@@ -42,10 +42,10 @@ def test_table_1_as_printed_bears_out_its_conclusions():
             dpsgd_f_code=(-0.029, -0.028, -0.043),
         ),
     )
-    told = {text: verdict for text, verdict in found.items() if verdict.holds is not None}
-    assert {EIGHTS_LOSE_MOST, EQUAL, LESS, NARROWS} < set(told)
-    assert all(verdict.holds for verdict in told.values())
-    assert told[NARROWS].figures == pytest.approx({"DPSGD-F": 0.015, "DPSGD": 0.61})
+    decided = {text: verdict for text, verdict in found.items() if verdict.holds is not None}
+    assert {EIGHTS_LOSE_MOST, EQUAL, LESS, NARROWS} < set(decided)
+    assert all(verdict.holds for verdict in decided.values())
+    assert decided[NARROWS].figures == pytest.approx({"DPSGD-F": 0.015, "DPSGD": 0.61})
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_table_1_as_printed_bears_out_its_conclusions():
     ],
 )
 def test_each_conclusion_of_table_1_is_judged_alone(fair, failed):
-    found = judged("xu-table-1", changes(dpsgd=(-0.108, -0.071, -0.681), dpsgd_f_code=fair))
+    found = judge_item("xu-table-1", changes(dpsgd=(-0.108, -0.071, -0.681), dpsgd_f_code=fair))
     assert {text for text, verdict in found.items() if verdict.holds is False} == failed
 
 
 def test_another_class_may_lose_most():
-    found = judged("xu-table-1", changes(dpsgd=(-0.1, -0.7, -0.6)))
+    found = judge_item("xu-table-1", changes(dpsgd=(-0.1, -0.7, -0.6)))
     assert found[EIGHTS_LOSE_MOST] == Verdict(False, {"8": -0.6, "2": -0.7})
 
 
@@ -77,7 +77,7 @@ def test_the_bound_of_eights_is_judged_over_the_later_half(twos, eights, holds):
         for group, values in bounds.items()
         for at, value in zip((1.0, 2.0), values, strict=True)
     }
-    (verdict,) = judged("xu-figure-2", figures).values()
+    (verdict,) = judge_item("xu-figure-2", figures).values()
     assert verdict == Verdict(holds, {"8": eights, "2": twos})
 
 
@@ -87,7 +87,7 @@ def test_the_bound_of_eights_is_judged_over_the_later_half(twos, eights, holds):
 )
 def test_a_gap_shrinks_with_epochs(early, late, holds):
     figures = changes(20.0, dpsgd_f_code=(0, 0, -early)) | changes(60.0, dpsgd_f_code=(0, 0, -late))
-    found = judged("xu-figure-3a", figures)
+    found = judge_item("xu-figure-3a", figures)
     assert [verdict.holds for verdict in found.values()] == holds
 
 
@@ -97,6 +97,6 @@ def test_a_gap_shrinks_with_epochs(early, late, holds):
 )
 def test_a_gap_grows_with_noise_and_stays_small(little, much, holds):
     figures = changes(0.6, dpsgd_f_code=(0, 0, -little)) | changes(1.4, dpsgd_f_code=(0, 0, -much))
-    grows, small = judged("xu-figure-3b", figures).values()
+    grows, small = judge_item("xu-figure-3b", figures).values()
     assert [grows.holds, small.holds] == holds
     assert grows.figures == {"at 0.6": little, "at 1.4": much}
