@@ -20,8 +20,8 @@ _HOMES = {
     "diagnostics": "Diagnosis DiagnosisPlan Diagnostics Effort diagnose",
     "display": "Column Interval Table",
     "engines": "make_compatible",
-    "errors": "ApproximationWarning BudgetError CheckpointError DataError DataWarning EquidpError ModelError "
-    "PolicyError PrivacyWarning ProcessError SettingError TrainingStopped",
+    "errors": "ApproximationWarning BudgetError CacheWarning CheckpointError DataError DataWarning "
+    "EquidpError ModelError PolicyError PrivacyWarning ProcessError SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
     "evaluation.metric": "Metric",
     "evaluation.metrics": "METRICS",

@@ -27,6 +27,7 @@ from equidp.engines import make_compatible as make_compatible
 from equidp.errors import (
     ApproximationWarning as ApproximationWarning,
     BudgetError as BudgetError,
+    CacheWarning as CacheWarning,
     CheckpointError as CheckpointError,
     DataError as DataError,
     DataWarning as DataWarning,

@@ -143,6 +143,14 @@ class ApproximationWarning(UserWarning):
     """
 
 
+class CacheWarning(UserWarning):
+    """A kept result is damaged and is made again, or a result cannot be kept; figures stay the same.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", CacheWarning)  # to stop instead
+    """
+
+
 def shape_in_words(values: Tensor, first: str) -> str:
     """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from equidp.cli.several import rank, wait_for_the_first
-from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning, TrainingStopped
+from equidp.errors import ApproximationWarning, CacheWarning, DataWarning, PrivacyWarning, TrainingStopped
 
 _console = Console(stderr=True)
 
@@ -42,7 +42,7 @@ def warning_printer() -> Callable[..., None]:
     said: set[str] = set()
 
     def show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-        own = issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning)
+        own = issubclass(category, PrivacyWarning | DataWarning | ApproximationWarning | CacheWarning)
         if own and str(message) not in said:
             said.add(str(message))
             say(str(message), "[bold yellow]warning:[/] ")

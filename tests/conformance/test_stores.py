@@ -1,0 +1,166 @@
+"""Conformance of users of a store: results are whole, right, made once; a new user needs a line in CASES."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from equidp.errors import CacheWarning, DataError
+from equidp.store import Claim, Store, key_of
+
+
+class Case(NamedTuple):
+    """A user of a store.
+
+    Attributes:
+        make: computes a result, or reads it, where entries lie below a folder; equal results compare equal.
+        others: change of one part that the result follows from -> the same with this change.
+        large: entries are checked by sizes alone.
+        optional: a result that cannot be kept is computed all the same.
+    """
+
+    make: Callable[[Path], Any]
+    others: Mapping[str, Callable[[Path], Any]]
+    large: bool = False
+    optional: bool = False
+
+
+def squares(folder: Path, numbers: tuple[int, ...] = (1, 2, 3), power: int = 2) -> list[int]:
+    """A study of the user's own, as docs/extending.md shows it."""
+    store, key = Store(folder), key_of("powers", list(numbers), power)
+    entry = store.get(key)
+    if entry is None:
+        entry = store.put(key, {"powers": np.array(numbers) ** power})
+    return entry.array("powers").tolist()
+
+
+CASES = {
+    "a study": Case(
+        squares,
+        {
+            "data": lambda folder: squares(folder, (1, 2, 4)),
+            "a setting": lambda folder: squares(folder, power=3),
+        },
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[str]:
+    """Keys of entries, in the order in which they were written."""
+    keys, write = [], Claim.write
+
+    def note(claim, *args, **kwargs):
+        keys.append(claim.key)
+        return write(claim, *args, **kwargs)
+
+    monkeypatch.setattr(Claim, "write", note)
+    return keys
+
+
+def kept(folder: Path) -> list[Path]:
+    """All files of entries; what is not of an entry is reported."""
+    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    stores = {each.parent for each in files if each.suffix == ".index"}
+    known = {entry.place for store in stores for entry in Store(store).entries() if entry.whole}
+    known |= {
+        file
+        for store in stores
+        for entry in Store(store).entries()
+        if entry.whole and entry.folder
+        for file in entry.folder.iterdir()
+    }
+    assert set(files) == known
+    return files
+
+
+def test_a_result_is_made_once_and_read_afterwards(case, tmp_path, written):
+    first = case.make(tmp_path)
+    assert written
+    made = list(written)
+    assert case.make(tmp_path) == first
+    assert written == made
+    kept(tmp_path)
+
+
+def test_each_part_that_a_result_follows_from_changes_the_key(case, tmp_path, written):
+    case.make(tmp_path)
+    for change, make in case.others.items():
+        before = list(written)
+        make(tmp_path)
+        assert set(written) - set(before), change
+    before = list(written)
+    for make in (case.make, *case.others.values()):
+        make(tmp_path)
+    assert written == before
+
+
+def test_a_stop_in_the_middle_of_a_write_leaves_no_part(case, tmp_path, monkeypatch):
+    expected = case.make(tmp_path / "other")
+    with monkeypatch.context() as stopped:  # nothing is tidied up after SIGKILL
+        stopped.setattr("equidp.store.os.replace", lambda *_: (_ for _ in ()).throw(SystemExit))
+        stopped.setattr("equidp.store.shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            case.make(tmp_path / "results")
+    assert [each for each in (tmp_path / "results").rglob("*") if each.is_file()]
+    assert not list((tmp_path / "results").rglob("*.index"))
+    assert case.make(tmp_path / "results") == expected
+    kept(tmp_path / "results")
+
+
+def test_a_damaged_file_is_said_and_the_result_made_again(case, tmp_path):
+    expected = case.make(tmp_path)
+    for number in range(len(kept(tmp_path))):
+        damaged = kept(tmp_path)[number]
+        content = damaged.read_bytes()
+        cut = case.large or number % 2
+        middle = len(content) // 2
+        other = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        damaged.write_bytes(content[:-1] if cut else other)
+        with pytest.warns(CacheWarning):
+            assert case.make(tmp_path) == expected
+    assert case.make(tmp_path) == expected
+
+
+def test_two_writers_at_once_both_get_the_result(case, tmp_path):
+    expected, found = case.make(tmp_path / "other"), []
+    threads = [
+        threading.Thread(target=lambda: found.append(case.make(tmp_path / "results"))) for _ in range(2)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == [expected, expected]
+    kept(tmp_path / "results")
+
+
+def test_a_full_disk_leaves_nothing_and_is_said(case, tmp_path, monkeypatch):
+    expected = case.make(tmp_path / "other")
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(target).suffix == ".index":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as full:
+        full.setattr("equidp.store.os.replace", fail)
+        if case.optional:
+            assert case.make(tmp_path / "results") == expected
+        else:
+            with pytest.raises(DataError):
+                case.make(tmp_path / "results")
+    assert not [each for each in (tmp_path / "results").rglob("*") if each.is_file()]
+    assert case.make(tmp_path / "results") == expected
