@@ -358,7 +358,7 @@ _HINGE = replace(
 )  # fmt: skip
 _SMALL = replace(
     CIFAR, hours=0.15, median_bound=None, longest_step=1.0, label="cifar10, two-layer CNN",
-    changes={**CIFAR.changes, "model": "noise-cnn", "clipping_bound": 1.0, "momentum": 0.0},
+    changes={**CIFAR.changes, "model": "papers.models:noise_cnn", "clipping_bound": 1.0, "momentum": 0.0},
 )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class ModelError(EquidpError, ValueError):
     >>> from equidp.models import MODELS
     >>> MODELS["lenet"]((3,), 2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    equidp.errors.ModelError: lenet reads images ...
+    equidp.errors.ModelError: input_shape=[3]; lenet expects images ...
     """
 
 

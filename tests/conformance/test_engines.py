@@ -149,11 +149,7 @@ MODEL_SHAPES = {
     "small-cnn": (1, 8, 8),
     "tanh-cnn": (1, 9, 9),
     "resnet20": (3, 8, 8),
-    "noise-cnn": (1, 18, 19),
     "scatter-cnn": (9, 4, 5),
-    "ws-cnn": (2, 8, 8),
-    "deep-tanh-cnn": (2, 9, 8),
-    "wrn16-4": (2, 8, 8),
 }
 
 
