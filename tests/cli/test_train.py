@@ -675,7 +675,7 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("equidp.runs.train.make_trainer", stop)
+        patch.setattr("equidp.runs.train._finish", stop)
         told = "To continue: equidp train --resume run"
         code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
         assert (code, told in err) == (130, True)

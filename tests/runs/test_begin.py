@@ -14,6 +14,7 @@ from equidp.runs import begin as begin_module, layout
 from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import CountsRelease
 from equidp.training.plan import Plan
 from support.command import people  # noqa: F401
 from support.odd_places import made
@@ -24,7 +25,9 @@ def prepared(people):  # noqa: F811
     recipe = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
     plan = Plan(epochs=1, batch_size=40, delta=1e-3)
     path = str(people / "people.csv")
-    return prepare(TrainConfig(path, "dpsgd", plan, recipe=recipe, epsilon=3.0, counts_share=0.1))
+    return prepare(
+        TrainConfig(path, "dpsgd", plan, recipe=recipe, epsilon=3.0, releases=(CountsRelease(0.1),))
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path, kind):
 
 def test_what_a_kill_left_in_an_empty_folder_is_passed_over(prepared, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(begin_module, "_paid_and_drawn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(begin_module, "_pay_and_draw", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(begin_module.shutil, "rmtree", lambda *_, **__: None)  # as a kill
         with pytest.raises(KeyboardInterrupt):
             begin(prepared, tmp_path)
@@ -69,16 +72,16 @@ def test_what_a_kill_left_in_an_empty_folder_is_passed_over(prepared, tmp_path, 
 
 
 def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tmp_path, monkeypatch):
-    pay = begin_module._paid_and_drawn
+    pay = begin_module._pay_and_draw
 
     def overtaken(*arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(begin_module, "_paid_and_drawn", pay)
+            patch.setattr(begin_module, "_pay_and_draw", pay)
             begin(prepared, tmp_path)
         return pay(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(begin_module, "_paid_and_drawn", overtaken)
+        patch.setattr(begin_module, "_pay_and_draw", overtaken)
         with pytest.raises(SettingError):
             begin(prepared, tmp_path)
     assert len(read_ledger(tmp_path / layout.LEDGER).blocks) == 1

@@ -13,14 +13,15 @@ from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.runs.train import train
 
 RELEASES = {
-    "nothing": {},
-    "preprocessing": {"preprocessing_share": 0.1},
-    "class counts": {"counts_share": 0.1},
-    "individual privacy": {"release_epsilon": 0.1},
-    "recalibration": {},
+    "nothing": (),
+    "preprocessing": (PreprocessingRelease(0.1),),
+    "class counts": (CountsRelease(0.1),),
+    "individual privacy": (IndividualRelease(0.1),),
+    "recalibration": (),
 }
 
 
@@ -41,7 +42,7 @@ def config(tmp_path):
         recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **people)
         given = {"epsilon": 2.0, "accountant": "rdp", "budget": str(tmp_path / "n.ledger"), **changes}
         path = str(tmp_path / f"{year}.csv")
-        return TrainConfig(path, "dpsgd", plan, recipe, **given, **RELEASES[release])
+        return TrainConfig(path, "dpsgd", plan, recipe, releases=RELEASES[release], **given)
 
     return made
 

@@ -20,6 +20,7 @@ from equidp.runs import choice, layout
 from equidp.runs.begin import begin
 from equidp.runs.choice import combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
+from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 
@@ -102,7 +103,7 @@ def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, m
         ({"choose_from": {"learning_rate": 0.5}}, "expected a list"),
         ({"epsilon": None}, "needs a target epsilon"),
         ({"method": "sgd"}, "needs a target epsilon and a private method"),
-        ({"release_epsilon": 0.1}, "leave out --individual"),
+        ({"releases": (IndividualRelease(0.1),)}, "individual privacy"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(config, changed, said):

@@ -17,6 +17,7 @@ from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from support.releases import paid_for
@@ -46,7 +47,7 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="ill", group=("sex",))
-    given = {"epsilon": 3.0, "accountant": "rdp", "counts_share": 0.1, "balanced": True}
+    given = {"epsilon": 3.0, "accountant": "rdp", "releases": (CountsRelease(0.1, balanced=True),)}
     return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
 
 
@@ -71,7 +72,10 @@ def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_p
 
 @pytest.mark.soak
 def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
-    begin(prepare(config(preprocessing_share=0.1)), tmp_path / "run")
+    begin(
+        prepare(config(releases=(PreprocessingRelease(0.1), CountsRelease(0.1, balanced=True)))),
+        tmp_path / "run",
+    )
     train(tmp_path / "run")
     entries = read_ledger(tmp_path / "run" / layout.LEDGER).entries
     assert set(entries[:2]) == {(COUNTS, 1), (paid_for("preprocessing", 0.1 * 3.0, DELTA), 1)}
@@ -80,9 +84,10 @@ def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
     assert [f"1 release of {name} |" in card for name in ("preprocessing", "class counts")] == [True, True]
 
 
-def test_weights_are_not_balanced_by_what_was_not_counted(config):
-    with pytest.raises(SettingError, match="take a share of epsilon to count them"):
-        config(counts_share=None)
+def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
+    weighed = replace(PLAN, class_weight="no=1,yes=8")
+    with pytest.raises(SettingError, match="class_weight"):
+        replace(config(), plan=weighed)
     with pytest.raises(SettingError, match=r"counts_share=0\.1 takes a share of a target epsilon"):
         config(epsilon=None)
 

@@ -21,6 +21,7 @@ from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 
@@ -43,10 +44,16 @@ def run(tmp_path_factory):
     )
     table.to_csv(place / "secret-patients.csv", index=False)
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=12)
-    asked = {"preprocessing_share": 0.1, "counts_share": 0.05, "cut_at_base_rate": True}
+    releases = PreprocessingRelease(0.1), CountsRelease(0.05, base_rate_cut=True)
     plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3, recalibration=0.1)
     config = TrainConfig(
-        str(place / "secret-patients.csv"), "dpsgd", plan, recipe, epsilon=3.0, accountant="rdp", **asked
+        str(place / "secret-patients.csv"),
+        "dpsgd",
+        plan,
+        recipe,
+        epsilon=3.0,
+        accountant="rdp",
+        releases=releases,
     )
     config = dataclasses.replace(config, card_notes="Purpose: to plan\nbeds.\n\nKept until 2030 <b>.\n")
     begin(prepare(config), place / "run")

@@ -26,6 +26,7 @@ from equidp.training.record import RunRecord
 RECIPE = Recipe(target="income", group=("sex",))
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
+CONFIG = TrainConfig("digits", "dpsgd", PLAN)  # of a run without releases
 
 
 def test_the_manifest_has_the_checksum_of_each_finished_file(finished):
@@ -37,7 +38,7 @@ def test_the_manifest_has_the_checksum_of_each_finished_file(finished):
     }  # fmt: skip
     for name, digest in listed.items():
         assert hashlib.sha256((finished.folder / name).read_bytes()).hexdigest() == digest
-    layout.check_files(finished.folder)
+    layout.check_files(finished.folder, CONFIG)
 
 
 @pytest.mark.parametrize("name", [layout.CONFIG, layout.ENCODER, layout.MODEL, layout.RECORD, layout.PAGE])
@@ -45,25 +46,25 @@ def test_a_changed_or_missing_file_is_named(finished, name):
     path = finished.folder / name
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(DataError, match=rf"^{name} in .* is not as equidp wrote it .*bring it back\.$"):
-        layout.check_files(finished.folder)
+        layout.check_files(finished.folder, CONFIG)
     path.unlink()
     with pytest.raises(DataError, match=f"^{name} in "):
-        layout.check_files(finished.folder)
+        layout.check_files(finished.folder, CONFIG)
 
 
 def test_an_added_file_is_named_with_a_changed_one(finished):
     (finished.folder / layout.RELEASED).write_text("[]")
     (finished.folder / layout.PAGE).write_text("another card")
     with pytest.raises(DataError, match=r"card\.html, released\.json in .* are not .* bring them back"):
-        layout.check_files(finished.folder)
+        layout.check_files(finished.folder, CONFIG)
 
 
 def test_a_missing_manifest_says_how_to_write_it_anew_and_that_works(finished):
     (finished.folder / layout.MANIFEST).unlink()
     with pytest.raises(DataError, match=r"files\.sha256 in .* cannot be read (?s:.*)\nequidp train --resume"):
-        layout.check_files(finished.folder)
+        layout.check_files(finished.folder, CONFIG)
     train(finished.folder)
-    layout.check_files(finished.folder)
+    layout.check_files(finished.folder, CONFIG)
 
 
 def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp_path):

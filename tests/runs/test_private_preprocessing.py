@@ -17,6 +17,7 @@ from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.tables.encode import TableEncoder
@@ -49,7 +50,7 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="income", group=("sex",), missing="category")
-    given = {"epsilon": 3.0, "accountant": "rdp", "preprocessing_share": 0.4}
+    given = {"epsilon": 3.0, "accountant": "rdp", "releases": (PreprocessingRelease(0.4),)}
     return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
 
 
@@ -169,15 +170,15 @@ def test_settings_that_mean_nothing_are_refused(config):
     with pytest.raises(SettingError, match="takes a share of a target epsilon"):
         config(epsilon=None)
     with pytest.raises(SettingError, match=r"preprocessing_share=1\.5"):
-        config(preprocessing_share=1.5)
+        config(releases=(PreprocessingRelease(1.5),))
     with pytest.raises(SettingError, match="'digits' takes nothing from its rows"):
-        prepare(TrainConfig("digits", "dpsgd", PLAN, epsilon=3.0, preprocessing_share=0.1))
+        prepare(TrainConfig("digits", "dpsgd", PLAN, epsilon=3.0, releases=(PreprocessingRelease(0.1),)))
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--preprocessing", "privat"), 'Did you mean "private"?'),
+        (("--preprocessing", "privat"), "Did you mean 'private'?"),
         (("--preprocessing-share", "0.2"), "give that too"),
         (("--preprocessing", "private", "--preprocessing-share", "0"), "preprocessing_share=0.0"),
     ],

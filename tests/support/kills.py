@@ -37,6 +37,7 @@ from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.checkpoint import Checkpoints
@@ -123,7 +124,7 @@ def kill_over_and_over(
         budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
         config = TrainConfig(
             "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0,
-            release_epsilon=0.1, **budget,
+            releases=(IndividualRelease(0.1),), **budget,
         )  # fmt: skip
         prepared = prepare(config)
         begin(prepared, run)

@@ -39,12 +39,13 @@ from equidp.errors import BudgetError
 from equidp.individual import report
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Ledger, Payment, ReleaseEvent
-from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.noise import SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.format import read_ledger
-from equidp.runs import begin as beginning, config as configured, layout, train as training
+from equidp.runs import begin as beginning, layout, train as training
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, counts, preprocessing
 from equidp.training import recalibration
 from equidp.training.plan import Plan
 
@@ -216,10 +217,11 @@ class _Story:
                 budget_epsilon=1e4,
                 budget_delta=1e-5,
                 checkpoint_seconds=0.0,
-                release_epsilon=0.2,
-                preprocessing_share=0.1,
-                counts_share=0.1,
-                balanced=True,
+                releases=(
+                    PreprocessingRelease(0.1),
+                    CountsRelease(0.1, balanced=True),
+                    IndividualRelease(0.2),
+                ),
             )
             train = config.load()[0].train
             plan = replace(
@@ -339,17 +341,16 @@ def _before_noise(
 
     def told(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def telling(*args: Any, **kwargs: Any) -> Any:
-            if not any(isinstance(each, SeededRandomness) for each in args):  # a trial on no rows
-                tell(name)
+            tell(name)
             return draw(*args, **kwargs)
 
         return telling
 
-    watched: Any = (recalibration, report, beginning, configured)
+    watched: Any = (recalibration, report, counts, preprocessing)
     watched[0].release = watched_release
     watched[1].private_sum = told("individual privacy", report.private_sum)
-    watched[2].private_counts = told("class counts", beginning.private_counts)
-    watched[3].Release = told("preprocessing", configured.Release)
+    watched[2].private_counts = told("class counts", counts.private_counts)
+    watched[3].Release = told("preprocessing", preprocessing.Release)
 
 
 def _write_table(path: Path) -> None:

@@ -22,6 +22,7 @@ from equidp.errors import EquidpError
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import IndividualRelease
 from equidp.runs.train import train
 from equidp.training.plan import default_plan
 from support.kills import KINDS, METHODS, Moment, Tally, check_complete, check_killed, prepare_child
@@ -62,7 +63,7 @@ def kill_one_of_several(
         budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
         config = TrainConfig(
             "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0,
-            release_epsilon=0.1, **budget,
+            releases=(IndividualRelease(0.1),), **budget,
         )  # fmt: skip
         prepared = prepare(config)
         begin(prepared, run)

@@ -20,8 +20,7 @@ from equidp.losses import Loss
 from equidp.training import recalibration
 from equidp.training.build import build
 from equidp.training.plan import Plan, ResolvedPlan
-from equidp.training.recalibrated import Recalibrated, Recalibration
-from equidp.training.recalibration import fit_recalibration, recalibrate
+from equidp.training.recalibration import Recalibrated, Recalibration, fit_recalibration, recalibrate
 from support import several
 from support.processes import together
 from support.toy import DropsInEvaluation, make_trainer

@@ -13,6 +13,8 @@ from equidp.kernel.ledger import StepEvent
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
 RECALIBRATION = "recalibration"
 """Names of what a run releases beside its steps."""
+RELEASE_EPSILON = 0.1
+"""Default epsilon of a release of individual privacy (Yu et al., Table 2)."""
 
 
 def release_event(epsilon: float, delta: float) -> StepEvent:

@@ -72,7 +72,7 @@ def choose_among(
     print(f"Settings to choose among, {len(plans)} in all:")
     for each in combinations(config, examples):
         print("  " + ", ".join(f"{name} {value}" for name, value in each.items()))
-    paid = tuple((each, 1) for name, each in config.releases(delta).items() if name != "recalibration")
+    paid = tuple((each, 1) for each in config.release_events(delta, config.releases).values())
     print(
         f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy accuracy "
         f"of the worst group on about {len(train) - examples:,} training {units_of(config.recipe)}, held out."

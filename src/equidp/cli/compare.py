@@ -27,6 +27,7 @@ from equidp.report.diagnosis_section import sensitive_findings
 from equidp.report.page import write_report
 from equidp.report.pictures import save_figures
 from equidp.report.terminal import print_comparison
+from equidp.runs.releases import IndividualRelease, PreprocessingRelease
 from equidp.training.plan import default_plan
 
 app = command(
@@ -126,8 +127,7 @@ def compare_command(
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
     cut: metrics.CutOptions = metrics.CutOptions(),
-    release: options.ReleaseOptions = options.ReleaseOptions(),
-    preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
+    release: releases.ComparisonReleaseOptions = releases.ComparisonReleaseOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[
@@ -140,7 +140,10 @@ def compare_command(
     The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
-    results.check(individual=release.individual, diagnose=diagnosis.diagnose)
+    released = releases.releases_of(release)
+    preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
+    individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
+    results.check(individual=individual is not None, diagnose=diagnosis.diagnose)
     if results.tables is not None:
         checked_ending(results.tables)
     outputs = {"--report": report, "--json": json_file, "--table": results.tables}
@@ -151,14 +154,14 @@ def compare_command(
     changed = changes(plan, settings, wanted.methods)
     options.check_noise(wanted.epsilons, changed)
     asked: dict[str, Any] = {
-        "release_epsilon": release.cost(),
+        "release_epsilon": None if individual is None else individual.release_epsilon,
         "diagnosis": diagnosis.plan(),
         "cut": cut.cut(Cut(table.whole().positive)),
     }
     asked |= {
         **vars(wanted),
         "sweep": parse_sweep(wanted.sweep),
-        "preprocessing_share": preprocessing.share(),
+        "preprocessing_share": None if preprocessing is None else preprocessing.preprocessing_share,
     }
     source = table.open(data)
     trained_by = default_plan(source).with_changes(changed)

@@ -144,7 +144,7 @@ def _reference(kept: KeptRun, folder: Path) -> KeptRun:
             f"{str(folder)!r} was trained by {other.config.method}; a reference is a run by {BASELINE}, "
             "without privacy."
         )
-    if kept.config.preprocessing_share is not None:
+    if kept.config.preprocessing is not None:
         raise SettingError(
             f"{str(kept.folder)!r} was preprocessed privately, so that a run by {BASELINE} reads other "
             "inputs; equidp compare --preprocessing private shows what privacy cost."

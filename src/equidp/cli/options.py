@@ -25,7 +25,6 @@ from equidp.cli.noise import (
     Risk as Risk,
 )
 from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
-from equidp.comparison.compare import RELEASE_EPSILON
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
@@ -227,28 +226,6 @@ def check_budget(path: Path, *read: str | Path | None) -> None:
     """Raises unless a budget's ledger can be kept in a file, which is none that the command reads."""
     check_writable(path, *read)
     check_ledger_place(path)
-
-
-@Parameter(name="*", group=Group("Privacy of individuals", sort_key=5))
-@dataclass(frozen=True)
-class ReleaseOptions:
-    """Options of releasing individual privacy."""
-
-    individual: bool = False
-    """Account for each example, and release the mean epsilon of each group."""
-    release_epsilon: Annotated[
-        float | None, Parameter(help=f"Epsilon of that release for each run; default: {RELEASE_EPSILON}.")
-    ] = None
-
-    def cost(self) -> float | None:
-        """Epsilon of a release of individual privacy; None where none is asked for."""
-        if self.individual:
-            return RELEASE_EPSILON if self.release_epsilon is None else self.release_epsilon
-        if self.release_epsilon is not None:
-            raise SettingError(
-                f"--release-epsilon {self.release_epsilon} is for individual privacy; give --individual too."
-            )
-        return None
 
 
 def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:

@@ -1,56 +1,44 @@
-"""Options of what a run releases of its training rows before the first step, for a share of epsilon."""
+"""Options of what a run releases beside its steps, generated from the kinds in `RELEASES`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Any
 
 from cyclopts import Group, Parameter
 
-from equidp.data.unencoded import COUNTS_SHARE, EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE
-from equidp.errors import SettingError
+from equidp.cli.settings import options_from
+from equidp.policies.setting import MethodSetting
+from equidp.runs.releases import RELEASES, IndividualRelease, PreprocessingRelease
+from equidp.runs.releases.release import RunRelease
 
 BALANCED = "balanced"
 
 
-@Parameter(name="*", group=Group("Preprocessing", sort_key=1))
-@dataclass(frozen=True)
-class PreprocessingOptions:
-    """Where scales and lists of categories come from."""
-
-    preprocessing: Annotated[str, Parameter(choices=PREPROCESSINGS)] = EXACT
-    """Take them from the data as they are, which epsilon does not cover, or release them with noise."""
-    preprocessing_share: float | None = None
-    """Share of --epsilon for private preprocessing; default: 0.1."""
-
-    def share(self) -> float | None:
-        """Share of epsilon that private preprocessing takes; None where it is exact."""
-        if self.preprocessing == PRIVATE:
-            return PREPROCESSING_SHARE if self.preprocessing_share is None else self.preprocessing_share
-        if self.preprocessing_share is not None:
-            raise SettingError(
-                f"--preprocessing-share {self.preprocessing_share:g} is for --preprocessing private; give "
-                "that too."
-            )
-        return None
+def _options_of(kinds: Iterable[type[RunRelease]]) -> list[tuple[MethodSetting, Group]]:
+    grouped = [(kind, Group(kind.group, sort_key=5 if kind.after_training else 1)) for kind in kinds]
+    return [(each, group) for kind, group in grouped for each in kind.options()]
 
 
-@Parameter(name="*", group=Group("Preprocessing", sort_key=1))
-@dataclass(frozen=True)
-class CountOptions:
-    """Options of counting classes."""
+@Parameter(name="*")
+@options_from(_options_of(RELEASES.values()))
+class ReleaseOptions:
+    """Options of releases of a run."""
 
-    counts_share: Annotated[
-        float | None,
-        Parameter(
-            help="Share of --epsilon to count the classes with, by noise, for --class-weight balanced and "
-            f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is asked for, else none."
-        ),
-    ] = None
 
-    def settings(self, changed: dict[str, Any]) -> dict[str, Any]:
-        """Settings of the run, as keyword arguments; removes balanced weights from the plan's changes."""
-        if changed.get("class_weight") != BALANCED:
-            return {"counts_share": self.counts_share}
-        del changed["class_weight"]
-        return {"counts_share": self.counts_share or COUNTS_SHARE, "balanced": True}
+@Parameter(name="*")
+@options_from(_options_of((PreprocessingRelease, IndividualRelease)))
+class ComparisonReleaseOptions:
+    """Options of releases of the runs of a comparison."""
+
+
+def releases_of(options: Any, **implied: bool) -> tuple[RunRelease, ...]:
+    """Return the releases that options ask for.
+
+    Args:
+        options: `ReleaseOptions`, or `ComparisonReleaseOptions`.
+        implied: fields of releases that other options set.
+    """
+    given = {**vars(options), **implied}
+    found = [kind.from_options(given) for kind in RELEASES.values()]
+    return tuple(each for each in found if each is not None)

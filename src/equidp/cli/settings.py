@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from equidp.advice.auto import AUTO
 from equidp.cli.messages import say
@@ -46,16 +46,25 @@ def method_settings() -> list[MethodSetting]:
     ]
 
 
-def options_from(settings: Iterable[MethodSetting]) -> Callable[[type[_Options]], type[_Options]]:
-    """Makes a class a frozen dataclass with a field for each setting, which is None unless it is given."""
+def options_from(
+    settings: Iterable[MethodSetting | tuple[MethodSetting, Group]],
+) -> Callable[[type[_Options]], type[_Options]]:
+    """Make a class a frozen dataclass with a field for each setting, which is None unless it is given.
+
+    Args:
+        settings: each alone, or with the group that lists it in the help.
+    """
 
     def add(cls: type[_Options]) -> type[_Options]:
         cls.__annotations__ = {}
-        for each in settings:
+        for given in settings:
+            each, group = given if isinstance(given, tuple) else (given, None)
             kind = _without_none(each.type)
             if each.names:
                 kind = Literal[each.names] | kind
             wanted = Annotated[kind | None, ONCE] if each.name == "class_weight" else kind | None
+            if group is not None:
+                wanted = Annotated[wanted, Parameter(group=group)]
             cls.__annotations__[each.name] = wanted
             setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
         return dataclasses.dataclass(frozen=True)(cls)

@@ -23,7 +23,6 @@ from equidp.cli.settings import changes, say_ignored
 from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
 from equidp.data.published import published_settings
-from equidp.data.unencoded import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import has_diverged
@@ -110,9 +109,7 @@ def train_command(
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
     budget: options.BudgetOptions = options.BudgetOptions(),
-    release: options.ReleaseOptions = options.ReleaseOptions(),
-    preprocessing: releases.PreprocessingOptions = releases.PreprocessingOptions(),
-    counts: releases.CountOptions = releases.CountOptions(),
+    release: releases.ReleaseOptions = releases.ReleaseOptions(),
     metric: metrics.Metric | None = None,
     card_notes: Annotated[
         Path | None,
@@ -146,9 +143,10 @@ def train_command(
     if out is None and not dry_run:
         raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
     changed = changes(plan, settings, [method])
-    counted = counts.settings(changed)
-    if cut.at_counted_rate:
-        counted["counts_share"] = counted["counts_share"] or COUNTS_SHARE
+    balanced = changed.get("class_weight") == releases.BALANCED
+    if balanced:
+        del changed["class_weight"]
+    released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
     options.check_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
     noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
     published = published_settings(data) and table.features is None and method != AUTO
@@ -168,14 +166,11 @@ def train_command(
         str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         STANDARD if method == AUTO else method,
         table.starting_plan(data).with_changes(changed),
-        release_epsilon=release.cost(),
-        preprocessing_share=preprocessing.share(),
-        **counted,
+        releases=released,
         **choice.settings(),
         metric=metric,
         card_notes="" if card_notes is None else _read_notes(card_notes),
         cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
-        cut_at_base_rate=cut.at_counted_rate,
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
     if wanted.choose is not None:
@@ -259,6 +254,7 @@ def _say_resumed(spent: int, lost: int) -> None:
 
 def _say_plan(prepared: Prepared) -> None:
     trainer, config = prepared.trainer, prepared.config
+    assert trainer is not None  # nothing was drawn
     if options_given := prepared.plan.plan.changed_options:
         named = (f"{name.replace('_', ' ')} {value}" for name, value in options_given.items())
         print(f"Training with {', '.join(named)}.")

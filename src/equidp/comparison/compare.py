@@ -33,8 +33,6 @@ from equidp.training.plan import Plan
 from equidp.training.record import RunRecord
 
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
-RELEASE_EPSILON = 0.1
-"""Epsilon of a release of individual privacy (Yu et al., Table 2)."""
 
 
 def compare(

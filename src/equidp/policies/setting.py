@@ -55,8 +55,8 @@ class MethodSetting:
     names: tuple[str, ...] = ()
 
 
-def settings_of(policy: type[Policy]) -> list[MethodSetting]:
-    """The settings of a policy, in the order of its fields.
+def settings_of(policy: type) -> list[MethodSetting]:
+    """Return the settings of a policy, or of another frozen dataclass, in the order of its fields.
 
     Example:
         >>> from equidp.policies import DPSGD
@@ -71,5 +71,5 @@ def settings_of(policy: type[Policy]) -> list[MethodSetting]:
             None if each.default is MISSING else each.default,
             each.metadata.get("help", ""),
         )
-        for each in fields(policy)  # type: ignore[arg-type]
+        for each in fields(policy)
     ]

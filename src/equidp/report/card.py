@@ -69,6 +69,7 @@ def write_card(
     hashes: Mapping[str, str] | None = None,
     too_noisy: Sequence[str] = (),
     remarks: str = "",
+    audited: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -88,6 +89,7 @@ def write_card(
         hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
         too_noisy: groups whose released figures say nothing beside their noise.
         remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
+        audited: source files behind the guarantee of releases, by name.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -135,7 +137,7 @@ def write_card(
         "summary": _summary(found) + metric_sentence(found),
         "parameters": _parameters(run, spent),
         "recompute": _recompute(run),
-        "audited": audited_files(run, paid, in_budget=bool(composition)),
+        "audited": audited_files(run, paid, in_budget=bool(composition), further=audited),
         "evaluation": found,
         "notices": [] if found is None else [*found.blind_spots, *risks_in_words(found, facts)],
         **for_card(found),

@@ -1,4 +1,4 @@
-"""A run's folder before its first step: settings, ledger, and preprocessing that was paid for and drawn."""
+"""Folder of a run before its first step: settings, ledger, and releases that were paid for and drawn."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equidp._files import check_folder, sync_folder, write_whole
-from equidp.accounting.releases import COUNTS, PREPROCESSING
-from equidp.data.people import first_rows
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import base_rate_cut
-from equidp.kernel.ledger import Ledger, Payment
-from equidp.kernel.noise import SystemRandomness
+from equidp.kernel.ledger import Ledger
 from equidp.ledger.file import LedgerFile
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, open_budget
-from equidp.tables.release import balanced_weights, private_counts
+from equidp.runs.releases.release import Preparation
 
 _DRAFT = ".equidp-draft-"
 
@@ -32,12 +27,12 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
 
     An empty folder is filled, its settings last. Drafts that a killed process left in it are ignored.
 
-    Private preprocessing and class counts are paid for and drawn here, and kept in the folder; copies of the
-    folder reuse them. A run that is stopped before its folder is complete leaves none: its charge to a budget
-    stays.
+    Releases before the first step, such as class counts, are paid for and drawn here, and kept in the folder;
+    copies of the folder reuse them. A run that is stopped before its folder is complete leaves none: its
+    charge to a budget stays.
 
     Returns:
-        The run as training begins it.
+        The run as it was written, for `train`.
 
     Raises:
         SettingError: the folder is not empty, or cannot be made.
@@ -49,11 +44,11 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     draft = (target if there else target.parent) / f"{_DRAFT}{secrets.token_hex(8)}"
     try:
         draft.mkdir(parents=True)
-        prepared, facts = _paid_and_drawn(prepared, draft)
+        prepared = _pay_and_draw(prepared, draft)
         content = {
             "config": prepared.config.to_dict(),
             "plan": prepared.plan.to_dict(),
-            "facts": facts,
+            "facts": prepared.facts,
         }
         write_whole(draft / layout.NOTICE, layout.notice(prepared.config))
         write_whole(draft / layout.CONFIG, layout.salted_json(content).encode())
@@ -78,54 +73,42 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     return prepared
 
 
-def _paid_and_drawn(prepared: Prepared, draft: Path) -> tuple[Prepared, dict[str, Any]]:
-    """Return the run with preprocessing and class counts, paid for in the draft's ledger, and its facts."""
-    config, further = prepared.config, {}
-    releases = config.releases(prepared.plan.delta)
-    releases = {name: releases[name] for name in (PREPROCESSING, COUNTS) if name in releases}
+def _pay_and_draw(prepared: Prepared, draft: Path) -> Prepared:
+    """Return the run with its releases before the first step, paid for in the draft's ledger and drawn."""
+    config = prepared.config
+    events = config.release_events(prepared.plan.delta)
+    releases = [each for each in config.all_releases if each.name in events and not each.after_training]
     with ExitStack() as stack:
         budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
         if budget is not None:
-            further["budget_id"] = budget.id
-        payments: dict[str, Payment] = {}
-        if releases:
-            train = prepared.split.train
-            ledger: Ledger = stack.enter_context(
-                LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=config.choose is None)
-            )
-            if budget is not None:
-                budget.for_data(train.source, train.unit)
-                ledger = budget.ledger(ledger)
-            ledger.take_unit(train.unit)
-            ledger.promise(prepared.stated)
-            payments = {name: ledger.pay(name, each.noise_multiplier) for name, each in releases.items()}
-        if PREPROCESSING in payments:
-            split, encoder = config.load_privately(payments[PREPROCESSING])
-            prepared = replace(prepared, split=split, encoder=encoder)
-        if COUNTS in payments:
-            prepared, counts = _count_classes(prepared, payments[COUNTS].draw())
-            write_whole(draft / layout.COUNTS, (json.dumps(counts, indent=2) + "\n").encode())
-    return prepared, {**prepared.facts, **further}
-
-
-def _count_classes(prepared: Prepared, noise_multiplier: float) -> tuple[Prepared, dict[str, float]]:
-    """Return noisy counts by class, and the run with the weights and the threshold that follow from them."""
-    train = prepared.split.train
-    counts = private_counts(
-        first_rows(train).targets.numpy(),
-        train.num_classes,
-        noise_multiplier=noise_multiplier,
-        randomness=SystemRandomness(),
+            prepared = replace(prepared, budget_id=budget.id)
+        if not releases:
+            return prepared
+        train = prepared.split.train
+        ledger: Ledger = stack.enter_context(
+            LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=config.choose is None)
+        )
+        if budget is not None:
+            budget.for_data(train.source, train.unit)
+            ledger = budget.ledger(ledger)
+        ledger.take_unit(train.unit)
+        ledger.promise(prepared.stated)
+        payments = [ledger.pay(each.name, events[each.name].noise_multiplier) for each in releases]
+        whole = Preparation(
+            config.source(), config.seed, prepared.split, prepared.encoder, prepared.plan, config.run_cut
+        )
+        drawn = whole
+        for each, payment in zip(releases, payments, strict=True):
+            drawn = each.draw(drawn, payment, draft)
+    same = drawn.split is whole.split and drawn.plan is whole.plan
+    return replace(
+        prepared,
+        config=config if drawn.cut == whole.cut else replace(config, cut=drawn.cut),
+        plan=drawn.plan,
+        split=drawn.split,
+        encoder=drawn.encoder,
+        trainer=prepared.trainer if same else None,
     )
-    if prepared.config.balanced:
-        weights = balanced_weights(counts, noise_multiplier).tolist()
-        by_class = dict(zip(train.class_names, weights, strict=True))
-        prepared = replace(prepared, plan=prepared.plan.with_class_weight(by_class))
-    named = dict(zip(train.class_names, counts.tolist(), strict=True))
-    if prepared.config.cut_at_base_rate:
-        cut = base_rate_cut(prepared.config.run_cut.positive, named)
-        prepared = replace(prepared, config=replace(prepared.config, cut=cut))
-    return prepared, named
 
 
 def run_name(config: TrainConfig) -> str:

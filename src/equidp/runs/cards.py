@@ -65,10 +65,8 @@ def write_cards(
         details["why these settings"] = " ".join(config.reasons)
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
-    if config.preprocessing_share is not None:
-        details["preprocessing"] = f"private, for a share of {config.preprocessing_share:g} of epsilon"
-    if plan.recalibration_noise is not None:
-        details["recalibration"] = f"logits fitted after training, {config.recalibration_in_words}"
+    for each in config.all_releases:
+        details |= each.card_entries(config.epsilon)
     recipe = config.recipe
     if not (place / layout.ENCODER).exists():
         columns_of_source = {"target": recipe.target, "group columns": recipe.group}
@@ -113,6 +111,7 @@ def write_cards(
         released={_estimate(row): row["mean"] for row in told},
         too_noisy=too_noisy,
         remarks=config.card_notes,
+        audited={each.name: each.audited for each in config.all_releases},
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
         composition=composition,

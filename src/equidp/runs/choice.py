@@ -19,9 +19,8 @@ from equidp._files import check_writable, write_whole
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
 from equidp.accounting.limit import Together
-from equidp.accounting.releases import RECALIBRATION, release_event
+from equidp.accounting.releases import release_event
 from equidp.accounting.schedule import default_delta
-from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -108,8 +107,8 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
     private = method_named(config.method).policy.private
     if config.epsilon is None or not private:
         raise SettingError("a private choice needs a target epsilon and a private method; give --epsilon.")
-    if config.release_epsilon is not None:
-        raise SettingError("a private choice has no account of single examples; leave out --individual.")
+    if later := [each.name for each in config.releases if each.after_training]:
+        raise SettingError(f"a private choice has no {', '.join(later)}; leave it out (--individual).")
     if config.recipe.target_bounds is not None:
         raise SettingError("a private choice is of classifiers, by the accuracy of the worst group.")
     plans = [
@@ -119,7 +118,7 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
         for each in combinations(config, num_examples)
     ]
     first = plans[0]
-    paid = tuple((event, 1) for name, event in config.releases(first.delta).items() if name != RECALIBRATION)
+    paid = tuple((event, 1) for event in config.release_events(first.delta, config.releases).values())
     beside = (*first.releases, release_event(SCORE_SHARE * config.epsilon, first.delta))
     mean, ratio = float(config.choose or 0), first.policy.statistics_ratio
     noise = calibrate_choice(
@@ -152,8 +151,8 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> Prepared:
     plans, event = choice_of(config, len(fit))
     for plan in plans:
         trainer = make_trainer(config, plan, replace(split, train=fit), None, None, device=device)
-    drawn = config.releases(plans[0].delta).items()
-    stated: Together = (*((each, 1) for name, each in drawn if name != RECALIBRATION), (event, 1))
+    drawn = config.release_events(plans[0].delta, config.releases).values()
+    stated: Together = (*((each, 1) for each in drawn), (event, 1))
     with ExitStack() as stack:
         if config.budget is not None:
             check_writable(config.budget)
@@ -180,12 +179,13 @@ def train_choice(folder: str | os.PathLike[str], prepared: Prepared) -> tuple[Ru
         EquidpError: says what is wrong.
     """
     place = Path(folder)
-    config, begun, facts = layout.read_config(place)
-    split: DataSplit = prepared.split
+    config, facts, split = prepared.config, prepared.facts, prepared.split
     assert prepared.held_out is not None
     fit, held_out = split_held_out(split.train, prepared.held_out)
     plans, event = choice_of(config, len(fit))
-    plans = [plan.with_class_weight(begun.plan.class_weights) if config.balanced else plan for plan in plans]
+    counted = prepared.plan.plan.class_weights
+    if counted != config.plan.for_method(config.method).class_weights:  # weights by released counts
+        plans = [plan.with_class_weight(counted) for plan in plans]
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config), dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):

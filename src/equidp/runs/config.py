@@ -1,4 +1,4 @@
-"""TrainConfig: all that `equidp train` was asked for."""
+"""TrainConfig: settings of one run of `equidp train`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.releases import (
-    COUNTS,
-    INDIVIDUAL,
-    PREPROCESSING,
-    RECALIBRATION,
-    check_share,
-    release_event,
-)
+from equidp.accounting.releases import release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, Recipe, open_source
@@ -27,9 +20,12 @@ from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.ledger import Payment, ReleaseEvent
-from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.ledger import ReleaseEvent
+from equidp.kernel.noise import SeededRandomness
 from equidp.policies.methods import method_named
+from equidp.runs.releases import RecalibrationRelease, release_from_plain, release_to_plain
+from equidp.runs.releases.preprocessing import PreprocessingRelease
+from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
 from equidp.training.parts import BEYOND_BUDGET
@@ -54,18 +50,11 @@ class TrainConfig:
         budget_data: see `PrivacyBudget`'s data.
         beyond_budget: see `Trainer`.
         checkpoint_seconds: see `Checkpoints`.
-        release_epsilon: account for each training example, its norm taken once an epoch, and release each
-            group's mean epsilon at this epsilon, which the run's epsilon includes; None: neither.
-        preprocessing_share: of epsilon, for private preprocessing, in (0, 1); None: exact preprocessing,
-            which epsilon does not cover.
-        counts_share: of epsilon, to count the training examples of each class, in (0, 1); None: not counted.
-        balanced: weigh the losses of each class by one over its count, which takes a `counts_share`.
+        releases: beside the steps, such as counts of classes; a recalibration follows from the plan.
         metric: what the card judges the model by; a name from `METRICS`, or module:Name; None: accuracy, and
             of predicted numbers rmse.
         cut: of two classes, which is the positive one, and from which risk on it is answered. See `run_cut`.
         reasons: why these settings, in sentences, where they were chosen for the kind of data.
-        cut_at_base_rate: answer it from its share of the training examples on, which takes a `counts_share`;
-            then `cut` is made when they are counted.
         card_notes: paragraphs that the card shows as given: who answers, purpose, access, retention.
         choose: mean number of tries of a private choice among settings; None: the plan's own settings.
         choose_from: setting -> values to choose among, each combination of them; None: `default_space`.
@@ -87,13 +76,9 @@ class TrainConfig:
     budget_data: str | None = None
     beyond_budget: str = "refuse"
     checkpoint_seconds: float = 30.0
-    release_epsilon: float | None = None
-    preprocessing_share: float | None = None
-    counts_share: float | None = None
-    balanced: bool = False
+    releases: tuple[RunRelease, ...] = ()
     metric: str | None = None
     cut: Cut = Cut()
-    cut_at_base_rate: bool = False
     reasons: tuple[str, ...] = ()
     card_notes: str = ""
     choose: int | None = None
@@ -111,13 +96,8 @@ class TrainConfig:
             )
         self.risk_target()
         check_not_varied(self.features, Views(self.plan.views, self.plan.augmentation))
-        for name in ("preprocessing_share", "counts_share"):
-            check_share(name, getattr(self, name), self.epsilon)
-        if self.balanced and (self.counts_share is None or self.plan.class_weight is not None):
-            raise SettingError(
-                "balanced weights of classes take a share of epsilon to count them (counts_share), and no "
-                "other class_weight."
-            )
+        for each in self.releases:
+            each.check(self.epsilon, self.method, self.plan)
         check_number("[0, inf]", checkpoint_seconds=self.checkpoint_seconds)
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
@@ -130,7 +110,10 @@ class TrainConfig:
     def check_measures(self, class_names: Sequence[str]) -> None:
         """Raises a SettingError unless data with these classes has the metric and the positive class."""
         metric_for(self.metric, class_names)
-        (Cut(self.run_cut.positive, 0.5) if self.cut_at_base_rate else self.run_cut).index(class_names)
+        cut = self.run_cut
+        for each in self.releases:
+            cut = each.provisional_cut(cut)
+        cut.index(class_names)
 
     def source(self) -> DataSource:
         """Source of the data."""
@@ -144,12 +127,12 @@ class TrainConfig:
                 one of noise alone, in the shape that no rows give, to try things out before it is paid for.
         """
         source = self.source()
-        if self.preprocessing_share is not None:
+        if self.preprocessing is not None:
             source = can_be_private(source)
         elif not isinstance(source, EncodedSource):
             return source.split(self.seed), None
         rows = source.split_rows(self.seed)
-        if self.preprocessing_share is not None:
+        if self.preprocessing is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # of columns without rows
                 nothing = rows.training[:0], Release(1.0, SeededRandomness(0))
@@ -159,13 +142,10 @@ class TrainConfig:
         split = rows.encode_split(drawn, source.notes(drawn))
         return split, drawn if self.recipe.target or drawn.private else None
 
-    def load_privately(self, payment: Payment) -> tuple[DataSplit, TableEncoder]:
-        """The split by private preprocessing, which is drawn for this payment."""
-        source = can_be_private(self.source())
-        rows = source.split_rows(self.seed)
-        release = Release(payment.draw(), SystemRandomness())
-        encoder = rows.with_textual(source.private_encoder(rows.training, release))
-        return rows.encode_split(encoder, source.notes(encoder)), encoder
+    @property
+    def preprocessing(self) -> PreprocessingRelease | None:
+        """Private preprocessing; None: exact, which epsilon does not cover."""
+        return next((each for each in self.releases if isinstance(each, PreprocessingRelease)), None)
 
     def risk_target(self) -> RiskTarget | None:
         """Risk that the noise is calibrated to; None if it is calibrated to epsilon, or given."""
@@ -177,62 +157,52 @@ class TrainConfig:
         Raises:
             SettingError: an epsilon that the method cannot have, or that the release leaves nothing of.
         """
-        private = method_named(self.method).policy.private
-        if not private and self.release_epsilon is not None:
-            raise SettingError(
-                f"{self.method} takes no noise and has no epsilon to release; choose a private method, such "
-                "as dpsgd."
-            )
-        if None not in (self.epsilon, self.release_epsilon) and self.release_epsilon >= self.epsilon:  # type: ignore[operator]
-            raise SettingError(
-                f"release_epsilon={self.release_epsilon:g} leaves nothing of epsilon={self.epsilon:g} to "
-                "train with."
-            )
         delta = self.plan.for_method(self.method).delta
-        releases = self.releases(default_delta(num_examples) if delta is None else delta)
+        delta = default_delta(num_examples) if delta is None else delta
+        beside = self.release_events(delta, self.releases)  # those of the plan itself are added there
         return self.plan.resolve(
             self.method,
             num_examples,
             epsilon=self.epsilon,
             risk=self.risk_target(),
             accountant=self.accountant,
-            also_spent=tuple((event, 1) for name, event in releases.items() if name != RECALIBRATION),
+            also_spent=tuple((event, 1) for event in beside.values()),
         )
 
     @property
-    def _recalibration(self) -> float:
-        """Share of epsilon for the recalibration; 0 for a method without privacy."""
-        plan = self.plan.for_method(self.method)
-        return plan.recalibration if method_named(self.method).policy.private else 0.0
-
-    @property
-    def recalibration_in_words(self) -> str:
-        """Cost of a recalibration, for a reader."""
-        share = self._recalibration
-        return f"for a share of {share:g} of epsilon" if share and self.epsilon else "without noise"
+    def all_releases(self) -> tuple[RunRelease, ...]:
+        """Releases beside the steps in the order in which they are drawn, a recalibration among them."""
+        share = self.plan.for_method(self.method).recalibration
+        private = method_named(self.method).policy.private
+        fits = (RecalibrationRelease(share, private),) if share else ()
+        before = tuple(each for each in self.releases if not each.after_training)
+        return (*before, *fits, *(each for each in self.releases if each.after_training))
 
     @property
     def release_costs(self) -> dict[str, float]:
         """Epsilon of each release beside the steps, alone, by name."""
-        shares = {PREPROCESSING: self.preprocessing_share, COUNTS: self.counts_share}
-        whole = self.epsilon or 0.0
-        costs = {name: None if share is None else share * whole for name, share in shares.items()}
-        costs[INDIVIDUAL] = self.release_epsilon
-        costs[RECALIBRATION] = self._recalibration * whole or None
+        costs = {each.name: each.epsilon(self.epsilon) for each in self.all_releases}
         return {name: cost for name, cost in costs.items() if cost is not None}
 
-    def releases(self, delta: float) -> dict[str, ReleaseEvent]:
-        """Releases beside the steps, by name; each is paid for when it is drawn.
+    def release_events(
+        self, delta: float, releases: Sequence[RunRelease] | None = None
+    ) -> dict[str, ReleaseEvent]:
+        """Return what releases beside the steps are charged as, by name, each when it is drawn.
 
         Args:
             delta: of the run.
+            releases: whose events; None: all of the run.
         """
-        noises = {name: release_event(cost, delta) for name, cost in self.release_costs.items()}
-        return {name: ReleaseEvent(1.0, each.noise_multiplier, name=name) for name, each in noises.items()}
+        names = [each.name for each in (self.all_releases if releases is None else releases)]
+        costs = {name: cost for name, cost in self.release_costs.items() if name in names}
+        noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs.items()}
+        return {name: ReleaseEvent(1.0, noise, name=name) for name, noise in noises.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads."""
-        content: dict[str, Any] = json.loads(json.dumps({**asdict(self), "recipe": self.recipe.to_plain()}))
+        releases = [release_to_plain(each) for each in self.releases]
+        own = {**asdict(self), "recipe": self.recipe.to_plain(), "releases": releases}
+        content: dict[str, Any] = json.loads(json.dumps(own))
         return content
 
     @classmethod
@@ -240,5 +210,6 @@ class TrainConfig:
         """Read the values that `to_dict` returned."""
         method_named(content["method"])  # one of the user's own brings the settings that a plan may have
         recipe, plan = Recipe.from_plain(content["recipe"]), Plan(**content["plan"])
-        made = {"recipe": recipe, "plan": plan, "cut": Cut(**content["cut"])}
+        releases = tuple(map(release_from_plain, content["releases"]))
+        made = {"recipe": recipe, "plan": plan, "cut": Cut(**content["cut"]), "releases": releases}
         return cls(**{**content, **made, "reasons": tuple(content["reasons"])})

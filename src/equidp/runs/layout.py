@@ -19,11 +19,14 @@ from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
 from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
+from equidp.runs.releases import RELEASES, CountsRelease, IndividualRelease, RecalibrationRelease
+from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import ResolvedPlan
 
-CONFIG, ENCODER, MODEL, RELEASED = "config.json", "preprocessing.json", "model.pt", "released.json"
-COUNTS, RECALIBRATION, CHOSEN = "class-counts.json", "recalibration.json", "chosen.json"
+CONFIG, MODEL, CHOSEN = "config.json", "model.pt", "chosen.json"
+ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
+RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 SETTINGS, GIVEN = "settings.json", "may-leave.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
@@ -41,12 +44,7 @@ FILES = {
     PAGE: (MAY_LEAVE, "the model card." + _SHAPE),
     CARD: (MAY_LEAVE, "the same card as text." + _SHAPE),
     MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
-    RELEASED: (MAY_LEAVE, "individual privacy of each group, released with noise and paid for."),
-    COUNTS: (MAY_LEAVE, "how many training examples each class has, released with noise and paid for."),
-    RECALIBRATION: (
-        MAY_LEAVE,
-        "scale and shifts of the logits, fitted with noise and paid for; the weights hold them already.",
-    ),
+    **{each.file: (MAY_LEAVE, each.contents) for each in RELEASES.values() if each.file != ENCODER},
     CHOSEN: (MAY_LEAVE, "the settings that a private choice released, and their noisy score; paid for."),
     SETTINGS: (
         MAY_LEAVE,
@@ -113,14 +111,10 @@ COPIES = (
 
 def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
     """`FILES` for a run of this configuration."""
-    if config.preprocessing_share is None:
-        return FILES
-    told = {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()}
-    released = (
-        "ranges, means, deviations and categories, released with noise and paid for. Categories are numbers "
-        "of cells that a public hash puts texts into. Predictions for new rows need it."
-    )
-    return {**told, ENCODER: (MAY_LEAVE, released)}
+    drawn = {each.file: (MAY_LEAVE, each.contents) for each in config.all_releases}
+    if config.preprocessing is None:
+        return FILES | drawn
+    return {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()} | drawn
 
 
 def notice(config: TrainConfig) -> str:
@@ -148,10 +142,11 @@ def salted_json(content: dict[str, Any]) -> str:
     return json.dumps({**content, "salt": new_salt()}, indent=2)
 
 
-def manifest(place: Path) -> str:
+def manifest(place: Path, config: TrainConfig) -> str:
     """Lines of SHA-256 and name, as sha256sum reads them, one for each finished file of the run."""
+    own = [each.file for each in config.all_releases]
     names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
-    return _checksums(place, names)
+    return _checksums(place, dict.fromkeys((*names, *own)))
 
 
 def manifest_of_given(place: Path, config: TrainConfig) -> str:
@@ -192,7 +187,7 @@ def write_last(
     content = settings_to_give(config, plan, facts, entries)
     write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
     write_whole(place / GIVEN, manifest_of_given(place, config))
-    write_whole(place / MANIFEST, manifest(place))
+    write_whole(place / MANIFEST, manifest(place, config))
 
 
 def is_given(place: Path) -> bool:
@@ -245,10 +240,11 @@ def read_text(place: Path, name: str) -> str:
         ) from error
 
 
-def check_files(place: Path) -> None:
+def check_files(place: Path, config: TrainConfig) -> None:
     """Raise a DataError that names the files of the run that differ from its manifest, if any."""
     written = set(read_text(place, MANIFEST).splitlines())
-    changed = sorted({line.split("  ", 1)[-1] for line in written ^ set(manifest(place).splitlines())})
+    now = set(manifest(place, config).splitlines())
+    changed = sorted({line.split("  ", 1)[-1] for line in written ^ now})
     if changed:
         are, them = ("is", "it") if len(changed) == 1 else ("are", "them")
         raise DataError(
@@ -266,12 +262,9 @@ def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
     try:
         return TableEncoder.from_json((place / ENCODER).read_text())
     except FileNotFoundError as error:
-        if config.preprocessing_share is None:
+        if config.preprocessing is None:
             return None
-        raise DataError(
-            f"{ENCODER} in {os.fspath(place)!r} is gone. What it held was released, and paid for, once; "
-            "bring it back."
-        ) from error
+        raise config.preprocessing.missing(place) from error
     except Exception as error:
         raise DataError(
             f"{ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it "

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import Together
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.distributed.group import alone
-from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
@@ -33,25 +33,27 @@ class Prepared:
     """A run that was checked and has spent nothing.
 
     Attributes:
-        config: what was asked for.
-        plan: what follows for its method and data.
+        config: its settings.
+        plan: worked out for its method and data.
         split: its data.
         encoder: of a table's columns, and of others whose preprocessing is private; before `begin`, a private
             one stands for it that no rows were read for.
-        trainer: in memory; not for training.
+        trainer: of the run, with a ledger in memory; None once a release has changed its data or its plan.
         device: where it is to train.
         stated: all that it will spend: steps and releases.
         held_out: the training examples that a private choice scores tries on, a mask [n].
+        budget_id: of the budget that it began with; "" without one.
     """
 
     config: TrainConfig
     plan: ResolvedPlan
     split: DataSplit
     encoder: TableEncoder | None
-    trainer: Trainer
+    trainer: Trainer | None
     device: torch.device
     stated: Together
     held_out: torch.Tensor | None = None
+    budget_id: str = ""
 
     @property
     def people_in_words(self) -> str:
@@ -60,9 +62,9 @@ class Prepared:
         whose = f"each of {people:,} people, of whose rows at most {rows} are used"
         return "" if rows is None else f"This holds for {whose}.\n"
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
-        """Facts that follow from the configuration and the data, as plain values."""
+        """Facts that follow from the configuration and the data, as plain values; hashes the data once."""
         train = self.split.train
         return {
             "num_train": len(train),
@@ -74,6 +76,7 @@ class Prepared:
             "versions": versions(),
             "own_code": layout.own_code(self.plan),
             "sensitive_data_sha256": self.split.digest(),
+            **({"budget_id": self.budget_id} if self.budget_id else {}),
         }
 
 
@@ -82,10 +85,10 @@ Loaded = tuple[DataSplit, TableEncoder | None]
 
 
 def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> Prepared:
-    """Loads the data and checks everything that can go wrong before budget is spent; writes nothing.
+    """Load the data and check everything that can go wrong before budget is spent; write nothing.
 
     Args:
-        config: what was asked for.
+        config: of the run.
         device: where to train.
         loaded: its data; None: it is loaded now.
 
@@ -93,11 +96,8 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         EquidpError: says what is wrong.
     """
     split, encoder = loaded or config.load()
-    if config.counts_share is not None and not split.train.class_names:
-        raise SettingError(
-            "the target holds numbers, and there are no classes to count; leave out counts_share and "
-            "balanced weights (--counts-share, --class-weight)."
-        )
+    for each in config.releases:
+        each.check_data(split.train)
     config.check_measures(split.test.class_names)
     plan = config.resolve(len(split.train))
     with ExitStack() as stack, alone():
@@ -108,7 +108,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
             budget = stack.enter_context(open_budget(config, path)).rehearsal()
             budget.for_data(split.train.source, split.train.unit)
         ledger: Ledger = MemoryLedger() if budget is None else budget.ledger(MemoryLedger())
-        releases = tuple((event, 1) for event in config.releases(plan.delta).values())
+        releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
         ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
         stated: Together = (*releases, (trainer.event, trainer.steps))

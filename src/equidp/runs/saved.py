@@ -30,7 +30,6 @@ from equidp.tables.guesses import MISSING_NUMBERS
 from equidp.tables.interpret import Columns
 from equidp.tables.labels import known_codes
 from equidp.tables.stored import read_table, stored_parts
-from equidp.training.recalibrated import Recalibration
 from equidp.training.run import Run, RunFacts
 
 ROWS = 2**16
@@ -290,8 +289,8 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.recipe.target_bounds
     model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
-    if plan.recalibration_noise is not None:
-        model = Recalibration.identity(len(facts["class_names"])).apply_to(model)
+    for each in config.all_releases:
+        model = each.adapt_model(model, len(facts["class_names"]))
     encoder = layout.read_encoder(place, config)
     try:
         model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
@@ -308,7 +307,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
         ledger = read_ledger(place / layout.LEDGER)
         entries = ledger.entries
         _check_card(place, ledger.checks[-1])
-        layout.check_files(place)
+        layout.check_files(place, config)
     usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
     loss = plan.plan.loss_function or usual
     known = RunFacts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,10 @@ from typing import Any
 import torch
 
 from equidp._files import write_whole
-from equidp.accounting.releases import INDIVIDUAL, RECALIBRATION
 from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.individual import IndividualAccountant
 from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
@@ -27,7 +25,7 @@ from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import Prepared, make_trainer, open_budget
-from equidp.runs.recalibrated import kept_in, recalibrate_run
+from equidp.runs.releases.release import RunRelease, Training
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
@@ -55,7 +53,7 @@ def train(
         folder: made by `begin`.
         previous: resume from the checkpoint before the last.
         callbacks: watch the run.
-        prepared: the run, if the caller has loaded it already.
+        prepared: what `begin` returned; None: the run is read from its folder, and its data loaded.
         on_resume: called with (steps spent, steps lost) when a run is resumed.
         device: to train on; a run may be resumed on another one.
 
@@ -67,12 +65,15 @@ def train(
         EquidpError: the folder, its data, code or budget does not allow training; the message says why.
     """
     place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_begun(place))
+    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_begun(place, prepared))
     if config.choose is not None:
         raise DataError(layout.MADE_ONCE.strip())
-    layout.check_code(plan, facts, place)
-    split = config.load(encoder)[0] if prepared is None else prepared.split
-    layout.check_same(split, config, facts, place)
+    if prepared is not None:
+        split = prepared.split
+    else:
+        layout.check_code(plan, facts, place)
+        split = config.load(encoder)[0]
+        layout.check_same(split, config, facts, place)
     if not processes.first:
         return _follow(config, plan, split, place, previous, device)
     with ExitStack() as stack:
@@ -94,22 +95,22 @@ def train(
         record = (
             _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         )
-        accountants = _accountants(config)
-        watchers = [*accountants, EpochRecorder(record, split.test), *callbacks, checkpoints]
-        later = {RECALIBRATION: kept_in(place), INDIVIDUAL: (place / layout.RELEASED).exists()}
-        releases = config.releases(plan.delta)
-        owed = [name for name, kept in later.items() if name in releases and not kept]
-        account.promise([(releases[name], 1) for name in owed])
-        trainer = make_trainer(config, plan, split, account, budget, watchers, device)
+        releases, events = _releases_after_training(config), config.release_events(plan.delta)
+        watchers = [*_callbacks_of(releases), EpochRecorder(record, split.test), *callbacks, checkpoints]
+        owed = [each.name for each in releases if each.name in events and not each.is_kept_in(place)]
+        account.promise([(events[name], 1) for name in owed])
+        trainer = None if prepared is None or processes.count > 1 else prepared.trainer
+        if trainer is not None:
+            trainer.attach(account, budget, beyond_budget=config.beyond_budget, callbacks=watchers)
+        else:
+            trainer = make_trainer(config, plan, split, account, budget, watchers, device)
         if resumed:
             lost = checkpoints.restore(trainer, previous=previous)
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
-        run = recalibrate_run(place, trainer.fit(), trainer, plan.recalibration_noise)
+        run = _finish(trainer, releases, events, place)
         evaluation = evaluate_run(run, split, config)
         record.save(place / layout.RECORD)
-        for accountant in accountants:
-            _release(place, accountant, trainer, releases[INDIVIDUAL])
         account.settle()  # the card names the ledger's last line
         run = replace(run, entries=ledger.entries)
         weights = io.BytesIO()
@@ -124,12 +125,38 @@ def train(
     return run, evaluation
 
 
-def _read_begun(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
-    """Read settings and encoder of a run; check its files if it is finished."""
+def _read_begun(
+    place: Path, prepared: Prepared | None
+) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
+    """Return settings and encoder of a run, read from its folder unless the caller has them.
+
+    The files of a finished run are checked.
+    """
+    if prepared is not None:
+        return prepared.config, prepared.plan, prepared.facts, prepared.encoder
     config, plan, facts = layout.read_config(place)
     if (place / layout.MANIFEST).exists():
-        layout.check_files(place)
+        layout.check_files(place, config)
     return config, plan, facts, layout.read_encoder(place, config)
+
+
+def _releases_after_training(config: TrainConfig) -> list[RunRelease]:
+    return [each for each in config.all_releases if each.after_training]
+
+
+def _callbacks_of(releases: Sequence[RunRelease]) -> list[Callback]:
+    return [callback for each in releases for callback in each.callbacks()]
+
+
+def _finish(
+    trainer: Trainer, releases: Sequence[RunRelease], events: Mapping[str, ReleaseEvent], place: Path
+) -> Run:
+    """Take the steps that are left and draw the releases after them."""
+    run, finished = trainer.fit(), (place / layout.MODEL).exists()
+    for each in releases:
+        noise = events[each.name].noise_multiplier if each.name in events else None
+        run = each.finish(Training(place, run, trainer, noise, finished))
+    return run
 
 
 def _follow(
@@ -142,12 +169,12 @@ def _follow(
 ) -> tuple[Run, Evaluation]:
     """Take a run's steps in a process other than the first, which alone has ledger, budget and files."""
     resumed = processes_here().broadcast_from_first(lambda: False)
-    accountants, checkpoints = _accountants(config), _checkpoints(config, place)
-    watchers = [*accountants, EpochRecorder(_new_record(), split.test), checkpoints]
+    releases, checkpoints = _releases_after_training(config), _checkpoints(config, place)
+    watchers = [*_callbacks_of(releases), EpochRecorder(_new_record(), split.test), checkpoints]
     trainer = make_trainer(config, plan, split, None, None, watchers, device)
     if resumed:
         checkpoints.restore(trainer, previous=previous)
-    run = recalibrate_run(place, trainer.fit(), trainer, plan.recalibration_noise)
+    run = _finish(trainer, releases, config.release_events(plan.delta), place)
     return run, evaluate_run(run, split, config)
 
 
@@ -162,13 +189,6 @@ def _checkpoints(
 ) -> Checkpoints:
     how = layout.resume_command(place)
     return Checkpoints(place, seconds=config.checkpoint_seconds, how_to_resume=how, after_saving=after_saving)
-
-
-def _accountants(config: TrainConfig) -> list[IndividualAccountant]:
-    """Accountant of individual epsilons, in a list; an empty list for a run that does not release them."""
-    # Only where histories are gone, as from a run that is complete, do steps count at their worst.
-    individual = config.release_epsilon is not None
-    return [IndividualAccountant(per_epoch=1, missed_at_worst=True)] if individual else []
 
 
 def _check_budget(budget: str, began_with: str, place: Path) -> None:
@@ -193,19 +213,3 @@ def _record_so_far(place: Path, steps: int) -> RunRecord:
     record = RunRecord.load(path)
     rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
     return RunRecord(record.settings, rows)
-
-
-def _release(place: Path, accountant: IndividualAccountant, trainer: Trainer, event: ReleaseEvent) -> None:
-    """Write each group's mean epsilon with noise, paid for now, unless the folder has it already."""
-    path = place / layout.RELEASED
-    if path.exists():
-        return
-    if (place / layout.MODEL).exists():
-        raise DataError(
-            f"{os.fspath(path)!r} is gone. What it held was released, and paid for, once; bring it back."
-        )
-    payment = trainer.ledger.pay(INDIVIDUAL, event.noise_multiplier)  # before the report, which counts it
-    report = accountant.report(trainer, accountant="rdp" if trainer.accountant == "rdp" else "pld")
-    means = report.means_by_group(payment)
-    means["risk"] = [risk.figures() for risk in report.group_risks().values()]
-    write_whole(path, means.to_json(orient="records", indent=2).encode())

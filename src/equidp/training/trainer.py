@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,18 @@ class Callback:
 
     def after_training(self, trainer: Trainer) -> None:
         """Called when `fit` ends, also by an error."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Arguments of a Trainer that decide its randomness and what follows the number of steps."""
+
+    secure: bool
+    seed: int | None
+    randomness: Randomness | None
+    workers: int
+    scheduler: torch.optim.lr_scheduler.LRScheduler | str | None
+    average: averages.WeightAverage
 
 
 class Trainer:
@@ -151,57 +164,97 @@ class Trainer:
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
+        self._given = _Given(secure, seed, randomness, workers, scheduler, average)
         with self.processes.leave_on_failure():
-            steps_of = self.event, self.planned_steps
             kind = engine if isinstance(engine, str) else type(engine).__name__
-            given = None if randomness is None else type(randomness).__name__
-            draws = (secure, seed), given
-            same = (*steps_of, policy, kind, *draws, delta, num_groups, workers, average, views)
-            together.agree(self.processes, model, optimizer, scheduler, loss, train, same, (ledger, budget))
-            opened = partial(parts.open_ledger, ledger, budget, train, *steps_of, beyond_budget)
-            self.ledger, self.steps = together.share_ledger(self.processes, opened)
-            ledger, steps, done = self.ledger, self.steps, self.ledger.count_of(self.event)
-            own_code = model, loss, train
-            drawn_by = randomness or parts.chosen_randomness(secure, seed, ledger.steps)
-            self.randomness = drawn_by.with_owned(owned_generators(*own_code))
-            load = parts.loader(train, num_groups, workers, model, views, self.randomness)
+            drawn_by = None if randomness is None else type(randomness).__name__
+            draws = (secure, seed), drawn_by
+            same = self.event, self.planned_steps, policy, kind, *draws, delta, num_groups, workers, average
+            held = ledger, budget
+            together.agree(self.processes, model, optimizer, scheduler, loss, train, (*same, views), held)
             self.loss = parts.chosen_loss(loss, train, views)
+            self._own_code = model, loss, train
+            load = self._open_ledger(ledger, budget, beyond_budget)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
-            part = parts.part_size(physical_batch_size, train, model, self.event)
-            largest = batch_size if part is None else min(batch_size, part)
+            self._part = parts.part_size(physical_batch_size, train, model, self.event)
+            largest = batch_size if self._part is None else min(batch_size, self._part)
             self.engine = parts.chosen_engine(
                 engine, policy, model, self.loss, like, train, examples, largest
             )
             checks.check_optimizer(optimizer, model)
-            self.scheduler = schedules.chosen_scheduler(scheduler, optimizer, steps, done)
-            self.averaging = averages.Averaging(average, model, steps)
-            self._start = start_of(model, optimizer, train, ledger, private=policy.private)
-            self._trace = Trace(ledger.run_id, train)
-            self._step = PrivateStep(
-                self.engine,
-                policy,
-                list(model.parameters()),
-                event=self.event,
-                expected_batch_size=self.expected_batch_size,
-                num_groups=num_groups or 1,
-                ledger=ledger,
-                randomness=self.randomness,
-                physical_batch_size=part,
-                processes=self.processes,
-            )
-            optimizers.follow(optimizer, self._step)
-            self._loop = PrivateLoop(
-                self._step,
-                model,
-                optimizer,
-                num_examples=self.num_examples,
-                steps=steps,
-                load=load,
-                load_draws=not isinstance(train, GroupedDataset),
-            )
-            self._step.rehearse(torch.arange(num_groups or 1, device=self._step.parameters[0].device))
-            self.processes.check_equal({})  # all are ready
+            self._make_step(load)
+
+    def attach(
+        self,
+        ledger: Ledger | None,
+        budget: PrivacyBudget | None = None,
+        *,
+        beyond_budget: str = "refuse",
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        """Put another ledger, budget and callbacks in the place of those that the Trainer was made with.
+
+        So a Trainer that was made to check a run, with a ledger in memory, trains it. Each process calls it.
+
+        Raises:
+            SettingError: the Trainer has taken a step.
+            BudgetError: the plan does not fit into the budget.
+        """
+        if self._loop.begun:
+            raise SettingError("the trainer has begun with a ledger of its own; make another Trainer.")
+        checks.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
+        self.callbacks = tuple(callbacks)
+        with self.processes.leave_on_failure():
+            self._make_step(self._open_ledger(ledger, budget, beyond_budget))
+
+    def _open_ledger(
+        self, ledger: Ledger | None, budget: PrivacyBudget | None, beyond_budget: str
+    ) -> parts.Load:
+        """Open the ledger and the randomness of the steps that are left; return the loader of batches."""
+        opened = partial(
+            parts.open_ledger, ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
+        )
+        self.ledger, self.steps = together.share_ledger(self.processes, opened)
+        given = self._given
+        drawn_by = given.randomness or parts.chosen_randomness(given.secure, given.seed, self.ledger.steps)
+        self.randomness = drawn_by.with_owned(owned_generators(*self._own_code))
+        return parts.loader(
+            self.train, self.num_groups, given.workers, self.model, self.views, self.randomness
+        )
+
+    def _make_step(self, load: parts.Load) -> None:
+        """Make the private step, its loop and what follows the number of steps; spends nothing."""
+        model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
+        done = self.ledger.count_of(self.event)
+        self.scheduler = schedules.chosen_scheduler(self._given.scheduler, optimizer, self.steps, done)
+        self.averaging = averages.Averaging(self._given.average, model, self.steps)
+        self._start = start_of(model, optimizer, self.train, self.ledger, private=self.policy.private)
+        self._trace = Trace(self.ledger.run_id, self.train)
+        self._step = PrivateStep(
+            self.engine,
+            self.policy,
+            list(model.parameters()),
+            event=self.event,
+            expected_batch_size=self.expected_batch_size,
+            num_groups=groups,
+            ledger=self.ledger,
+            randomness=self.randomness,
+            physical_batch_size=self._part,
+            processes=self.processes,
+        )
+        optimizers.follow(optimizer, self._step)
+        self._loop = PrivateLoop(
+            self._step,
+            model,
+            optimizer,
+            num_examples=self.num_examples,
+            steps=self.steps,
+            load=load,
+            load_draws=not isinstance(self.train, GroupedDataset),
+        )
+        self._step.rehearse(torch.arange(groups, device=self._step.parameters[0].device))
+        self.processes.check_equal({})  # all are ready
 
     def epsilon_so_far(self, steps: int) -> float:
         """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""

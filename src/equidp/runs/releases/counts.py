@@ -1,0 +1,83 @@
+"""CountsRelease: noisy counts of the training examples of each class."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from equidp._files import write_whole
+from equidp.accounting.releases import COUNTS, check_share
+from equidp.data.dataset import GroupedDataset
+from equidp.data.people import first_rows
+from equidp.data.unencoded import COUNTS_SHARE
+from equidp.errors import SettingError
+from equidp.evaluation.predictions import Cut, base_rate_cut
+from equidp.kernel.ledger import Payment
+from equidp.kernel.noise import SystemRandomness
+from equidp.runs.releases.release import Preparation, RunRelease
+from equidp.tables.release import balanced_weights, private_counts
+from equidp.training.plan import Plan, option
+
+
+@final
+@dataclass(frozen=True)
+class CountsRelease(RunRelease):
+    """Number of training examples of each class, released with noise before the first step.
+
+    Attributes:
+        counts_share: share of epsilon, in (0, 1).
+        balanced: weigh the losses of each class by one over its count.
+        base_rate_cut: of two classes, answer the positive one from its share of the training examples on.
+    """
+
+    name = COUNTS
+    file = "class-counts.json"
+    contents = "how many training examples each class has, released with noise and paid for."
+    group = "Preprocessing"
+    audited = ("tables/release.py",)
+
+    counts_share: float = option(
+        COUNTS_SHARE,
+        "Share of --epsilon to count the classes with, by noise, for --class-weight balanced and "
+        f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is asked for, else none.",
+    )
+    balanced: bool = False
+    base_rate_cut: bool = False
+
+    def epsilon(self, target: float | None) -> float | None:
+        return None if target is None else self.counts_share * target
+
+    def check(self, epsilon: float | None, method: str, plan: Plan) -> None:
+        check_share("counts_share", self.counts_share, epsilon)
+        if self.balanced and plan.class_weight is not None:
+            raise SettingError("balanced weights of classes replace class_weight; leave one of the two out.")
+
+    def check_data(self, train: GroupedDataset) -> None:
+        if not train.class_names:
+            raise SettingError(
+                "the target holds numbers, and there are no classes to count; leave out counts_share and "
+                "balanced weights (--counts-share, --class-weight)."
+            )
+
+    def draw(self, preparation: Preparation, payment: Payment, folder: Path) -> Preparation:
+        train, noise = preparation.split.train, payment.draw()
+        counts = private_counts(
+            first_rows(train).targets.numpy(),
+            train.num_classes,
+            noise_multiplier=noise,
+            randomness=SystemRandomness(),
+        )
+        named = dict(zip(train.class_names, counts.tolist(), strict=True))
+        write_whole(folder / self.file, (json.dumps(named, indent=2) + "\n").encode())
+        if self.balanced:
+            weights = balanced_weights(counts, noise).tolist()
+            by_class = dict(zip(train.class_names, weights, strict=True))
+            preparation = replace(preparation, plan=preparation.plan.with_class_weight(by_class))
+        if self.base_rate_cut:
+            preparation = replace(preparation, cut=base_rate_cut(preparation.cut.positive, named))
+        return preparation
+
+    def provisional_cut(self, cut: Cut) -> Cut:
+        return Cut(cut.positive, 0.5) if self.base_rate_cut else cut
